@@ -1,0 +1,117 @@
+"""EngineConfig: one tree of frozen dataclasses, read from YAML and from flags alike.
+
+Flag names are vLLM's where vLLM has the flag. Every field is validated when the tree is built, so
+that a bad value is reported before a model is loaded. Nothing here imports jax.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from jaxinfer.errors import ParameterError
+
+DType = Literal["auto", "bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, and how it is held."""
+
+    dtype: DType = "auto"
+    """Type of weights, activations and KV pages; auto: bfloat16 on GPU and TPU, float32 on CPU."""
+    max_model_len: int | None = None
+    """Most tokens in prompt and output together; by default what config.json declares."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    seed: int = 0
+    """Seed of requests that bring none (each gets its own from it)."""
+
+    def __post_init__(self) -> None:
+        if self.max_model_len is not None:
+            _at_least("max_model_len", self.max_model_len, 2)
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """KV pages and prefix reuse."""
+
+    block_size: int | None = None
+    """Tokens a KV page; by default 16 on CPU, 64 on GPU, 128 on TPU. A power of two, 1 to 256."""
+    num_blocks: int | None = None
+    """KV pages to allocate; by default what fits in memory (4,096 at most on CPU)."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the device's memory that weights, pages and temporaries may take."""
+    kv_watermark: float = 0.01
+    """Share of the pages that admitting a new request must leave free."""
+    enable_prefix_caching: bool = True
+    """Reuse KV pages of equal prefixes across requests."""
+
+    def __post_init__(self) -> None:
+        if self.block_size is not None:
+            size = self.block_size
+            if not 1 <= size <= 256 or size & (size - 1):
+                raise ParameterError("block_size", f"{size} must be a power of two from 1 to 256")
+        if self.num_blocks is not None:
+            _at_least("num_blocks", self.num_blocks, 2)
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ParameterError("gpu_memory_utilization", "must be above 0 and at most 1")
+        if not 0.0 <= self.kv_watermark < 1.0:
+            raise ParameterError("kv_watermark", "must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """What a step may hold."""
+
+    max_num_seqs: int = 32
+    """Slots: requests that run at once."""
+    max_num_batched_tokens: int | None = None
+    """Tokens a step computes at most; by default 512 on CPU, 2,048 elsewhere, and at least a row a slot."""
+    max_scored: int | None = None
+    """Positions a step scores at most; by default max_num_seqs."""
+    long_prefill_token_threshold: int | None = None
+    """Prompt tokens a step computes of one request at most; by default no bound of its own."""
+    enable_chunked_prefill: bool = True
+    """Split prompts over steps; without it a prompt is computed in one step, whole."""
+    overlap: bool = True
+    """Plan and dispatch a step before the results of the last one are read."""
+    max_waiting: int = 1024
+    """Requests that may wait; more are refused with 429."""
+
+    def __post_init__(self) -> None:
+        _at_least("max_num_seqs", self.max_num_seqs, 1)
+        _at_least("max_waiting", self.max_waiting, 1)
+        for name in ("max_num_batched_tokens", "max_scored"):
+            value = getattr(self, name)
+            if value is not None and value < self.max_num_seqs:
+                raise ParameterError(name, f"{value} must be at least max_num_seqs, {self.max_num_seqs}")
+        if self.long_prefill_token_threshold is not None:
+            _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 1)
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """How programs are made and run."""
+
+    attention_backend: Literal["auto", "xla"] = "auto"
+    """Paged attention's implementation."""
+    lazy_compile: bool = False
+    """Compile a program when it is first needed instead of before readiness."""
+    compile_cache_dir: str | None = None
+    """Folder of compiled programs; by default under the user's cache folder. `off` keeps none."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything an engine is made from."""
+
+    model: str = "demo"
+    """A folder in Hugging Face layout, a hub id `owner/name`, or `demo`, the model in the package."""
+    load: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ParameterError(name, f"{value} must be at least {low}")

@@ -1,0 +1,51 @@
+"""EngineClient: what the server knows of an engine, be it in this process or behind a socket."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+
+
+class EngineClient(Protocol):
+    """An engine seen from the edge."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model served; constant."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """True while requests can be served."""
+        ...
+
+    def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
+        """Queues a request and yields what each engine step adds, until every choice has finished.
+
+        The request is queued before this returns. Errors, raised here and not by the iterator:
+        ParameterError (it can never be served), QueueFullError, EngineDeadError. When the engine dies
+        later, the iterator raises EngineDeadError. Closing the iterator early does not abort: call `abort`.
+        """
+        ...
+
+    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
+        """Ends one choice because of a stop string; tokens beyond `kept_tokens` are dropped.
+
+        A last delta with finish_reason `stop` and no tokens follows, unless the choice had ended before.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """Ends every choice of a request and frees its slots and pages. Unknown ids are ignored.
+
+        A last delta with finish_reason `abort` follows for each choice that had not ended.
+        """
+        ...
+
+    def stats(self) -> EngineStats:
+        """The newest reading; cheap."""
+        ...
+
+    async def close(self) -> None:
+        """Aborts everything and stops the engine."""
+        ...

@@ -1,0 +1,57 @@
+"""EngineShapes: the static sizes that scheduler, packing, warm-up and device programs agree on."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxinfer.errors import ParameterError
+
+
+class KVGroup(NamedTuple):
+    """Layers that share one pool of pages and one page table.
+
+    window: tokens that a query sees, itself included; None: all before it.
+    num_pages: pages of the pool, the scratch page 0 included.
+    """
+
+    window: int | None
+    num_pages: int
+
+
+@dataclass(frozen=True)
+class EngineShapes:
+    """Sizes, all in tokens, rows or pages; constant from start to end of an engine."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_scored: int
+    max_model_len: int
+    page_size: int
+    groups: tuple[KVGroup, ...]
+    vocab_size: int
+    admit_slots: int = 8
+    """Slots that one call of `admit` fills."""
+    admit_counts: int = 1024
+    """Entries of penalty counts that one call of `admit` carries."""
+    copy_pages: int = 8
+    """Pages a group that one forward copies for forks."""
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ParameterError("max_num_batched_tokens", f"must be at least max_num_seqs, {self.max_num_seqs}")
+        if self.max_scored < self.max_num_seqs:
+            raise ParameterError("max_scored", f"must be at least max_num_seqs, {self.max_num_seqs}")
+
+    @property
+    def pages_per_row(self) -> int:
+        """Width of a page table."""
+        return -(-self.max_model_len // self.page_size)
+
+    @property
+    def scratch_slot(self) -> int:
+        """The slot that padding rows read and write."""
+        return self.max_num_seqs
+
+    @property
+    def num_slots(self) -> int:
+        """Rows of every slot-state array, the scratch slot included."""
+        return self.max_num_seqs + 1

@@ -1,0 +1,91 @@
+"""What crosses the seam between an engine and whoever feeds it. Plain data, no jax."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxinfer.sampling import SamplingParams
+
+
+class FinishReason(enum.StrEnum):
+    """Why a choice ended; the values are OpenAI's, and two of our own."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One prompt to continue. `sampling.n` choices come back, numbered from 0.
+
+    priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt.
+    """
+
+    request_id: str
+    prompt_token_ids: Sequence[int]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class TokenLogprobs(NamedTuple):
+    """Log-probabilities at one position, natural logarithm, of the model's raw distribution.
+
+    rank is 1 for the most likely token. top is sorted from the most likely, `logprobs` entries.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: list[tuple[int, float]]
+
+
+class TokenDelta(NamedTuple):
+    """What one engine step adds to one choice of a request.
+
+    finish_reason is set on a choice's last delta. stop_token_id is the stop id that ended it, or None.
+    cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with choice
+    0's first tokens; its first entry is None. error says what failed where finish_reason is `error`.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    error: str | None = None
+
+
+class EngineStats(NamedTuple):
+    """A reading of the engine's gauges and running totals (counted since start)."""
+
+    running: int
+    waiting: int
+    kv_pages_used: int
+    kv_pages_total: int
+    preemptions: int = 0
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Prompt tokens found there."""
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    steps: int = 0
+    compiles_after_ready: int = 0
+
+
+class ModelInfo(NamedTuple):
+    """What the edge must know of the model that the engine serves."""
+
+    name: str
+    max_model_len: int
+    vocab_size: int
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
