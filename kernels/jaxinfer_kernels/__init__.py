@@ -1,0 +1,8 @@
+"""Attention over paged KV for JAX, and plain-JAX twins of every kernel. Knows arrays, not requests."""
+
+from jaxinfer_kernels.attention import ragged_paged_attention
+from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
+from jaxinfer_kernels.pages import copy_pages
+from jaxinfer_kernels.rows import RaggedRows
+
+__all__ = ["BlockSizes", "RaggedRows", "copy_pages", "default_block_sizes", "ragged_paged_attention"]

@@ -1,0 +1,39 @@
+"""Block sizes of the `xla` backend, chosen by platform."""
+
+from dataclasses import dataclass
+
+import jax
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """How the work of one attention call is cut; temporaries follow these sizes and not the context.
+
+    keys: keys a tile, rounded up to whole pages.
+    short_rows: short rows handled at once; None: all of them. Fewer keeps one long row from lengthening others.
+    query_tokens: tokens of a long row in one query block.
+    query_blocks: query blocks handled at once.
+    """
+
+    keys: int
+    short_rows: int | None
+    query_tokens: int
+    query_blocks: int
+
+    def __post_init__(self) -> None:
+        for name in ("keys", "query_tokens", "query_blocks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+
+
+_BY_PLATFORM = {
+    "cpu": BlockSizes(keys=128, short_rows=8, query_tokens=64, query_blocks=1),
+    "gpu": BlockSizes(keys=256, short_rows=None, query_tokens=64, query_blocks=16),
+    "tpu": BlockSizes(keys=256, short_rows=None, query_tokens=128, query_blocks=8),
+}
+
+
+def default_block_sizes(platform: str | None = None) -> BlockSizes:
+    """The sizes for `platform` (`cpu`, `gpu` or `tpu`), by default the one that programs run on."""
+    name = platform or jax.default_backend()
+    return _BY_PLATFORM["gpu" if name in ("cuda", "rocm") else name]

@@ -1,0 +1,65 @@
+"""Random ragged batches over pages that hold NaN wherever nothing was written."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxinfer_kernels import RaggedRows
+
+
+class Shape(NamedTuple):
+    """Heads, page and layer sizes of a batch."""
+
+    q_heads: int = 4
+    kv_heads: int = 2
+    dim: int = 8
+    page: int = 4
+    layers: int = 2
+
+
+class Batch(NamedTuple):
+    """Arguments of one attention call; kv_pages holds the cached prefixes and NaN elsewhere."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    kv_pages: np.ndarray
+    rows: RaggedRows
+    short_rows: int
+
+
+def make_batch(
+    rng: np.random.Generator,
+    lengths: list[tuple[int, int]],
+    shape: Shape,
+    *,
+    layer: int,
+    short_len: int,
+    tokens: int | None = None,
+    window: int | None = None,
+) -> Batch:
+    """A batch of rows (cached tokens, new tokens), short ones first; table entries behind the window are garbage."""
+    lengths = sorted(lengths, key=lambda x: x[1] > short_len)
+    used = sum(count for _, count in lengths)
+    total = tokens or used + 3
+    width = max(-(-(start + count) // shape.page) for start, count in lengths) + 2
+    num_pages = 2 + sum(-(-(start + count) // shape.page) for start, count in lengths)
+    kv_pages = np.full((shape.layers, 2, num_pages, shape.page, shape.kv_heads, shape.dim), np.nan, np.float32)
+    free = list(rng.permutation(np.arange(1, num_pages)))
+    table = np.zeros((len(lengths), width), np.int32)
+    for row, (start, count) in enumerate(lengths):
+        pages = -(-(start + count) // shape.page)
+        table[row, :pages] = [free.pop() for _ in range(pages)]
+        for p in range(start):
+            kv_pages[layer, :, table[row, p // shape.page], p % shape.page] = rng.standard_normal(
+                (2, shape.kv_heads, shape.dim)
+            )
+        if window is not None and start:
+            # The page that was free all along holds NaN: a read behind the window would show.
+            table[row, : max(0, start - window + 1) // shape.page] = rng.choice([0, free[0]])
+    counts = np.array([count for _, count in lengths], np.int32)
+    offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
+    starts = np.array([start for start, _ in lengths], np.int32)
+    new = rng.standard_normal((total, shape.q_heads + 2 * shape.kv_heads, shape.dim)).astype(np.float32)
+    q, k, v = np.split(new, [shape.q_heads, shape.q_heads + shape.kv_heads], axis=1)
+    short_rows = sum(count <= short_len for count in counts)
+    return Batch(q, k, v, kv_pages, RaggedRows(table, starts, offsets, counts), short_rows)
