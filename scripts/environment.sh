@@ -1,0 +1,132 @@
+# Sourced by scripts/serve, scripts/test and .ci/run: makes the virtual environment when it is missing or stale.
+#
+#   PYTHON           interpreter to use; by default that of the environment that exists, else the first on PATH that runs
+#   JAXINFER_EXTRAS  extras of pyproject.toml to install as well, such as "cuda uvloop"
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+constraints="${constraints:-$repository/constraints.txt}"
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+
+# The interpreter behind a command, be that a shim or an environment's; fails where it does not run or is too old.
+base_python() {
+  "$1" -c 'import sys; print(sys._base_executable) if sys.version_info >= (3, 11) else sys.exit(1)' 2>/dev/null
+}
+
+has_uv() { uv --version >/dev/null 2>&1; }
+
+# find_python VENV. A name on PATH need not run (pyenv leaves such shims), and the next of that name may.
+find_python() {
+  local venv="$1" name path
+  if [[ -n "${PYTHON:-}" ]]; then
+    base_python "$PYTHON" && return
+    say "PYTHON=$PYTHON does not run, or is older than Python 3.11"
+    return 1
+  fi
+  base_python "$venv/bin/python" && return
+  for name in python3 python3.13 python3.12 python3.11 python3.14 python; do
+    while read -r path; do
+      base_python "$path" && return
+    done < <(type -ap "$name")
+  done
+  say "no Python 3.11 or newer found on PATH: install one, or name one, as in PYTHON=/path/to/python3.12 $0"
+  return 1
+}
+
+# What an environment depends on, in one line. Empty where its Python does not run.
+fingerprint() {
+  "$1" -IS - "$repository" "$constraints" 2>/dev/null <<'PY'
+import hashlib, pathlib, sys
+root, constraints = map(pathlib.Path, sys.argv[1:])
+digest = hashlib.sha256(str(root).encode())
+for file in (root / "pyproject.toml", constraints):
+    digest.update(file.read_bytes())
+print("%d.%d.%d" % sys.version_info[:3], digest.hexdigest())
+PY
+}
+
+# is_current VENV EXTRA...: the stamp's first line is the fingerprint, its second the extras installed.
+is_current() {
+  local venv="$1" stamp_print='' stamp_extras='' extra
+  shift
+  [[ -f "$venv/stamp" ]] || return 1
+  { read -r stamp_print && read -r stamp_extras; } <"$venv/stamp" || return 1
+  [[ "$stamp_print" == "$(fingerprint "$venv/bin/python")" ]] || return 1
+  [[ -z "${PYTHON:-}" || "$stamp_print" == "$(fingerprint "$PYTHON")" ]] || return 1
+  for extra in "$@"; do
+    [[ " $stamp_extras " == *" $extra "* ]] || return 1
+  done
+}
+
+# A lock that needs no tool beside Python: it belongs to descriptor 9 and ends with it.
+lock() {
+  "$1" -c 'import fcntl
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("waiting for another run that makes the environment", flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)' >&2
+}
+
+create() {
+  local venv="$1" python="$2"
+  rm -rf "$venv"
+  mkdir -p "$venv"
+  echo building >"$venv/stamp"
+  if has_uv; then
+    uv venv --quiet --allow-existing --python "$python" "$venv"
+  elif ! "$python" -m venv "$venv"; then
+    say "$python cannot make virtual environments: install its venv module (python3-venv on Debian), or uv"
+    return 1
+  fi
+}
+
+install() {
+  local venv="$1" extras="$2"
+  local target="$repository${extras:+[${extras// /,}]}"
+  if has_uv; then
+    uv pip install --quiet --python "$venv/bin/python" --constraint "$constraints" --editable "$target"
+  else
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" --editable "$target"
+  fi
+}
+
+# An environment of the same Python is changed in place, so that a process that runs from it goes on. One of another
+# Python, or whose making was interrupted, is made anew.
+can_change_in_place() {
+  local venv="$1" python="$2" version
+  version="$(fingerprint "$python")" && version="${version%% *}"
+  [[ "$(head -n 1 "$venv/stamp" 2>/dev/null)" != building && "$(fingerprint "$venv/bin/python")" == "$version "* ]]
+}
+
+# make_environment VENV PYTHON EXTRA...
+make_environment() {
+  local venv="$1" python="$2" extras
+  shift 2
+  extras="$*"
+  if can_change_in_place "$venv" "$python"; then
+    extras="$(printf '%s\n' $extras $(sed -n 2p "$venv/stamp" 2>/dev/null) | sort -u | xargs)"
+    say "bringing ${venv##*/} up to date (${extras:-no extras})"
+    echo building >"$venv/stamp"
+  else
+    say "making ${venv##*/} with $("$python" --version)${extras:+ and $extras}; this takes about a minute"
+    create "$venv" "$python" || return
+  fi
+  install "$venv" "$extras" || return
+  printf '%s\n%s\n' "$(fingerprint "$venv/bin/python")" "$extras" >"$venv/stamp.new"
+  mv "$venv/stamp.new" "$venv/stamp"
+}
+
+# ensure_environment VENV EXTRA...: returns non-zero, with the reason on stderr, where it cannot be made.
+ensure_environment() {
+  local venv="$1" python
+  shift
+  set -- "$@" ${JAXINFER_EXTRAS:-}
+  is_current "$venv" "$@" && return
+  python="$(find_python "$venv")" || return
+  exec 9>"$venv.lock"
+  lock "$python" || return
+  is_current "$venv" "$@" || make_environment "$venv" "$python" "$@" || return
+  exec 9>&-
+}

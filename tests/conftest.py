@@ -1,0 +1,39 @@
+"""Settings of every test: JAX on the CPU, a compile cache that outlives the session, the same draws each time."""
+
+import hashlib
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+
+def _machine() -> str:
+    """A digest of the processor's features: code compiled for one set may not run on another."""
+    try:
+        text = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags"))
+    except (OSError, StopIteration):
+        text = platform.machine() + platform.processor()
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _compile_cache() -> Path:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return home / "jaxinfer" / "tests" / f"{python}-jax-{version('jax')}-{_machine()}"
+
+
+# Environment variables rather than jax.config: JAX is not imported here, and processes that tests start inherit them.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_compile_cache()))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# The same examples in every run, so that a commit either passes or does not; `explore` looks for new ones.
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("default", derandomize=True, deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("ci", settings.get_profile("default"), print_blob=True)
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=_SLOW)
+settings.load_profile("ci" if os.environ.get("CI") else "default")

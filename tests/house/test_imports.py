@@ -1,0 +1,145 @@
+"""The import rules of jaxinfer/DESIGN.md, section 2, read off the source."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.imports import chain_to, inside, read_tree, strays
+from tests.material import REPOSITORY
+
+pytestmark = pytest.mark.smoke
+
+MODULES = {**read_tree(REPOSITORY, "jaxinfer"), **read_tree(REPOSITORY / "kernels", "jaxinfer_kernels")}
+
+DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers")
+
+NO_JAX = ("engine", "server", "rpc", "text", "metrics", "config", "sampling", "errors", "cli")
+
+BASE = ("errors", "version", "sampling", "config")
+WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
+SEAM = ("engine.client", "engine.types")
+
+ARROWS = {
+    "errors": (),
+    "version": (),
+    "sampling": ("errors",),
+    "config": ("errors",),
+    "metrics": BASE,
+    "text": BASE,
+    "grammar": BASE,
+    "speculative": BASE,
+    "kvtransfer": BASE,
+    "engine": (*BASE, "metrics"),
+    "server": (*BASE, "metrics", "text", *SEAM),
+    "rpc": (*BASE, "metrics", *SEAM),
+    "parallel": BASE,
+    "quantization": (*BASE, "parallel"),
+    "lora": (*BASE, "parallel", "quantization"),
+    "checkpoint": (*BASE, "parallel", "quantization"),
+    "layers": (*BASE, "parallel", "quantization"),
+    "models": (*BASE, *WEIGHTS, "layers"),
+    "runner": (*BASE, *WEIGHTS, "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
+}
+"""What each package may import. `cli` and `llm` put the parts together and may import any."""
+
+COMPOSERS = ("cli", "llm")
+KERNEL_USERS = ("runner", "models", "layers")
+
+
+def parts() -> set[str]:
+    """First level of the package: `jaxinfer.engine.radix` belongs to the part `engine`."""
+    return {name.split(".")[1] for name in MODULES if name.startswith("jaxinfer.")}
+
+
+def within(*names: str) -> list[str]:
+    return [f"jaxinfer.{name}" for name in names]
+
+
+def test_every_part_has_its_arrows():
+    assert parts() <= {*ARROWS, *COMPOSERS, "__main__"}
+
+
+@pytest.mark.parametrize("part", NO_JAX)
+def test_no_jax_is_reached(part: str):
+    for name in MODULES:
+        if inside(name, within(part)):
+            chain = chain_to(MODULES, name, DEVICE_LIBRARIES)
+            assert chain is None, " -> ".join(chain or [])
+
+
+@pytest.mark.parametrize("part", ARROWS)
+def test_arrows_point_one_way(part: str):
+    known = [*within(*parts(), *ARROWS, *COMPOSERS), "jaxinfer_kernels"]
+    kernels = ["jaxinfer_kernels"] if part in KERNEL_USERS else []
+    assert strays(MODULES, f"jaxinfer.{part}", known, [*within(*ARROWS[part]), *kernels]) == []
+
+
+def test_kernels_know_nothing_of_the_engine():
+    assert strays(MODULES, "jaxinfer_kernels", ["jaxinfer"], []) == []
+
+
+def test_the_host_side_runs_without_jax():
+    """The rule above, by running it: what third parties import counts as well."""
+    host = [name for name in MODULES if inside(name, within(*NO_JAX)) and not name.endswith("__main__")]
+    code = f"import importlib, sys\nfor name in {host!r}: importlib.import_module(name)\n"
+    code += f"print([name for name in {DEVICE_LIBRARIES!r} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (result.stdout.strip(), result.returncode) == ("[]", 0), result.stderr
+
+
+def plant(root: Path, files: dict[str, str]) -> None:
+    """Writes a package for the rules to be broken in."""
+    for name, source in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+
+
+def test_a_chain_to_jax_is_found_through_packages_and_relative_imports(tmp_path: Path):
+    files = {
+        "p/__init__.py": "",
+        "p/host/__init__.py": "",
+        "p/host/a.py": "from p import middle",
+        "p/middle/__init__.py": "from .deep import x",
+        "p/middle/deep.py": "try:\n    import jax.numpy as jnp\nexcept ImportError:\n    pass",
+    }
+    plant(tmp_path, files)
+    chain = chain_to(read_tree(tmp_path, "p"), "p.host.a", ["jax"])
+    assert chain == ["p.host.a", "p.middle", "p.middle.deep", "jax"]
+
+
+def test_a_parent_package_counts(tmp_path: Path):
+    plant(tmp_path, {"p/__init__.py": "import jax", "p/a.py": ""})
+    assert chain_to(read_tree(tmp_path, "p"), "p.a", ["jax"]) == ["p.a", "p", "jax"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f():\n    import jax",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jax",
+        "import typing\nif typing.TYPE_CHECKING:\n    import jax",
+        "import jaxtyping",
+    ],
+)
+def test_what_does_not_run_at_import_is_no_chain(tmp_path: Path, source: str):
+    plant(tmp_path, {"p/__init__.py": source})
+    assert chain_to(read_tree(tmp_path, "p"), "p", ["jax"]) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from p.engine import core", ["p.server imports p.engine.core"]),
+        ("import p.engine.core", ["p.server imports p.engine.core"]),
+        ("def f():\n    from .engine import core", ["p.server imports p.engine.core"]),
+        ("from p.engine.client import Client", []),
+        ("from p.engine import client", []),
+        ("from p import engine", ["p.server imports p.engine"]),
+    ],
+)
+def test_an_arrow_the_wrong_way_is_found(tmp_path: Path, source: str, expected: list[str]):
+    plant(tmp_path, {"p/__init__.py": "", "p/server.py": source, "p/engine/__init__.py": "", "p/engine/core.py": ""})
+    assert strays(read_tree(tmp_path, "p"), "p.server", ["p.engine"], ["p.engine.client"]) == expected
