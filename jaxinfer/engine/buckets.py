@@ -1,0 +1,42 @@
+"""Which sizes programs are compiled for. The top bucket is the budget itself."""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from jaxinfer.engine.shapes import EngineShapes
+
+_SMALLEST_MIXED = 16
+
+
+class Buckets(NamedTuple):
+    """Sizes in ascending order: tokens of a mixed step, rows of a decode step, scored positions of a sample."""
+
+    tokens: tuple[int, ...]
+    rows: tuple[int, ...]
+    scored: tuple[int, ...]
+
+
+def make_buckets(shapes: EngineShapes) -> Buckets:
+    """Powers of two up to each budget, and the budget: a sum of families, never a product."""
+    return Buckets(
+        tokens=_doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens),
+        rows=_doubling(1, shapes.max_num_seqs),
+        scored=_doubling(1, shapes.max_scored),
+    )
+
+
+def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
+    """The smallest bucket that holds `size`. ValueError above the top."""
+    at = bisect_left(buckets, size)
+    if at == len(buckets):
+        raise ValueError(f"{size} is above the largest bucket, {buckets[-1]}")
+    return buckets[at]
+
+
+def _doubling(first: int, top: int) -> tuple[int, ...]:
+    sizes = []
+    size = first
+    while size < top:
+        sizes.append(size)
+        size *= 2
+    return (*sizes, top)

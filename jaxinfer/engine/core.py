@@ -1,0 +1,178 @@
+"""EngineCore: the loop of schedule, dispatch, collect. One thread calls it."""
+
+import random
+from collections import deque
+from typing import Any, NamedTuple
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.door import check_request, stop_ids_of
+from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.policy import Policy
+from jaxinfer.engine.request import Request
+from jaxinfer.engine.results import apply_result
+from jaxinfer.engine.runner import Runner
+from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.errors import ParameterError, QueueFullError
+
+
+class _InFlight(NamedTuple):
+    plan: StepPlan
+    handle: Any
+
+
+class EngineCore:
+    """Continuous batching over a Runner.
+
+    steps_ahead: steps dispatched and not read when the next one is planned: 1 hides the host's work
+    behind the device's, 0 reads every step before the next is planned.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        info: ModelInfo,
+        *,
+        scheduler: SchedulerConfig | None = None,
+        cache: CacheConfig | None = None,
+        policy: Policy | None = None,
+        eos_ids: tuple[int, ...] = (),
+        seed: int = 0,
+        steps_ahead: int | None = None,
+    ):
+        self.runner = runner
+        self.info = info
+        config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
+        self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy)
+        self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
+        self._max_waiting = config.max_waiting
+        self._eos_ids = eos_ids
+        self._random = random.Random(seed)
+        self._steps: deque[_InFlight] = deque()
+        self._choices: dict[str, list[Request]] = {}
+        self._retiring: dict[str, int] = {}
+        self._ended: list[TokenDelta] = []
+        self._arrivals = 0
+        self._dispatched = 0
+        self._collected = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+
+    def add_request(self, request: GenerateRequest) -> None:
+        """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
+        if request.request_id in self._choices or request.request_id in self._retiring:
+            raise ParameterError("request_id", f"{request.request_id!r} is in use")
+        limit = check_request(request, self.runner.shapes)
+        stop_ids = stop_ids_of(request, self._eos_ids)
+        waiting = len(self.scheduler.waiting)
+        if waiting >= self._max_waiting:
+            raise QueueFullError(waiting)
+        params = request.sampling
+        parent = Request(
+            request.request_id,
+            request.prompt_token_ids,
+            params,
+            limit=limit,
+            seed=self._random.getrandbits(64) if params.seed is None else params.seed,
+            stop_ids=stop_ids,
+            arrival=self._arrivals,
+            num_groups=len(self.runner.shapes.groups),
+            namespace=("", request.cache_salt),
+            fork_to=params.n,
+        )
+        self._arrivals += 1
+        self._prompt_tokens += parent.prompt_len
+        self._choices[request.request_id] = [parent]
+        self.scheduler.add(parent)
+
+    def has_work(self) -> bool:
+        """True while a call of `step` can make progress."""
+        return bool(self._choices or self._steps or self._ended)
+
+    def step(self) -> list[TokenDelta]:
+        """Plans and dispatches a step, reads the steps that are due, and returns what requests gained."""
+        plan = self.scheduler.schedule()
+        self._register_forks()
+        if plan is not None:
+            self._steps.append(_InFlight(plan, self.runner.dispatch(plan)))
+            self._dispatched += 1
+        keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
+        deltas, self._ended = self._ended, []
+        while len(self._steps) > keep:
+            deltas += self._collect()
+        return deltas
+
+    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
+        """Ends one choice because of a stop string, with its first `kept_tokens` output tokens."""
+        for choice in self._choices.get(request_id, []):
+            if choice.index == index and not choice.finished and not choice.is_parent:
+                del choice.tokens[choice.prompt_len + kept_tokens :]
+                self._end(choice, FinishReason.STOP)
+                self._retire(request_id)
+
+    def abort(self, request_id: str) -> None:
+        """Ends every choice of a request. Unknown ids are ignored."""
+        for choice in self._choices.get(request_id, []):
+            if not choice.finished:
+                self._end(choice, FinishReason.ABORT)
+        self._retire(request_id)
+
+    def abort_all(self) -> None:
+        """Ends every request."""
+        for request_id in list(self._choices):
+            self.abort(request_id)
+
+    def stats(self) -> EngineStats:
+        """Gauges now, totals since start."""
+        scheduler = self.scheduler
+        waiting = len(scheduler.waiting)
+        return EngineStats(
+            running=self.scheduler.table.num_taken,
+            waiting=waiting,
+            kv_pages_used=scheduler.kv.pages_in_use,
+            kv_pages_total=scheduler.kv.pages_total,
+            preemptions=scheduler.num_preemptions,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            steps=self._dispatched,
+            compiles_after_ready=getattr(self.runner, "compiles_after_ready", 0),
+        )
+
+    def close(self) -> None:
+        """Frees the device. Requests must have been aborted."""
+        self.runner.close()
+
+    def _collect(self) -> list[TokenDelta]:
+        step = self._steps.popleft()
+        result = self.runner.collect(step.handle)
+        self._collected += 1
+        self.scheduler.in_flight -= 1
+        deltas = apply_result(self.scheduler, step.plan, result)
+        self._generation_tokens += sum(len(delta.token_ids) for delta in deltas)
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._retire(delta.request_id)
+        for request_id in [name for name, last in self._retiring.items() if last <= self._collected]:
+            del self._retiring[request_id]
+        return deltas
+
+    def _end(self, choice: Request, reason: FinishReason) -> None:
+        choice.finish_reason = reason
+        self.scheduler.finish(choice)
+        for index in range(choice.index, choice.index + choice.fork_to):
+            self._ended.append(TokenDelta(choice.request_id, index, [], finish_reason=reason))
+
+    def _retire(self, request_id: str) -> None:
+        """Forgets a request whose choices have all ended, once no result of its is in flight."""
+        choices = self._choices.get(request_id)
+        if choices is not None and all(choice.finished for choice in choices):
+            del self._choices[request_id]
+            if self._collected < self._dispatched:
+                self._retiring[request_id] = self._dispatched
+
+    def _register_forks(self) -> None:
+        for choice in self.scheduler.new_choices:
+            self._choices[choice.request_id].append(choice)
+        self.scheduler.new_choices.clear()

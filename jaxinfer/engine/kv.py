@@ -1,0 +1,169 @@
+"""KVCache: which pages a request holds, and what the prefix cache keeps of them."""
+
+from jaxinfer.engine.pages import PagePool
+from jaxinfer.engine.radix import RadixTree
+from jaxinfer.engine.request import Request
+from jaxinfer.engine.shapes import EngineShapes
+
+
+class KVCache:
+    """The pools of all KV groups and the radix tree over them.
+
+    With prefix caching off the tree stays empty; everything else is the same.
+    """
+
+    def __init__(self, shapes: EngineShapes, *, enable_prefix_caching: bool):
+        self.page_size = shapes.page_size
+        self.windows = [group.window for group in shapes.groups]
+        self.pools = [PagePool(group.num_pages) for group in shapes.groups]
+        self.tree = RadixTree(self.pools, self.windows, self.page_size)
+        self.caching = enable_prefix_caching
+        self.has_windows = any(window is not None for window in self.windows)
+
+    @property
+    def pages_total(self) -> int:
+        return sum(pool.num_pages - 1 for pool in self.pools)
+
+    @property
+    def pages_in_use(self) -> int:
+        return sum(pool.num_in_use for pool in self.pools)
+
+    def match(self, request: Request) -> int:
+        """Takes the longest cached prefix into `request`, which holds nothing. Returns its tokens.
+
+        At least the last token is left to compute; all are where prompt log-probabilities are asked for.
+        """
+        if not self.caching:
+            return 0
+        request.cursor = self.tree.root(request.namespace)
+        request.committed = 0
+        self.tree.pin(request.cursor)
+        # Cached pages hold no logits, so a prompt whose log-probabilities are still owed skips them.
+        if request.prompt_logprobs is not None:
+            return 0
+        path = self.tree.match(request.namespace, self._keys(request, (request.num_known - 1) // self.page_size))
+        if not path:
+            return 0
+        self.tree.use(path[-1])
+        for group, pool in enumerate(self.pools):
+            first = self.tree.first_needed(len(path), group)
+            request.pages[group] = [0] * first + [node.pages[group] for node in path[first:]]
+            request.trimmed[group] = first
+            for page in request.pages[group][first:]:
+                pool.retain(page)
+        self.tree.pin(path[-1])
+        self.tree.unpin(request.cursor)
+        request.cursor = path[-1]
+        request.committed = len(path)
+        return len(path) * self.page_size
+
+    def grow(self, request: Request, num_tokens: int, *, reserve: int = 0) -> bool:
+        """Gives `request` pages for `num_tokens` positions, evicting where needed.
+
+        False, and no change, where it cannot, or where fewer than `reserve` pages of a group would be left.
+        """
+        need = -(-num_tokens // self.page_size) - len(request.pages[0])
+        if need <= 0:
+            return True
+        if any(pool.num_available < need + reserve for pool in self.pools):
+            return False
+        for group, pool in enumerate(self.pools):
+            if pool.num_free < need:
+                self.tree.evict(group, need - pool.num_free)
+            request.pages[group] += pool.take(need)
+        return True
+
+    def trim(self, request: Request, position: int) -> None:
+        """Drops pages that no query at or after `position` can see.
+
+        Only for positions that every step planned from now on starts at: a page dropped here may be
+        written by another row of the next plan.
+        """
+        for group, window in enumerate(self.windows):
+            if window is None:
+                continue
+            end = min(max(0, position - window + 1) // self.page_size, len(request.pages[group]))
+            for i in range(request.trimmed[group], end):
+                self._release(group, request.pages[group][i])
+                request.pages[group][i] = 0
+            request.trimmed[group] = max(request.trimmed[group], end)
+
+    def commit(self, request: Request, num_computed: int) -> None:
+        """Lets the tree keep the full pages among the first `num_computed` positions.
+
+        Their KV must come from collected steps, and their tokens must be known.
+        """
+        if request.cursor is None:
+            return
+        size = self.page_size
+        for i in range(request.committed, num_computed // size):
+            key = request.tokens[i * size : (i + 1) * size].tobytes()
+            own = [pages[i] for pages in request.pages]
+            node = self.tree.extend(request.cursor, key, own)
+            for group, page in enumerate(own):
+                # The tree has a page of equal content already: hold it too, so that what we add
+                # below it is never without its parents.
+                if self.windows[group] is None and node.pages[group] != page:
+                    self.pools[group].retain(node.pages[group])
+                    request.shadows.append((group, node.pages[group]))
+            self.tree.pin(node)
+            self.tree.unpin(request.cursor)
+            request.cursor = node
+            request.committed = i + 1
+
+    def fork(self, parent: Request, child: Request) -> None:
+        """Lets `child` hold every page of `parent`, the partial last one included."""
+        child.pages = [list(pages) for pages in parent.pages]
+        child.trimmed = list(parent.trimmed)
+        child.shadows = list(parent.shadows)
+        child.committed = parent.committed
+        child.cursor = parent.cursor
+        for group, pages in enumerate(child.pages):
+            for page in pages:
+                if page:
+                    self.pools[group].retain(page)
+        for group, page in child.shadows:
+            self.pools[group].retain(page)
+        if child.cursor is not None:
+            self.tree.pin(child.cursor)
+
+    def own_last_page(self, request: Request) -> list[tuple[int, int]] | None:
+        """Swaps the shared last page for a fresh one: (source, destination) a group, or None if there is none free."""
+        if any(not pool.num_available for pool in self.pools):
+            return None
+        copies = []
+        for group, pool in enumerate(self.pools):
+            if not pool.num_free:
+                self.tree.evict(group, 1)
+            (fresh,) = pool.take(1)
+            shared = request.pages[group][-1]
+            request.pages[group][-1] = fresh
+            copies.append((shared, fresh))
+            self._release(group, shared)
+        return copies
+
+    def release(self, request: Request) -> None:
+        """Drops everything that `request` holds. The tree keeps what was committed."""
+        if request.cursor is not None:
+            self.tree.use(request.cursor)
+        for group, pages in enumerate(request.pages):
+            for page in pages:
+                if page:
+                    self._release(group, page)
+            request.pages[group] = []
+            request.trimmed[group] = 0
+        for group, page in request.shadows:
+            self._release(group, page)
+        request.shadows = []
+        if request.cursor is not None:
+            self.tree.unpin(request.cursor)
+            request.cursor = None
+        request.committed = 0
+
+    def _keys(self, request: Request, count: int) -> list[bytes]:
+        data, width = request.tokens.tobytes(), request.tokens.itemsize * self.page_size
+        return [data[i * width : (i + 1) * width] for i in range(count)]
+
+    def _release(self, group: int, page: int) -> None:
+        if self.pools[group].release(page):
+            self.tree.became_evictable(group, page)

@@ -1,0 +1,146 @@
+"""Request: one choice being generated, as the host knows it."""
+
+import enum
+from array import array
+from collections.abc import Sequence
+
+from jaxinfer.engine.radix import Namespace, Node
+from jaxinfer.engine.types import FinishReason, TokenLogprobs
+from jaxinfer.sampling import SamplingParams
+
+
+class Status(enum.Enum):
+    """Where a request is. DRAINING: its whole output is planned, and not all of it collected."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    DRAINING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class Request:
+    """One choice. Lengths that change every step live in the SlotTable, by `slot`.
+
+    tokens: the prompt and every confirmed output token.
+    limit: most tokens, prompt included.
+    pages: page ids a KV group, in order; 0 behind a window.
+    shadows: (group, page) of the tree's own page, held where ours is a copy of equal content.
+    cursor: the node of the radix tree that holds our newest committed page.
+    committed: pages of ours that the tree holds.
+    fork_to: choices that this request becomes once all of its prompt but the last token is computed.
+    held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
+    """
+
+    __slots__ = (
+        "arrival",
+        "cached_tokens",
+        "committed",
+        "cursor",
+        "finish_reason",
+        "fork_to",
+        "held",
+        "held_computed",
+        "index",
+        "limit",
+        "namespace",
+        "pages",
+        "params",
+        "priority",
+        "prompt_len",
+        "prompt_logprobs",
+        "request_id",
+        "seed",
+        "shadows",
+        "slot",
+        "status",
+        "stop_ids",
+        "stopped_by",
+        "tokens",
+        "trimmed",
+        "was_admitted",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        limit: int,
+        seed: int,
+        stop_ids: frozenset[int],
+        arrival: int,
+        num_groups: int,
+        index: int = 0,
+        priority: int = 0,
+        namespace: Namespace = ("", ""),
+        fork_to: int = 1,
+    ):
+        self.request_id = request_id
+        self.index = index
+        self.params = params
+        self.tokens = array("i", prompt)
+        self.prompt_len = len(self.tokens)
+        self.limit = limit
+        self.seed = seed
+        self.stop_ids = stop_ids
+        self.arrival = arrival
+        self.priority = priority
+        self.namespace = namespace
+        self.fork_to = fork_to
+        self.status = Status.WAITING
+        self.slot = -1
+        self.pages: list[list[int]] = [[] for _ in range(num_groups)]
+        self.trimmed = [0] * num_groups
+        self.shadows: list[tuple[int, int]] = []
+        self.cursor: Node | None = None
+        self.committed = 0
+        self.held = False
+        self.held_computed = 0
+        self.cached_tokens = 0
+        self.was_admitted = False
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+        self.finish_reason: FinishReason | None = None
+        self.stopped_by: int | None = None
+
+    @property
+    def num_known(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def finished(self) -> bool:
+        return self.status is Status.FINISHED
+
+    @property
+    def owes_prompt_logprobs(self) -> bool:
+        """True while log-probabilities of the prompt are asked for and not all collected."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len
+
+    @property
+    def is_parent(self) -> bool:
+        """True until its choices part: only its prompt but the last token is computed."""
+        return self.fork_to > 1
+
+    def child(self, index: int) -> "Request":
+        """Choice `index` of this prompt, with no pages yet."""
+        child = Request(
+            self.request_id,
+            self.tokens,
+            self.params,
+            limit=self.limit,
+            seed=self.seed,
+            stop_ids=self.stop_ids,
+            arrival=self.arrival,
+            num_groups=len(self.pages),
+            index=index,
+            priority=self.priority,
+            namespace=self.namespace,
+        )
+        child.prompt_logprobs = None  # the prompt's are reported once, with choice 0
+        return child

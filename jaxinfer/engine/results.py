@@ -1,0 +1,92 @@
+"""From a collected step to what each request gained."""
+
+import numpy as np
+
+from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.request import Request
+from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
+
+_NOT_FINITE = "the model's logits are not finite"
+
+
+def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+    """Confirms what a step computed, ends requests that are done, and returns what each gained.
+
+    Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
+    """
+    table = scheduler.table
+    valid = table.serial[plan.slots] == plan.serials
+    _commit(scheduler, plan, valid)
+    last_scored = np.cumsum(plan.scored) - 1
+    if result.logprobs is not None and not plan.decode_only:
+        _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
+    drawing = np.flatnonzero(valid & plan.draws)
+    scored = last_scored[drawing]
+    slots, tokens = plan.slots[drawing].tolist(), result.tokens[scored].tolist()
+    deltas = []
+    for slot, token, at in zip(slots, tokens, scored.tolist(), strict=True):
+        request = table.requests[slot]
+        assert request is not None
+        deltas.append(_add_token(request, token, at, result.logprobs))
+        if request.finish_reason is not None:
+            scheduler.finish(request)
+    return deltas
+
+
+def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
+    size = scheduler.shapes.page_size
+    ends = plan.starts + plan.counts
+    for row in np.flatnonzero(valid & (ends // size > plan.starts // size)).tolist():
+        request = scheduler.table.requests[plan.slots[row]]
+        assert request is not None
+        scheduler.kv.commit(request, int(ends[row]))
+
+
+def _add_token(request: Request, token: int, at: int, arrays: LogprobArrays | None) -> TokenDelta:
+    if token < 0:
+        request.finish_reason = FinishReason.ERROR
+        return TokenDelta(request.request_id, request.index, [], finish_reason=FinishReason.ERROR, error=_NOT_FINITE)
+    request.tokens.append(token)
+    stopped_by = None
+    if token in request.stop_ids:
+        request.finish_reason, stopped_by = FinishReason.STOP, token
+    elif len(request.tokens) >= request.limit:
+        request.finish_reason = FinishReason.LENGTH
+    logprobs = prompt_logprobs = None
+    if arrays is not None:
+        if request.params.logprobs is not None:
+            logprobs = [read_logprobs(arrays, at, token, request.params.logprobs)]
+        if request.num_outputs == 1:
+            prompt_logprobs = request.prompt_logprobs
+    return TokenDelta(
+        request.request_id,
+        request.index,
+        [token],
+        logprobs,
+        request.finish_reason,
+        stopped_by,
+        request.cached_tokens,
+        prompt_logprobs,
+    )
+
+
+def _take_prompt_logprobs(
+    scheduler: Scheduler, plan: StepPlan, valid: np.ndarray, last_scored: np.ndarray, arrays: LogprobArrays
+) -> None:
+    for row in range(plan.num_decode, plan.num_rows):
+        count = int(plan.scored[row]) - int(plan.draws[row])
+        request = scheduler.table.requests[plan.slots[row]]
+        if not valid[row] or not count or request is None or request.prompt_logprobs is None:
+            continue
+        first = int(last_scored[row]) + 1 - int(plan.scored[row])
+        asked = request.params.prompt_logprobs or 0
+        for i in range(count):
+            target = int(plan.targets[first + i - plan.num_decode])
+            request.prompt_logprobs.append(read_logprobs(arrays, first + i, target, asked))
+
+
+def read_logprobs(arrays: LogprobArrays, at: int, token: int, asked: int) -> TokenLogprobs:
+    """Log-probabilities of scored position `at`: of `token` and of the `asked` most likely."""
+    top = list(zip(arrays.top_ids[at, :asked].tolist(), arrays.top_logprobs[at, :asked].tolist(), strict=True))
+    return TokenLogprobs(token, float(arrays.logprobs[at]), int(arrays.ranks[at]), top)

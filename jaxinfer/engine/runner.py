@@ -1,0 +1,25 @@
+"""Runner: the device side, as the engine knows it."""
+
+from typing import Any, Protocol
+
+from jaxinfer.engine.plan import StepPlan, StepResult
+from jaxinfer.engine.shapes import EngineShapes
+
+
+class Runner(Protocol):
+    """Runs plans in the order in which they are dispatched."""
+
+    @property
+    def shapes(self) -> EngineShapes: ...
+
+    def dispatch(self, plan: StepPlan) -> Any:
+        """Starts a step and returns a handle at once. The step never reads host memory that may change."""
+        ...
+
+    def collect(self, handle: Any) -> StepResult:
+        """Waits for a step's results. Handles are collected in the order of dispatch."""
+        ...
+
+    def close(self) -> None:
+        """Frees the device."""
+        ...

@@ -1,0 +1,57 @@
+"""SlotTable: the lengths of running requests, as arrays over slots."""
+
+import numpy as np
+
+from jaxinfer.engine.request import Request
+
+
+class SlotTable:
+    """What changes every step, kept in columns so that a step over all slots is a few vector operations.
+
+    serial: changes whenever a slot changes hands; (slot, serial) is the (request, epoch) of a result.
+    computed: positions whose KV is computed by a dispatched step.
+    total: tokens, known and in flight (sampled by a dispatched step and not read yet).
+    limit: tokens at which the request ends. capacity: positions that its pages can hold.
+    draws: False for a parent, whose last computed position is not scored.
+    """
+
+    def __init__(self, num_slots: int):
+        self.serial = np.zeros(num_slots, np.int64)
+        self.computed = np.zeros(num_slots, np.int32)
+        self.total = np.zeros(num_slots, np.int32)
+        self.limit = np.zeros(num_slots, np.int32)
+        self.capacity = np.zeros(num_slots, np.int32)
+        self.draws = np.zeros(num_slots, bool)
+        self.logprobs = np.zeros(num_slots, bool)
+        self.requests: list[Request | None] = [None] * num_slots
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_taken(self) -> int:
+        return len(self.requests) - len(self._free)
+
+    def take(self, request: Request, *, computed: int, total: int, capacity: int) -> int:
+        """Gives `request` a slot."""
+        slot = self._free.pop()
+        self.serial[slot] += 1
+        self.computed[slot] = computed
+        self.total[slot] = total
+        self.limit[slot] = request.limit
+        self.capacity[slot] = capacity
+        self.draws[slot] = not request.is_parent
+        self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
+        self.requests[slot] = request
+        request.slot = slot
+        return slot
+
+    def release(self, request: Request) -> None:
+        """Takes the slot back: results that are still in flight for it are void from now on."""
+        slot = request.slot
+        self.serial[slot] += 1
+        self.requests[slot] = None
+        self._free.append(slot)
+        request.slot = -1
