@@ -35,23 +35,20 @@ find_python() {
 
 # What an environment depends on, in one line. Empty where its Python does not run.
 fingerprint() {
-  "$1" -IS - "$repository" "$constraints" 2>/dev/null <<'PY'
+  "$1" -IS - "$repository/pyproject.toml" "$constraints" 2>/dev/null <<'PY'
 import hashlib, pathlib, sys
-root, constraints = map(pathlib.Path, sys.argv[1:])
-digest = hashlib.sha256(str(root).encode())
-for file in (root / "pyproject.toml", constraints):
-    digest.update(file.read_bytes())
+digest = hashlib.sha256(b"".join(pathlib.Path(name).read_bytes() for name in sys.argv[1:]))
 print("%d.%d.%d" % sys.version_info[:3], digest.hexdigest())
 PY
 }
 
-# is_current VENV EXTRA...: the stamp's first line is the fingerprint, its second the extras installed.
+# is_current VENV EXTRA... The stamp's lines: the fingerprint, the extras installed, the repository's folder.
 is_current() {
-  local venv="$1" stamp_print='' stamp_extras='' extra
+  local venv="$1" stamp_print stamp_extras stamp_folder extra
   shift
   [[ -f "$venv/stamp" ]] || return 1
-  { read -r stamp_print && read -r stamp_extras; } <"$venv/stamp" || return 1
-  [[ "$stamp_print" == "$(fingerprint "$venv/bin/python")" ]] || return 1
+  { read -r stamp_print && read -r stamp_extras && read -r stamp_folder; } <"$venv/stamp" || return 1
+  [[ "$stamp_folder" == "$repository" && "$stamp_print" == "$(fingerprint "$venv/bin/python")" ]] || return 1
   [[ -z "${PYTHON:-}" || "$stamp_print" == "$(fingerprint "$PYTHON")" ]] || return 1
   for extra in "$@"; do
     [[ " $stamp_extras " == *" $extra "* ]] || return 1
@@ -92,12 +89,15 @@ install() {
   fi
 }
 
-# An environment of the same Python is changed in place, so that a process that runs from it goes on. One of another
-# Python, or whose making was interrupted, is made anew.
+# An environment of the same Python is changed in place, so that a process that runs from it goes on. It is made anew
+# where the Python differs, where the folder was moved, and where it was being made (its stamp says so) and is not whole.
 can_change_in_place() {
-  local venv="$1" python="$2" version
+  local venv="$1" python="$2" version stamp_version=''
   version="$(fingerprint "$python")" && version="${version%% *}"
-  [[ "$(head -n 1 "$venv/stamp" 2>/dev/null)" != building && "$(fingerprint "$venv/bin/python")" == "$version "* ]]
+  [[ "$(fingerprint "$venv/bin/python")" == "$version "* ]] || return 1
+  [[ -f "$venv/stamp" ]] || return 0
+  read -r stamp_version _ <"$venv/stamp"
+  [[ "$stamp_version" == "$version" && "$(sed -n 3p "$venv/stamp")" == "$repository" ]]
 }
 
 # make_environment VENV PYTHON EXTRA...
@@ -114,7 +114,7 @@ make_environment() {
     create "$venv" "$python" || return
   fi
   install "$venv" "$extras" || return
-  printf '%s\n%s\n' "$(fingerprint "$venv/bin/python")" "$extras" >"$venv/stamp.new"
+  printf '%s\n' "$(fingerprint "$venv/bin/python")" "$extras" "$repository" >"$venv/stamp.new"
   mv "$venv/stamp.new" "$venv/stamp"
 }
 
