@@ -1,0 +1,1 @@
+"""Model folders: where they are found, what their files say, and how their tensors are read. No jax."""

@@ -1,0 +1,1 @@
+"""Flax NNX layers; each computes on tokens [T, ...] and knows nothing of requests."""

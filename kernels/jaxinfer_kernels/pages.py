@@ -9,9 +9,7 @@ from jaxinfer_kernels.rows import TokenPlaces
 # a whole layer is a copy of it, and XLA keeps the donated buffer only when all writes are scatters into it.
 
 
-def write_kv(
-    kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces
-) -> jax.Array:
+def write_kv(kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces) -> jax.Array:
     """Writes k and v, [T, Hkv, D], of one layer to their places; in place where `kv_pages` is donated."""
     kv_pages = kv_pages.at[layer, 0, places.page, places.slot].set(k)
     return kv_pages.at[layer, 1, places.page, places.slot].set(v)

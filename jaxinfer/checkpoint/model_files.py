@@ -1,0 +1,92 @@
+"""What the JSON files of a model folder say beside the weights. No jax."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.registry import parse_config
+from jaxinfer.sampling import SamplingParams
+
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
+_INTEGERS = ("top_k",)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model folder as it declares itself.
+
+    sampling_defaults: fields of SamplingParams that generation_config.json sets (temperature 0 where it says
+    do_sample false). eos_token_ids: the union of config.json's and generation_config.json's.
+    """
+
+    folder: Path
+    config: DecoderConfig
+    sampling_defaults: dict[str, float | int]
+    bos_token_ids: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+
+
+def read_model_files(folder: Path) -> ModelFiles:
+    """Reads config.json and, where it is there, generation_config.json.
+
+    Raises ModelError that names file and field.
+    """
+    config = parse_config(read_json(folder / "config.json"))
+    path = folder / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    eos = _token_ids(path, generation, "eos_token_id")
+    bos = _token_ids(path, generation, "bos_token_id")
+    for token in (*eos, *config.eos_token_ids):
+        if token >= config.vocab_size:
+            raise ModelError(f"{folder}: eos_token_id {token} is not below vocab_size, {config.vocab_size}")
+    return ModelFiles(
+        folder,
+        config,
+        _sampling_defaults(path, generation),
+        tuple(dict.fromkeys((*config.bos_token_ids, *bos))),
+        tuple(dict.fromkeys((*config.eos_token_ids, *eos))),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ModelError that names the file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: must hold an object, not {type(value).__name__}")
+    return value
+
+
+def _token_ids(path: Path, raw: dict[str, Any], name: str) -> tuple[int, ...]:
+    value = raw.get(name)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+        raise ModelError(f"{path}: {name} must be a token id or a list of them, not {value!r}")
+    return tuple(i for i in ids if i >= 0)
+
+
+def _sampling_defaults(path: Path, raw: dict[str, Any]) -> dict[str, float | int]:
+    """NOTE: a temperature beside do_sample false is a leftover: transformers decodes greedily then."""
+    defaults: dict[str, float | int] = {}
+    for name in (*_NUMBERS, *_INTEGERS):
+        value = raw.get(name)
+        if value is None:
+            continue
+        kind = int if name in _INTEGERS else int | float
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ModelError(f"{path}: {name} must be a number, not {value!r}")
+        defaults[name] = value
+    if raw.get("do_sample") is False:
+        defaults["temperature"] = 0.0
+    try:
+        SamplingParams(**defaults)  # type: ignore[arg-type]
+    except ParameterError as error:
+        raise ModelError(f"{path}: {error}") from error
+    return defaults

@@ -1,0 +1,76 @@
+"""Where a model lies: a folder here, or a hub id whose files are fetched. No jax."""
+
+import difflib
+import os
+import re
+from pathlib import Path
+
+from jaxinfer.errors import ModelError
+
+# Data formats only: weights, configuration, tokenizer, chat template.
+_WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_TIMEOUT_SECONDS = 5
+
+
+def resolve(model: str, revision: str | None = None) -> Path:
+    """The folder of `model`: an existing folder, or a hub id `owner/name` at `revision` (branch, tag or commit).
+
+    A hub model that is in the local cache whole needs no network. Raises ModelError, with what to do, for a name
+    that is neither, for a folder with no config.json, for a hub model that does not exist, needs a token, or cannot
+    be reached. HF_HUB_OFFLINE and HF_HOME are honoured.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise ModelError(f"{model}: is a folder; revision {revision!r} is for hub models only")
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder}: has no config.json; a model folder in Hugging Face layout has one")
+        return folder
+    if folder.is_file():
+        raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds config.json")
+    if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
+        raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(folder)}")
+    return _fetch(model, revision, folder)
+
+
+def _hint(folder: Path) -> str:
+    """Folders of a like name beside the one that was asked for."""
+    try:
+        names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return f"; {folder.parent} does not exist" if str(folder.parent) != "." else ""
+    close = difflib.get_close_matches(folder.name, names, n=1)
+    if not close:
+        return ""
+    path = folder.parent / close[0]
+    return f"; did you mean {path if path.is_absolute() else f'./{path}'}?"
+
+
+def _fetch(model: str, revision: str | None, folder: Path) -> Path:
+    # Read by huggingface_hub when it is imported; a dead network must not take its long defaults.
+    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(_TIMEOUT_SECONDS))
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RevisionNotFoundError as NoRevision
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED))
+    except GatedRepoError as error:
+        raise ModelError(f"{model}: asks for a token; accept its terms on the hub and set HF_TOKEN") from error
+    except NoRevision as error:
+        raise ModelError(f"{model}: revision {revision!r} does not exist on the hub") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(f"{model}: does not exist on the hub, or needs HF_TOKEN{_hint(folder)}") from error
+    except LocalEntryNotFoundError as error:
+        where = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
+        todo = "download it where there is a network and give its folder"
+        raise ModelError(f"{model}: is not in the local cache, and {where}; {todo}{_hint(folder)}") from error
+    except OSError as error:
+        raise ModelError(f"{model}: cannot be fetched from the hub: {error}") from error
+
+
+def _offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)

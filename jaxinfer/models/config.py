@@ -1,0 +1,135 @@
+"""DecoderConfig: what one decoder-only model declares. Nothing here imports jax."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxinfer.errors import ModelError
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding.
+
+    kind `default`: frequencies theta ** (-2 i / head_dim). `linear`: those divided by factor. `llama3`: divided by
+    factor where the wavelength is above original_max_position_embeddings / low_freq_factor, kept where it is below
+    original_max_position_embeddings / high_freq_factor, blended between (Llama 3.1).
+    """
+
+    kind: Literal["default", "linear", "llama3"] = "default"
+    theta: float = 10000.0
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 8192
+
+    def __post_init__(self) -> None:
+        for name in ("theta", "factor", "low_freq_factor", "high_freq_factor"):
+            if not getattr(self, name) > 0:
+                raise ModelError(f"config.json: rope {name} must be above 0, not {getattr(self, name)}")
+        if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
+            raise ModelError("config.json: rope high_freq_factor must be above low_freq_factor")
+
+
+class LayerGroup(NamedTuple):
+    """Layers that share a pool of KV pages: those with one window (None: all tokens before)."""
+
+    window: int | None
+    layers: tuple[int, ...]
+
+
+class GroupPlace(NamedTuple):
+    """Where a layer's KV lies: index of its group, and its index in the group."""
+
+    group: int
+    index: int
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """One decoder: sizes in elements, and the differences between families.
+
+    head_dim need not be hidden_size / num_heads. windows: for each layer how many tokens a token sees, itself
+    included; None: all before it. eos_token_ids holds every id that ends a text.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    windows: tuple[int | None, ...]
+    rms_norm_eps: float = 1e-6
+    activation: Activation = "silu"
+    rope: RopeConfig = RopeConfig()
+    tie_word_embeddings: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    bos_token_ids: tuple[int, ...] = ()
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            if getattr(self, name) < 1:
+                raise ModelError(f"config.json: {name} must be at least 1, not {getattr(self, name)}")
+        if self.num_heads % self.num_kv_heads:
+            counts = f"{self.num_heads} attention heads, {self.num_kv_heads} key-value heads"
+            raise ModelError(
+                f"config.json: num_attention_heads must be a multiple of num_key_value_heads; got {counts}"
+            )
+        if self.head_dim % 2:
+            raise ModelError(f"config.json: head_dim must be even for rotary embedding, not {self.head_dim}")
+        if len(self.windows) != self.num_layers:
+            raise ModelError(f"config.json: {len(self.windows)} layer windows for {self.num_layers} layers")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise ModelError("config.json: sliding_window must be at least 1")
+        if not self.rms_norm_eps > 0:
+            raise ModelError(f"config.json: rms_norm_eps must be above 0, not {self.rms_norm_eps}")
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def kv_groups(self) -> tuple[LayerGroup, ...]:
+        """Layers by window, in the order in which the windows first occur."""
+        return tuple(LayerGroup(w, _where(self.windows, w)) for w in dict.fromkeys(self.windows))
+
+    @property
+    def group_places(self) -> tuple[GroupPlace, ...]:
+        """For each layer its place in `kv_groups`."""
+        places = {
+            layer: GroupPlace(group, index)
+            for group, (_, layers) in enumerate(self.kv_groups)
+            for index, layer in enumerate(layers)
+        }
+        return tuple(places[layer] for layer in range(self.num_layers))
+
+    @property
+    def attention_scale(self) -> float:
+        """What query-key products are multiplied by."""
+        return self.head_dim**-0.5
+
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+
+
+def _where(windows: Sequence[int | None], window: int | None) -> tuple[int, ...]:
+    return tuple(layer for layer, other in enumerate(windows) if other == window)

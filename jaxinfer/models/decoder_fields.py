@@ -1,0 +1,106 @@
+"""The part of a config.json that all decoder families share."""
+
+from typing import Any
+
+from jaxinfer.models.config import Activation, DecoderConfig, RopeConfig
+from jaxinfer.models.fields import Fields
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+_ROPE_KINDS = {"default": "default", "linear": "linear", "llama3": "llama3"}
+_LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+
+
+def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = None, **differences: Any) -> DecoderConfig:
+    """The shared fields of a config.json, with what the family says beside: windows, biases, norms.
+
+    Raises ModelError, naming the field, for what is missing, of a wrong type or unknown.
+    """
+    refuse_other_forms(fields)
+    layers = fields.integer("num_hidden_layers")
+    heads = fields.integer("num_attention_heads")
+    hidden = fields.integer("hidden_size")
+    if "head_dim" not in fields and heads > 0 and hidden % heads:
+        raise fields.error("hidden_size", f"{hidden} is not a multiple of num_attention_heads, {heads}")
+    config = DecoderConfig(
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=fields.integer("intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=fields.integer("num_key_value_heads", heads),
+        head_dim=fields.integer("head_dim", hidden // max(heads, 1)),
+        max_position_embeddings=fields.integer("max_position_embeddings"),
+        windows=(None,) * layers if windows is None else windows,
+        rms_norm_eps=fields.number("rms_norm_eps"),
+        activation=fields.choice("hidden_act", _ACTIVATIONS),
+        rope=read_rope(fields),
+        tie_word_embeddings=fields.flag("tie_word_embeddings"),
+        bos_token_ids=fields.token_ids("bos_token_id"),
+        eos_token_ids=fields.token_ids("eos_token_id"),
+        **differences,
+    )
+    fields.finish()
+    return config
+
+
+def refuse_other_forms(fields: Fields) -> None:
+    """Raises ModelError for weights or code of a form that is not read."""
+    if "quantization_config" in fields:
+        raise fields.error("quantization_config", "is set; quantised checkpoints are not supported yet")
+    if "auto_map" in fields:
+        raise fields.error("auto_map", "asks for code from the model's folder, which is never run")
+    fields.only("rope_interleaved", False)
+    fields.only("partial_rotary_factor", 1.0)
+    fields.only("pruned_heads", {})
+
+
+def read_rope(fields: Fields) -> RopeConfig:
+    """Rotary embedding from `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`."""
+    theta = fields.number("rope_theta", RopeConfig.theta)
+    newer, older = fields.mapping("rope_parameters"), fields.mapping("rope_scaling")
+    inner = newer or older
+    if inner is None:
+        return RopeConfig(theta=theta)
+    # NOTE: files written by several versions hold the kind under both names.
+    old_kind, kind = inner.get("type"), inner.get("rope_type")
+    if old_kind is not None and kind is not None and old_kind != kind:
+        raise inner.error("type", f"{old_kind!r} contradicts rope_type, {kind!r}")
+    kind = inner.choice("rope_type" if kind is not None else "type", _ROPE_KINDS, "default")
+    inner.only("partial_rotary_factor", 1.0)
+    rope = RopeConfig(
+        kind=kind,
+        theta=inner.number("rope_theta", theta),
+        **({} if kind == "default" else {"factor": inner.number("factor")}),
+        **(_llama3(inner) if kind == "llama3" else {}),
+    )
+    inner.finish(frozenset({"factor"}) if kind == "default" else frozenset({"original_max_position_embeddings"}))
+    return rope
+
+
+def _llama3(inner: Fields) -> dict[str, Any]:
+    return {
+        "low_freq_factor": inner.number("low_freq_factor"),
+        "high_freq_factor": inner.number("high_freq_factor"),
+        "original_max_position_embeddings": inner.integer("original_max_position_embeddings"),
+    }
+
+
+def typed_windows(fields: Fields, layers: int, window: int | None, default: list[bool]) -> tuple[int | None, ...]:
+    """A window for each layer from `layer_types`, or where that is absent from `default`: which layers have one."""
+    types = fields.get("layer_types")
+    if types is None:
+        sliding = default
+    else:
+        if not isinstance(types, list) or len(types) != layers or not set(types) <= _LAYER_TYPES.keys():
+            raise fields.error("layer_types", f"must be {layers} names out of {', '.join(_LAYER_TYPES)}")
+        sliding = [_LAYER_TYPES[name] for name in types]
+    if any(sliding) and window is None:
+        raise fields.error("layer_types", "has sliding_attention, but no sliding_window is set")
+    return tuple(window if slides else None for slides in sliding)

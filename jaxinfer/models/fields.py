@@ -1,0 +1,121 @@
+"""Fields: reading a config.json such that each of its keys is understood, ignored on purpose, or an error."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxinfer.errors import ModelError
+
+# Keys without effect on what a decoder computes. Those of training, of other serving programs, of the writer of the
+# file, and the generation settings that old files carry (generation_config.json is where they are read from).
+HARMLESS = frozenset(
+    """
+    _name_or_path _from_model_config architectures model_type transformers_version torch_dtype dtype
+    _attn_implementation _attn_implementation_autoset attn_implementation cache_implementation use_cache pretraining_tp
+    attention_dropout hidden_dropout initializer_range is_llama_config transformers.js_config
+    unsloth_version unsloth_fixed tokenizer_class pad_token_id sep_token_id decoder_start_token_id
+    id2label label2id problem_type num_labels finetuning_task task_specific_params prefix return_dict return_dict_in_generate
+    output_attentions output_hidden_states output_scores is_encoder_decoder is_decoder add_cross_attention
+    cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward torchscript use_bfloat16 tf_legacy_loss
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
+    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    num_return_sequences forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
+    suppress_tokens begin_suppress_tokens
+    context_window_size prefill_chunk_size sliding_window_size attention_sink_size tensor_parallel_shards
+    """.split()
+)
+
+_MISSING: Any = object()
+
+
+class Fields:
+    """The keys of one config.json; remembers which were read, so that `finish` can refuse the rest."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str = "config.json"):
+        self._raw = raw
+        self._where = where
+        self._read: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return self._raw.get(name) is not None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value as it stands; `default` where the key is absent or null."""
+        self._read.add(name)
+        value = self._raw.get(name)
+        return default if value is None else value
+
+    def integer(self, name: str, default: Any = _MISSING) -> int:
+        """An integer; `default` where absent."""
+        value = self._needed(name, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(name, f"must be an integer, not {value!r}")
+        return value
+
+    def nullable_integer(self, name: str, default: int) -> int | None:
+        """An integer; None where the key is null, `default` where it is absent."""
+        return None if name in self._raw and self.get(name) is None else self.integer(name, default)
+
+    def number(self, name: str, default: Any = _MISSING) -> float:
+        """An integer or float; `default` where absent."""
+        value = self._needed(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(name, f"must be a number, not {value!r}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A boolean; `default` where absent."""
+        value = self._needed(name, default)
+        if not isinstance(value, bool):
+            raise self.error(name, f"must be true or false, not {value!r}")
+        return value
+
+    def choice(self, name: str, choices: Mapping[str, Any], default: Any = _MISSING) -> Any:
+        """What `choices` maps the key's text to."""
+        value = self._needed(name, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.error(name, f"{value!r} is not supported; supported are {', '.join(sorted(choices))}")
+        return choices[value]
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """One token id or a list of them; empty where absent."""
+        value = self.get(name, [])
+        ids = value if isinstance(value, list) else [value]
+        if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
+            raise self.error(name, f"must be a token id or a list of them, not {value!r}")
+        return tuple(i for i in ids if i >= 0)
+
+    def mapping(self, name: str) -> "Fields | None":
+        """The fields of a nested object; None where absent."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(name, f"must be an object, not {value!r}")
+        return Fields(value, f"{self._where}: {name}")
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """Refuses every value of a key but the allowed ones; absent is allowed."""
+        value = self.get(name)
+        if value is not None and value not in allowed:
+            raise self.error(name, f"{value!r} is not supported; only {' or '.join(map(repr, allowed))} is")
+
+    def default(self, name: str, value: Any) -> None:
+        """Gives a key its family's value where it is absent or null."""
+        if name not in self:
+            self._raw = {**self._raw, name: value}
+
+    def finish(self, harmless: frozenset[str] = HARMLESS) -> None:
+        """Raises ModelError where a key was neither read nor is known to be harmless. Null values pass."""
+        for name, value in self._raw.items():
+            if value is not None and name not in self._read and name not in harmless:
+                raise self.error(name, "is unknown, and might change what the model computes")
+
+    def error(self, name: str, message: str) -> ModelError:
+        """An error that names file and field."""
+        return ModelError(f"{self._where}: {name} {message}")
+
+    def _needed(self, name: str, default: Any) -> Any:
+        value = self.get(name, default)
+        if value is _MISSING:
+            raise self.error(name, "is missing")
+        return value

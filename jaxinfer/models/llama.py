@@ -1,0 +1,11 @@
+"""Llama 2 and 3.x, and the many models of their form."""
+
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.decoder_fields import read_decoder
+from jaxinfer.models.fields import Fields
+
+
+def parse(fields: Fields) -> DecoderConfig:
+    """`attention_bias` puts biases on q, k, v and the output projection; `mlp_bias` on all of the MLP."""
+    bias = fields.flag("attention_bias")
+    return read_decoder(fields, qkv_bias=bias, out_bias=bias, mlp_bias=fields.flag("mlp_bias"))

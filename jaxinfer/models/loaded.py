@@ -1,0 +1,200 @@
+"""LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+
+from jaxinfer.checkpoint.safetensors import Checkpoint
+from jaxinfer.checkpoint.sources import Source, read_weight
+from jaxinfer.layers.stack import Layout
+from jaxinfer.models import decoder
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.decoder import KV_AXES, Decoder, Head
+from jaxinfer.models.huggingface import ignored_tensors, weight_sources
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
+
+Progress = Callable[[int, int], None]
+"""progress(bytes done, bytes in all)."""
+
+
+class Weight(NamedTuple):
+    """What is known of a leaf before it has values. layers: those it holds, None for a weight outside of layers."""
+
+    path: tuple[str | int, ...]
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+    axes: tuple[str | None, ...]
+    std: float | None
+    layers: tuple[int, ...] | None
+
+    @property
+    def stacked(self) -> bool:
+        """True where the first axis is over layers."""
+        return self.axes[0] == "layers"
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """A model's structure without values: leaves in the order of LoadedModel.weights, then of its own head."""
+
+    config: DecoderConfig
+    graph: nnx.GraphDef
+    tree: jax.tree_util.PyTreeDef
+    weights: tuple[Weight, ...]
+    head: tuple[Weight, ...]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model on its devices.
+
+    weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
+    embedding where it is tied (the same array), else a leaf of its own that is not among `weights`.
+    """
+
+    config: DecoderConfig
+    dtype: jnp.dtype
+    mesh: Mesh
+    rules: ShardingRules
+    graph: nnx.GraphDef
+    tree: jax.tree_util.PyTreeDef
+    weights: tuple[jax.Array, ...]
+    head: tuple[jax.Array, ...]
+
+    def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
+        """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
+        return nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+
+    def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
+        """Normed hidden [S, d] to float32 [S, vocab]."""
+        return decoder.logits(head, hidden)
+
+    def kv_shape(self, group: int, num_pages: int, page_size: int) -> tuple[int, ...]:
+        """Shape of the KV pages of a group: [layers, 2, pages, page, Hkv, D]."""
+        layers = len(self.config.kv_groups[group].layers)
+        return (layers, 2, num_pages, page_size, self.config.num_kv_heads, self.config.head_dim)
+
+    def kv_sharding(self, group: int, num_pages: int, page_size: int) -> NamedSharding:
+        """How those pages lie over the mesh: split over KV heads."""
+        return self.rules.sharding(self.mesh, KV_AXES, self.kv_shape(group, num_pages, page_size))
+
+
+def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:
+    """The structure of a model of `config`; allocates nothing."""
+    model = Decoder(config, dtype, layout)
+    graph, state = nnx.split(model)
+    tree = jax.tree.structure(state)
+    weights = _describe(state, config, len(model.blocks))
+    head = () if config.tie_word_embeddings else _describe(nnx.state(Head(config, dtype)), config, 0)
+    return ModelPlan(config, graph, tree, weights, head)
+
+
+def load_model(
+    folder: Path,
+    config: DecoderConfig,
+    *,
+    dtype: jnp.dtype,
+    mesh: Mesh | None = None,
+    rules: ShardingRules = DEFAULT_RULES,
+    layout: Layout = "unrolled",
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """Reads a Hugging Face folder, each weight straight to its shards and cast to `dtype` on the way.
+
+    mesh: by default one device. Raises ModelError that names tensor and file for one that is missing, extra, of a
+    wrong shape or truncated.
+    """
+    plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
+    every = (*plan.weights, *plan.head)
+    sources = [weight_sources(config, weight.path, weight.layers) for weight in every]
+    with Checkpoint(folder) as checkpoint:
+        shapes = {t.name: t.shape for several in sources for source in several for t in source.tensors}
+        checkpoint.check(shapes, ignored_tensors(config))
+        total, done, arrays = checkpoint.size(shapes), 0, []
+        for weight, several in zip(every, sources, strict=True):
+            arrays.append(_load(weight, several, checkpoint, rules.sharding(mesh, weight.axes, weight.shape)))
+            done += checkpoint.size(t.name for source in several for t in source.tensors)
+            if progress is not None:
+                progress(done, total)
+    return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
+
+
+def random_model(
+    config: DecoderConfig,
+    *,
+    dtype: jnp.dtype,
+    mesh: Mesh | None = None,
+    rules: ShardingRules = DEFAULT_RULES,
+    seed: int = 0,
+    layout: Layout = "unrolled",
+) -> LoadedModel:
+    """A model with random weights; its logits have a standard deviation of about 3. For tests and benchmarks.
+
+    The same seed gives the same model in both layouts.
+    """
+    plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
+    arrays = [
+        _random(weight, seed, rules.sharding(mesh, weight.axes, weight.shape)) for weight in (*plan.weights, *plan.head)
+    ]
+    return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
+
+
+def _describe(state: nnx.State, config: DecoderConfig, blocks: int) -> tuple[Weight, ...]:
+    described = []
+    for path, parameter in nnx.to_flat_state(state):
+        held = parameter.get_value()
+        layers = None
+        if path[0] == "vectors":
+            layers = tuple(range(config.num_layers))
+        elif path[0] == "blocks":
+            layers = tuple(range(int(path[1]), config.num_layers, blocks))
+        metadata = parameter.get_metadata()
+        described.append(Weight(path, held.shape, held.dtype, metadata["axes"], metadata["std"], layers))
+    return tuple(described)
+
+
+def _assemble(
+    plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules
+) -> LoadedModel:
+    count = len(plan.weights)
+    weights = tuple(arrays[:count])
+    embed = next(i for i, weight in enumerate(plan.weights) if weight.path == ("embed",))
+    head = tuple(arrays[count:]) or (weights[embed],)
+    return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head)
+
+
+def _load(weight: Weight, sources: list[Source], checkpoint: Checkpoint, sharding: NamedSharding) -> jax.Array:
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        whole = index if index is not None else (slice(None),) * len(weight.shape)
+        return read_weight(sources, weight.stacked, whole, checkpoint.read).astype(weight.dtype)
+
+    return jax.make_array_from_callback(weight.shape, sharding, part)
+
+
+def _random(weight: Weight, seed: int, sharding: NamedSharding) -> jax.Array:
+    """Values keyed by what a weight is and its layer, so that they do not depend on the layout."""
+    kind = zlib.crc32(str(weight.path[-1]).encode())
+    layers = weight.layers or (0,)
+    keys = np.array([[kind, seed, layer] for layer in layers], np.uint32)
+    draw = jax.jit(_values, static_argnums=(1, 2, 3, 4), out_shardings=sharding)
+    return draw(keys, weight.shape, weight.dtype, weight.std, weight.stacked)
+
+
+def _values(keys: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, std: float | None, stacked: bool) -> jax.Array:
+    if std is None:
+        return jnp.ones(shape, dtype)
+
+    def one(words: jax.Array) -> jax.Array:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(words[1]), words[0]), words[2])
+        return (jax.random.normal(key, shape[1:] if stacked else shape, jnp.float32) * std).astype(dtype)
+
+    return jax.lax.map(one, keys) if stacked else one(keys[0])

@@ -1,0 +1,64 @@
+"""From a config.json to a DecoderConfig, by the name of its architecture."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from jaxinfer.errors import ModelError
+from jaxinfer.models import llama, mistral, qwen2, qwen3
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.fields import Fields
+
+Parser = Callable[[Fields], DecoderConfig]
+
+# Plugins add to these: an entry point of this group, named as the architecture, that is a Parser.
+ENTRY_POINT_GROUP = "jaxinfer.models"
+
+_ARCHITECTURES: dict[str, Parser] = {
+    "LlamaForCausalLM": llama.parse,
+    "MistralForCausalLM": mistral.parse,
+    "Qwen2ForCausalLM": qwen2.parse,
+    "Qwen3ForCausalLM": qwen3.parse,
+}
+_MODEL_TYPES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+}
+
+
+def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
+    """The decoder that a config.json declares; both older and newer names of its fields are read.
+
+    Raises ModelError that names the field: an architecture, rope type or activation that is not supported, a
+    quantised checkpoint, a missing or wrong value, or a key that is unknown and might change the numbers.
+    """
+    return _parser(_architecture(raw))(Fields(raw))
+
+
+def known_architectures() -> list[str]:
+    """Names that `parse_config` accepts, plugins included."""
+    return sorted({*_ARCHITECTURES, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def _architecture(raw: Mapping[str, Any]) -> str:
+    names = raw.get("architectures")
+    if names is None:
+        kind = raw.get("model_type")
+        if kind not in _MODEL_TYPES:
+            known = ", ".join(sorted(_MODEL_TYPES))
+            raise ModelError(f"config.json: architectures is missing and model_type {kind!r} is not one of {known}")
+        return _MODEL_TYPES[kind]
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise ModelError(f"config.json: architectures must be a list of one name, not {names!r}")
+    return names[0]
+
+
+def _parser(name: str) -> Parser:
+    if name in _ARCHITECTURES:
+        return _ARCHITECTURES[name]
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        return point.load()
+    known = ", ".join(known_architectures())
+    raise ModelError(f"config.json: architectures: {name!r} is not supported; supported are {known}")
