@@ -1,0 +1,7 @@
+"""Text to tokens and tokens to text: tokenizer, chat template, detokenisation, stop strings. No jax."""
+
+from jaxinfer.text.output import ChoiceDelta, OutputAssembler
+from jaxinfer.text.processor import TextProcessor
+from jaxinfer.text.tokenizer import Tokenizer
+
+__all__ = ["ChoiceDelta", "OutputAssembler", "TextProcessor", "Tokenizer"]

@@ -1,0 +1,51 @@
+"""GenerationDefaults: sampling parameters that a model folder declares for requests that are silent."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What generation_config.json says of sampling; None where it says nothing.
+
+    `do_sample: false` makes the default greedy. max_tokens is its `max_new_tokens`.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> "GenerationDefaults":
+        """Reads generation_config.json where there is one. Raises ModelError, naming the file and field."""
+        file = folder / "generation_config.json"
+        if not file.is_file():
+            return cls()
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ModelError(f"{file} is not valid JSON: {error}") from error
+        values = {name: config.get(name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+        if config.get("do_sample") is False:
+            values["temperature"] = 0.0
+        defaults = cls(**values, max_tokens=config.get("max_new_tokens"))
+        try:
+            defaults.params()
+        except ParameterError as error:
+            raise ModelError(f"{file}: {error}") from None
+        return defaults
+
+    def params(self, **given: Any) -> SamplingParams:
+        """Sampling parameters of a request. `given` holds what it said; None means it was silent."""
+        declared = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+        said = {name: value for name, value in given.items() if value is not None}
+        return SamplingParams(**{**declared, **said})

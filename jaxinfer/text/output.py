@@ -1,0 +1,93 @@
+"""OutputAssembler: what the engine adds to a choice, as text that a user may see."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.text.detokenizer import Detokenizer
+from jaxinfer.text.stop_strings import StopStrings
+from jaxinfer.text.tokenizer import Tokenizer
+
+
+class ChoiceDelta(NamedTuple):
+    """What one engine step adds to a choice, as the user sees it.
+
+    token_ids and logprobs are those of the kept tokens. finish_reason is set once, on the last one.
+    stop_reason: the stop string or the stop token id that the request named and that ended it.
+    stop_at: a stop string was found; the engine must be told `stop(id, index, stop_at)`.
+    """
+
+    index: int
+    text: str
+    token_ids: Sequence[int]
+    logprobs: Sequence[TokenLogprobs] | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    stop_at: int | None
+    error: str | None = None
+
+
+class OutputAssembler:
+    """Detokenises one choice, looks for stop strings, and counts the tokens that are kept.
+
+    A choice that a stop string ended is over for the user at once; what the engine still sends for it
+    is dropped. The token that a stop id names gives no text, except with `include_stop_str_in_output`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams, index: int):
+        self.index = index
+        self.finished = False
+        self.num_tokens = 0
+        self._params = params
+        self._detokenizer = Detokenizer(tokenizer, prompt_token_ids, skip_special_tokens=params.skip_special_tokens)
+        self._stops = StopStrings(params.stop, include=params.include_stop_str_in_output)
+
+    def push(self, delta: TokenDelta) -> ChoiceDelta | None:
+        """The delta that a user sees; None where the choice is over already."""
+        if self.finished:
+            return None
+        text, kept, matched = self._read(delta)
+        self.num_tokens += kept
+        reason = FinishReason.STOP if matched is not None else delta.finish_reason
+        self.finished = reason is not None
+        return ChoiceDelta(
+            index=self.index,
+            text=text,
+            token_ids=delta.token_ids[:kept],
+            logprobs=None if delta.logprobs is None else delta.logprobs[:kept],
+            finish_reason=reason,
+            stop_reason=matched if matched is not None else self._named_stop(delta),
+            stop_at=self.num_tokens if matched is not None and delta.finish_reason is None else None,
+            error=delta.error,
+        )
+
+    def _read(self, delta: TokenDelta) -> tuple[str, int, str | None]:
+        """Text, how many of the tokens are kept, and the stop string found."""
+        shown = []
+        visible = len(delta.token_ids) - self._ends_with_stop_token(delta)
+        for i, token in enumerate(delta.token_ids[:visible]):
+            text, matched = self._scan(self._detokenizer.push(token), self.num_tokens + i + 1)
+            shown.append(text)
+            if matched is not None:
+                return "".join(shown), i + 1, matched
+        if delta.finish_reason is not None:
+            text, matched = self._scan(self._detokenizer.flush(), self.num_tokens + len(delta.token_ids))
+            shown.append(text)
+            if matched is None:
+                shown.append(self._stops.flush())
+            return "".join(shown), len(delta.token_ids), matched
+        return "".join(shown), len(delta.token_ids), None
+
+    def _scan(self, piece: str, tokens: int) -> tuple[str, str | None]:
+        # The text of the first `min_tokens` tokens is no part of a stop string, as in vLLM.
+        if tokens <= self._params.min_tokens:
+            return piece, None
+        return self._stops.push(piece)
+
+    def _ends_with_stop_token(self, delta: TokenDelta) -> bool:
+        hidden = delta.finish_reason is FinishReason.STOP and not self._params.include_stop_str_in_output
+        return hidden and bool(delta.token_ids)
+
+    def _named_stop(self, delta: TokenDelta) -> int | None:
+        return delta.stop_token_id if delta.stop_token_id in self._params.stop_token_ids else None

@@ -1,0 +1,88 @@
+"""Pieces: the bytes that a token adds to a text, for the tokenizers whose text is the sum of its tokens."""
+
+import json
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+
+_METASPACE = "\u2581"
+
+
+class Pieces:
+    """Bytes of each token, looked up once.
+
+    exact: the text of a sequence is the UTF-8 text of its tokens' bytes, so that a stream can be
+    decoded byte by byte. True for byte-level BPE and for SentencePiece's decoders; where it is False,
+    `piece` still gives the token's own text.
+    strips_space: the decoder drops one space at the very start of a text.
+    """
+
+    def __init__(self, backend: Tokenizer, added: dict[int, AddedToken]):
+        self._backend = backend
+        self._added = {token_id: token.content for token_id, token in added.items()}
+        self._cache: dict[int, bytes] = {}
+        steps = _decoder_steps(backend)
+        kinds = [step["type"] for step in steps]
+        self._byte_level = kinds == ["ByteLevel"]
+        self._sentencepiece = _is_sentencepiece(steps)
+        self.exact = self._byte_level or self._sentencepiece
+        self.strips_space = "Strip" in kinds
+
+    def piece(self, token_id: int) -> bytes:
+        """The bytes of a token; none for an id outside the vocabulary."""
+        found = self._cache.get(token_id)
+        if found is None:
+            found = self._cache[token_id] = self._make(token_id)
+        return found
+
+    def _make(self, token_id: int) -> bytes:
+        token = self._added.get(token_id) or self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._byte_level:
+            return _byte_level_bytes(token)
+        if self._sentencepiece:
+            return _sentencepiece_bytes(token)
+        return self._backend.decode([token_id], skip_special_tokens=False).encode()
+
+
+def _decoder_steps(backend: Tokenizer) -> list[dict[str, Any]]:
+    decoder = json.loads(backend.to_str())["decoder"] if backend.decoder is not None else None
+    if decoder is None:
+        return []
+    return decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+
+
+def _is_sentencepiece(steps: list[dict[str, Any]]) -> bool:
+    kinds = [step["type"] for step in steps]
+    if kinds[:3] != ["Replace", "ByteFallback", "Fuse"] or kinds[3:] not in ([], ["Strip"]):
+        return False
+    replace = steps[0].get("pattern") == {"String": _METASPACE} and steps[0].get("content") == " "
+    strip = all((s.get("content"), s.get("start"), s.get("stop")) == (" ", 1, 0) for s in steps[3:])
+    return replace and strip
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte: itself where it is printable, else a letter from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_OF[char] for char in token])
+    except KeyError:
+        return token.encode()
+
+
+def _sentencepiece_bytes(token: str) -> bytes:
+    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+        try:
+            return bytes([int(token[3:5], 16)])
+        except ValueError:
+            pass
+    return token.replace(_METASPACE, " ").encode()

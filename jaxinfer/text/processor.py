@@ -1,0 +1,49 @@
+"""TextProcessor: everything of a model folder that turns text into tokens and back."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.defaults import GenerationDefaults
+from jaxinfer.text.template_process import TemplateLimits
+from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
+
+_SHORT = 4096
+"""Characters that are tokenised on the event loop: below this a thread costs more than the work."""
+
+
+@dataclass(frozen=True)
+class TextProcessor:
+    """Tokenizer, chat template and default sampling parameters of one model."""
+
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    defaults: GenerationDefaults
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS, template_limits: TemplateLimits | None = None
+    ) -> "TextProcessor":
+        """Reads a folder in Hugging Face layout. Raises ModelError."""
+        tokenizer = Tokenizer(folder, max_chars=max_chars)
+        limits = template_limits or TemplateLimits(max_chars=max_chars)
+        template = ChatTemplate.from_tokenizer(tokenizer, limits)
+        return cls(tokenizer, template, GenerationDefaults.from_folder(folder))
+
+    async def encode_async(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str]
+    ) -> list[list[int]]:
+        """`Tokenizer.encode_batch`, off the event loop where the texts are long."""
+        for text, param in zip(texts, params, strict=True):
+            self.tokenizer.check_text(text, param)
+        if sum(map(len, texts)) <= _SHORT:
+            return self.tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens, params=params)
+        return await asyncio.to_thread(
+            self.tokenizer.encode_batch, texts, add_special_tokens=add_special_tokens, params=params
+        )
+
+    def close(self) -> None:
+        """Ends the processes that render templates."""
+        self.chat_template.close()

@@ -1,0 +1,162 @@
+"""Tokenizer: text to token ids and back, over the `tokenizers` package."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
+
+from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.text.pieces import Pieces
+
+MAX_PROMPT_CHARS = 4_000_000
+"""Characters of one text by default: about a million tokens."""
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """The tokenizer of a model folder in Hugging Face layout.
+
+    Reads tokenizer.json, and what tokenizer_config.json and special_tokens_map.json add to it, by the
+    rules of transformers: an explicit `add_bos_token` or `add_eos_token` replaces the post-processor.
+
+    special_tokens: the named ones that the folder sets, `bos_token` -> `<s>`. Raises ModelError.
+    """
+
+    def __init__(self, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS):
+        self.folder = folder
+        self.max_chars = max_chars
+        self.config = _read_json(folder / "tokenizer_config.json")
+        self.special_tokens = _special_tokens(self.config, _read_json(folder / "special_tokens_map.json"))
+        self._backend = _load_backend(folder / "tokenizer.json")
+        self._add_config_tokens()
+        self._set_post_processor()
+        added = self._backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.pieces = Pieces(self._backend, added)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this; a model's head may have more rows."""
+        return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        return self._named_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        return self._named_id("eos_token")
+
+    @property
+    def pad_token_id(self) -> int | None:
+        return self._named_id("pad_token")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
+        """Token ids of one text. Raises ParameterError, naming `param`, where it is too long or not Unicode."""
+        return self.encode_batch([text], add_special_tokens=add_special_tokens, params=[param])[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Token ids of each text; the interpreter lock is free while it runs.
+
+        params: what errors call each text. Raises ParameterError.
+        """
+        for i, text in enumerate(texts):
+            self.check_text(text, params[i] if params else f"prompt[{i}]")
+        # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def check_text(self, text: str, param: str) -> None:
+        """Raises ParameterError where a text is not a string, too long, or has lone surrogates."""
+        if not isinstance(text, str):
+            raise ParameterError(param, f"must be a string, not {type(text).__name__}")
+        if len(text) > self.max_chars:
+            raise ParameterError(param, f"has {len(text)} characters; at most {self.max_chars} are allowed")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ParameterError(param, f"has a lone surrogate at character {error.start}") from None
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of a whole sequence. Ids that are not in the vocabulary give nothing."""
+        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary writes it, or None."""
+        return self._backend.token_to_id(token)
+
+    def _named_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self._backend.token_to_id(token)
+
+    def _add_config_tokens(self) -> None:
+        declared = self.config.get("added_tokens_decoder") or {}
+        in_order = sorted(declared.items(), key=lambda item: int(item[0]))
+        self._backend.add_tokens([_added_token(spec) for _, spec in in_order if not self._has(_added_token(spec))])
+        extra = [token for token in self.config.get("additional_special_tokens") or [] if isinstance(token, str)]
+        named = [AddedToken(name, special=True, normalized=False) for name in (*self.special_tokens.values(), *extra)]
+        self._backend.add_special_tokens([token for token in named if not self._has(token)])
+
+    def _has(self, token: AddedToken) -> bool:
+        """True where the vocabulary has the token and calls it special where `token` is."""
+        added = self._backend.get_added_tokens_decoder().values()
+        return any(known.content == token.content and known.special == token.special for known in added)
+
+    def _set_post_processor(self) -> None:
+        explicit = "add_bos_token" in self.config or "add_eos_token" in self.config
+        if not explicit and self._backend.post_processor is not None:
+            return
+        before = self._template_token("bos_token") if self.config.get("add_bos_token") else []
+        after = self._template_token("eos_token") if self.config.get("add_eos_token") else []
+        single = [token for token, _ in before] + ["$A"] + [token for token, _ in after]
+        self._backend.post_processor = TemplateProcessing(single=single, pair=None, special_tokens=before + after)
+
+    def _template_token(self, name: str) -> list[tuple[str, int]]:
+        token_id = self._named_id(name)
+        return [] if token_id is None else [(self.special_tokens[name], token_id)]
+
+
+def _load_backend(file: Path) -> tokenizers.Tokenizer:
+    if not file.is_file():
+        raise ModelError(f"{file} is absent; a model folder needs tokenizer.json")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # `tokenizers` raises bare Exception
+        raise ModelError(f"{file} is not a tokenizer that the tokenizers package can read: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file} must hold a JSON object")
+    return value
+
+
+def _special_tokens(config: dict[str, Any], special_map: dict[str, Any]) -> dict[str, str]:
+    found = {}
+    for name in _NAMED:
+        value = config.get(name, special_map.get(name))
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            found[name] = content
+    return found
+
+
+def _added_token(spec: dict[str, Any]) -> AddedToken:
+    flags = {name: bool(spec.get(name, False)) for name in ("lstrip", "rstrip", "single_word", "normalized", "special")}
+    return AddedToken(str(spec["content"]), **flags)

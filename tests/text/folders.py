@@ -1,0 +1,31 @@
+"""Tokenizer folders made on the spot, for tests that need no shared material."""
+
+import json
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+
+MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("\u0120", "w"), ("o", "r"), ("l", "d")]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}{{ style }}"
+)
+SPECIAL = ["<|bos|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def byte_level_folder(folder: Path, *, chat_template: object = CHAT_TEMPLATE, **config: object) -> Path:
+    """A byte-level BPE tokenizer of 256 bytes, seven merges and five special tokens."""
+    folder.mkdir(parents=True, exist_ok=True)
+    alphabet = sorted(ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate([*alphabet, *("".join(merge) for merge in MERGES)])}
+    backend = Tokenizer(BPE(vocab=vocab, merges=MERGES))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
+    backend.save(str(folder / "tokenizer.json"))
+    settings = {"bos_token": "<|bos|>", "eos_token": "<|end|>", "chat_template": chat_template, **config}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
