@@ -12,7 +12,7 @@ from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 _INT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
-               "top_k", "min_tokens", "uses_counts")  # fmt: skip
+               "top_k", "min_tokens", "uses_counts", "wants_logprobs")  # fmt: skip
 _FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
@@ -124,6 +124,10 @@ class Packer:
         self._pack_pages(view, plan)
         return packed
 
+    def no_admissions(self) -> np.ndarray:
+        """A call of `admit` that changes nothing but the scratch slot."""
+        return self._admit((), np.zeros((0, 3), np.int32))
+
     def admissions(self, admissions: Sequence[Admission]) -> Iterator[np.ndarray]:
         """As many arrays as it takes, to be run in order."""
         pending = _count_entries(admissions)
@@ -173,7 +177,7 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: Admission) -
     seed = admission.seed & 0xFFFFFFFFFFFFFFFF
     ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
             _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.top_k, params.min_tokens,
-            params.uses_counts)  # fmt: skip
+            params.uses_counts, params.logprobs is not None)  # fmt: skip
     for name, value in zip(_INT_FIELDS, ints, strict=True):
         view[name][i] = value
     for name in _FLOAT_FIELDS:

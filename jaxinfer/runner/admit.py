@@ -1,0 +1,45 @@
+"""`admit`: writes what requests that enter a slot bring with them into slot state."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.engine.packing import Layout
+from jaxinfer.runner.state import SlotParams, SlotState
+
+Tables = tuple[jax.Array, ...]
+
+
+def admit(
+    layout: Layout, state: SlotState, params: SlotParams, tables: Tables, packed: jax.Array
+) -> tuple[SlotState, SlotParams, Tables]:
+    """One call of `admit`; state, params and tables are donated. packed: int32 [layout.size]."""
+    view = layout.views(packed)
+    slots = view["slot"]
+    tables = tuple(table.at[slots].set(rows) for table, rows in zip(tables, view["tables"], strict=True))
+    return _admit_state(state, view, slots), _admit_params(params, view, slots), tables
+
+
+def _admit_state(state: SlotState, view: dict[str, jax.Array], slots: jax.Array) -> SlotState:
+    fresh = jnp.where(view["uses_counts"] > 0, slots, state.counts.shape[0] - 1)
+    counts = state.counts.at[fresh].set(0)
+    counted, token, value = view["counts"].T
+    return SlotState(
+        length=state.length.at[slots].set(view["length"]),
+        last_token=state.last_token.at[slots].set(view["last_token"]),
+        remaining=state.remaining.at[slots].set(view["remaining"]),
+        counts=counts.at[counted, token].set(value.astype(jnp.int16)),
+    )
+
+
+def _admit_params(params: SlotParams, view: dict[str, jax.Array], slots: jax.Array) -> SlotParams:
+    def bits(name: str, dtype: type) -> jax.Array:
+        return jax.lax.bitcast_convert_type(view[name], dtype)
+
+    new = {
+        "seed": jnp.stack([bits("seed_high", jnp.uint32), bits("seed_low", jnp.uint32)], axis=1),
+        **{name: view[name] for name in SlotParams._fields if name in view},
+    }
+    for name, old in params._asdict().items():
+        if old.dtype == jnp.float32:
+            new[name] = bits(name, jnp.float32)
+    return SlotParams(**{name: old.at[slots].set(new[name]) for name, old in params._asdict().items()})

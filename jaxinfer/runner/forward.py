@@ -1,0 +1,174 @@
+"""`forward`: the layers over one step's tokens. Writes KV, and gathers the positions that will be scored."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxinfer_kernels import RaggedRows, copy_pages, ragged_paged_attention
+
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+
+Arrays = tuple[jax.Array, ...]
+
+
+class Scored(NamedTuple):
+    """What `sample` must know of scored positions, int32 [max_scored] each.
+
+    slots: scratch_slot where unused. positions: of the token to be drawn or scored. targets: -1 for a draw.
+    draws: 1 where the drawn token becomes the slot's newest.
+    """
+
+    slots: jax.Array
+    positions: jax.Array
+    targets: jax.Array
+    draws: jax.Array
+
+
+class Forward(NamedTuple):
+    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed."""
+
+    kv: Arrays
+    tables: Arrays
+    hidden: jax.Array
+    scored: Scored
+
+
+class Step(NamedTuple):
+    """One step unpacked: tokens and positions [T], rows as attention takes them (page tables a KV group)."""
+
+    tokens: jax.Array
+    positions: jax.Array
+    tables: Arrays
+    start: jax.Array
+    offset: jax.Array
+    count: jax.Array
+    short_rows: int | jax.Array
+
+
+class ForwardPrograms:
+    """The two families of forward of one model: decode by rows, mixed by tokens."""
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, backend: str):
+        self._model = model
+        self._shapes = shapes
+        self._layouts = layouts
+        self._backend = backend
+
+    def decode(
+        self,
+        rows: int,
+        weights: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        length: jax.Array,
+        last: jax.Array,
+        packed: jax.Array,
+    ) -> Forward:
+        """One token a row, which with its position comes from slot state."""
+        view = self._layouts.decode(rows).views(packed)
+        kv, tables = _change_pages(kv, tables, view)
+        slots = view["slots"]
+        real = slots != self._shapes.scratch_slot
+        positions = jnp.where(real, length[slots], 0)
+        step = Step(
+            tokens=last[slots],
+            positions=positions,
+            tables=tuple(table[slots] for table in tables),
+            start=positions,
+            offset=jnp.arange(rows, dtype=jnp.int32),
+            count=real.astype(jnp.int32),
+            short_rows=rows,
+        )
+        hidden, kv = self._layers(weights, kv, step)
+        scored = Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
+        return self._finish(weights, kv, tables, hidden, scored)
+
+    def mixed(
+        self,
+        tokens: int,
+        weights: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        length: jax.Array,
+        last: jax.Array,
+        packed: jax.Array,
+    ) -> Forward:
+        """Rows of any length; the first `num_decode` have one token, from slot state."""
+        view = self._layouts.mixed(tokens).views(packed)
+        kv, tables = _change_pages(kv, tables, view)
+        step = self._unpack(view, tables, length, last)
+        hidden, kv = self._layers(weights, kv, step)
+        slots = view["slots"][view["scored_row"]]
+        used = (view["draws"] > 0) | (view["targets"] >= 0)
+        at = view["scored_token"]
+        scored = Scored(
+            slots=jnp.where(used, slots, self._shapes.scratch_slot),
+            positions=step.positions[at] + 1,
+            targets=view["targets"],
+            draws=view["draws"],
+        )
+        return self._finish(weights, kv, tables, hidden[at], scored)
+
+    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, length: jax.Array, last: jax.Array) -> Step:
+        slots, count = view["slots"], view["counts"]
+        held = jnp.arange(len(slots)) < view["num_decode"]
+        start = jnp.where(held, length[slots], view["starts"])
+        ends = jnp.cumsum(count)
+        offset = ends - count
+        token = jnp.arange(len(view["tokens"]), dtype=jnp.int32)
+        row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
+        real = token < ends[-1]
+        return Step(
+            tokens=jnp.where(real & held[row], last[slots[row]], view["tokens"]),
+            positions=jnp.where(real, start[row] + token - offset[row], 0),
+            tables=tuple(table[slots] for table in tables),
+            start=start,
+            offset=offset,
+            count=count,
+            short_rows=view["num_decode"][0],
+        )
+
+    def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
+        config = self._model.config
+        decoder = self._model.build(weights)
+
+        def attend(
+            q: jax.Array, k: jax.Array, v: jax.Array, kv: Arrays, group: int, layer: jax.Array | int
+        ) -> tuple[jax.Array, Arrays]:
+            out, pages = ragged_paged_attention(
+                q,
+                k,
+                v,
+                kv[group],
+                layer,
+                RaggedRows(step.tables[group], step.start, step.offset, step.count),
+                short_rows=step.short_rows,
+                short_len=1,
+                scale=config.attention_scale,
+                window=self._shapes.groups[group].window,
+                backend=self._backend,
+            )
+            return out, (*kv[:group], pages, *kv[group + 1 :])
+
+        return decoder(step.tokens, step.positions, kv, attend)
+
+    def _finish(self, weights: Arrays, kv: Arrays, tables: Arrays, hidden: jax.Array, scored: Scored) -> Forward:
+        missing = self._shapes.max_scored - hidden.shape[0]
+        hidden = self._model.build(weights).final_norm(hidden)
+        hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
+        fill = Scored(self._shapes.scratch_slot, 0, -1, 0)
+        scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
+        return Forward(kv, tables, hidden, scored)
+
+
+def _change_pages(kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
+    """Copies of forked pages, then the step's new entries of the page tables."""
+    copies, updates = view["copies"], view["updates"]
+    kv = tuple(copy_pages(pages, *copies[group].T) for group, pages in enumerate(kv))
+    tables = tuple(
+        table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
+        for group, table in enumerate(tables)
+    )
+    return kv, tables

@@ -1,0 +1,148 @@
+"""JaxRunner: runs step plans on the device."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxinfer.engine.buckets import bucket_of, make_buckets
+from jaxinfer.engine.packing import Layouts, Packer
+from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.programs import CompileProgress, Programs
+from jaxinfer.runner.sampler import Sampled
+from jaxinfer.runner.state import zero_params, zero_state, zero_tables
+
+
+class DispatchedStep(NamedTuple):
+    """A step under way: what to wait for, and what was drawn (None where nothing was scored)."""
+
+    plan: StepPlan
+    waits_for: jax.Array | None
+    sampled: Sampled | None
+
+
+class JaxRunner:
+    """Weights, KV pages and slot state of one engine, and the programs over them.
+
+    Everything on the device is updated by donation; steps run in the order of dispatch.
+    """
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, *, backend: str = "xla"):
+        self.shapes = shapes
+        self.model = model
+        self._buckets = make_buckets(shapes)
+        self._layouts = Layouts(shapes)
+        self._packer = Packer(shapes, self._layouts)
+        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend)
+        replicated = NamedSharding(model.mesh, PartitionSpec())
+        self._state = jax.jit(partial(zero_state, shapes), out_shardings=replicated)()
+        self._params = jax.jit(partial(zero_params, shapes), out_shardings=replicated)()
+        self._tables = jax.jit(partial(zero_tables, shapes), out_shardings=replicated)()
+        self.kv = tuple(self._make_pages(index) for index in range(len(shapes.groups)))
+        self._compiles_at_ready = 0
+
+    @property
+    def compiles_after_ready(self) -> int:
+        """Compilations in this process since `warm_up` ended."""
+        return compile_counter.count - self._compiles_at_ready
+
+    def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
+        """Compiles every program and runs each once, so that nothing is left to do when requests come."""
+        if not lazy:
+            self.programs.compile_all(progress)
+            self._run_all()
+        self._compiles_at_ready = compile_counter.count
+
+    def dispatch(self, plan: StepPlan) -> DispatchedStep:
+        for packed in self._packer.admissions(plan.admissions):
+            self._admit(packed)
+        if not plan.num_rows:
+            return DispatchedStep(plan, None, None)
+        if plan.decode_only:
+            size = bucket_of(plan.num_rows, self._buckets.rows)
+            hidden, scored = self._forward("decode", size, self._packer.decode(plan, size))
+        else:
+            size = bucket_of(plan.num_tokens, self._buckets.tokens)
+            hidden, scored = self._forward("mixed", size, self._packer.mixed(plan, size))
+        if not plan.num_scored:
+            return DispatchedStep(plan, hidden, None)
+        sampled = self._sample(bucket_of(plan.num_scored, self._buckets.scored), hidden, scored)
+        sampled.tokens.copy_to_host_async()
+        if plan.logprobs:
+            for array in sampled.logprobs:
+                array.copy_to_host_async()
+        return DispatchedStep(plan, None, sampled)
+
+    def collect(self, handle: DispatchedStep) -> StepResult:
+        if handle.sampled is None:
+            if handle.waits_for is not None:
+                handle.waits_for.block_until_ready()
+            return StepResult(np.zeros(0, np.int32), None)
+        count = handle.plan.num_scored
+        tokens = np.asarray(handle.sampled.tokens)[:count]
+        if not handle.plan.logprobs:
+            return StepResult(tokens, None)
+        return StepResult(tokens, LogprobArrays(*(np.asarray(array)[:count] for array in handle.sampled.logprobs)))
+
+    def close(self) -> None:
+        """Drops the device's arrays."""
+        self.kv = ()
+
+    def _admit(self, packed: np.ndarray) -> None:
+        program = self.programs["admit", 0]
+        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
+
+    def _forward(self, kind: str, size: int, packed: np.ndarray) -> tuple[jax.Array, Any]:
+        program, state = self.programs[kind, size], self._state
+        out = program(self.model.weights, self.kv, self._tables, state.length, state.last_token, packed)
+        self.kv, self._tables = out.kv, out.tables
+        return out.hidden, out.scored
+
+    def _sample(self, size: int, hidden: jax.Array, scored: Any) -> Sampled:
+        program = self.programs["sample", size]
+        self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
+        return sampled
+
+    def _make_pages(self, group: int) -> jax.Array:
+        count, size = self.shapes.groups[group].num_pages, self.shapes.page_size
+        shape, dtype = self.model.kv_shape(group, count, size), self.model.dtype
+        sharding = self.model.kv_sharding(group, count, size)
+        return jax.jit(partial(jax.numpy.zeros, shape, dtype), out_shardings=sharding)()
+
+    def _run_all(self) -> None:
+        """Runs every program over padding alone."""
+        empty = _empty_plan(len(self.shapes.groups))
+        self._admit(self._packer.no_admissions())
+        hidden = scored = None
+        for kind, size in self.programs.names:
+            if kind == "decode":
+                hidden, scored = self._forward(kind, size, self._packer.decode(empty, size))
+            elif kind == "mixed":
+                hidden, scored = self._forward(kind, size, self._packer.mixed(empty, size))
+            elif kind == "sample":
+                self._sample(size, hidden, scored).tokens.block_until_ready()
+
+
+def _empty_plan(groups: int) -> StepPlan:
+    none = np.zeros(0, np.int32)
+    return StepPlan(
+        index=0,
+        admissions=(),
+        slots=none,
+        serials=none,
+        starts=none,
+        counts=none,
+        scored=none,
+        draws=none.astype(bool),
+        num_decode=0,
+        tokens=none,
+        targets=none,
+        page_updates=(np.zeros((0, 3), np.int32),) * groups,
+        copies=(np.zeros((0, 2), np.int32),) * groups,
+        logprobs=False,
+    )

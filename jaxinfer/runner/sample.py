@@ -1,0 +1,40 @@
+"""`sample`: head, sampler and the update of slot state, over the first S scored positions."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.forward import Scored
+from jaxinfer.runner.sampler import Sampled, sample_tokens
+from jaxinfer.runner.sampler.adjust import count_drawn
+from jaxinfer.runner.state import SlotParams, SlotState
+
+
+def sample(
+    model: LoadedModel,
+    shapes: EngineShapes,
+    size: int,
+    head: tuple[jax.Array, ...],
+    state: SlotState,
+    params: SlotParams,
+    hidden: jax.Array,
+    scored: Scored,
+) -> tuple[SlotState, Sampled]:
+    """Draws for the first `size` of the scored positions. state is donated. Never sees KV."""
+    scored = Scored(*(x[:size] for x in scored))
+    slots = scored.slots
+    logits = model.logits(head, hidden[:size])
+    own = SlotParams(*(x[slots] for x in params))
+    sampled = sample_tokens(logits, state.counts, slots, own, scored.positions, scored.targets)
+    tokens = jnp.maximum(sampled.tokens, 0)
+    # Positions that draw nothing write to the scratch slot.
+    drawn = jnp.where(scored.draws > 0, slots, shapes.scratch_slot)
+    counting = jnp.where(scored.draws > 0, own.uses_counts, 0)
+    state = SlotState(
+        length=state.length.at[drawn].set(scored.positions),
+        last_token=state.last_token.at[drawn].set(tokens),
+        remaining=state.remaining.at[drawn].add(-1),
+        counts=count_drawn(state.counts, drawn, tokens, counting),
+    )
+    return state, sampled

@@ -1,0 +1,63 @@
+"""What changes logits before a draw: penalties, logit bias, banned stop ids."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.engine.plan import MAX_COUNT, SEEN_IN_PROMPT
+from jaxinfer.runner.state import SlotParams
+
+
+def adjust(
+    logits: jax.Array, counts: jax.Array, slots: jax.Array, params: SlotParams, generated: jax.Array
+) -> jax.Array:
+    """Penalties, then logit bias, then min_tokens: float32 [S, V] -> [S, V].
+
+    counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S]. generated: int32 [S], output tokens
+    before the one to be drawn. Each part is skipped where no row asks for it.
+    """
+    logits = jax.lax.cond(
+        jnp.any(params.uses_counts > 0), lambda: _penalise(logits, counts[slots], params), lambda: logits
+    )
+    logits = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params), lambda: logits)
+    early = generated < params.min_tokens
+    return jax.lax.cond(jnp.any(early), lambda: _ban_stops(logits, params.stop_ids, early), lambda: logits)
+
+
+def count_drawn(counts: jax.Array, slots: jax.Array, tokens: jax.Array, uses_counts: jax.Array) -> jax.Array:
+    """Adds drawn tokens to the counts of slots that keep them; a count stays at MAX_COUNT once there."""
+    scratch = counts.shape[0] - 1
+
+    def add() -> jax.Array:
+        kept = jnp.where(uses_counts > 0, slots, scratch)
+        old = counts[kept, tokens]
+        return counts.at[kept, tokens].set(jnp.where(old & MAX_COUNT == MAX_COUNT, old, old + 1))
+
+    return jax.lax.cond(jnp.any(uses_counts > 0), add, lambda: counts)
+
+
+def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.Array:
+    """Repetition (Keskar et al. 2019, over prompt and output), then OpenAI's frequency and presence (over output)."""
+    generated = (counts & MAX_COUNT).astype(jnp.float32)
+    seen = counts > 0
+    factor = params.repetition_penalty[:, None]
+    repeated = jnp.where(logits > 0, logits / factor, logits * factor)
+    penalised = jnp.where(seen, repeated, logits)
+    penalised -= params.frequency_penalty[:, None] * generated
+    penalised -= params.presence_penalty[:, None] * (generated > 0)
+    return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)
+
+
+def _bias(logits: jax.Array, params: SlotParams) -> jax.Array:
+    rows = jnp.arange(logits.shape[0])[:, None]
+    # An index beyond the vocabulary is dropped: unused entries must touch no token.
+    ids = jnp.where(params.bias_ids >= 0, params.bias_ids, logits.shape[1])
+    return logits.at[rows, ids].add(params.bias_values, mode="drop")
+
+
+def _ban_stops(logits: jax.Array, stop_ids: jax.Array, early: jax.Array) -> jax.Array:
+    rows = jnp.arange(logits.shape[0])[:, None]
+    ids = jnp.where((stop_ids >= 0) & early[:, None], stop_ids, logits.shape[1])
+    return logits.at[rows, ids].set(-jnp.inf, mode="drop")
+
+
+assert SEEN_IN_PROMPT > MAX_COUNT  # `counts > 0` means seen: in the prompt, generated, or both

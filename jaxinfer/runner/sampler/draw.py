@@ -1,0 +1,88 @@
+"""Drawing a token: thresholds, one uniform number a row, inverse cumulative distribution by blocks."""
+
+import enum
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits
+from jaxinfer.runner.state import SlotParams
+
+_BLOCK = 512
+
+
+class Purpose(enum.IntEnum):
+    """What a random number is for; each has a stream of its own."""
+
+    SAMPLE = 0
+
+
+def uniforms(params: SlotParams, positions: jax.Array, purpose: Purpose) -> jax.Array:
+    """float32 [S] in [0, 1): of each row's seed, choice and position alone, whatever runs beside it.
+
+    params: rows gathered to [S]. positions: int32 [S], of the token to be drawn.
+    """
+
+    def one(seed: jax.Array, choice: jax.Array, position: jax.Array) -> jax.Array:
+        key = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        for part in (choice, position, int(purpose)):
+            key = jax.random.fold_in(key, part)
+        return jax.random.uniform(key)
+
+    return jax.vmap(one)(params.seed, params.choice, positions)
+
+
+def weights_left(logits: jax.Array, params: SlotParams) -> jax.Array:
+    """Unnormalised probabilities after temperature, min_p, top_k and top_p, in that order: float32 [S, V].
+
+    The most likely token weighs 1. Rows whose temperature is 0 get finite values without meaning.
+    """
+    temperature = jnp.where(params.temperature > 0, params.temperature, 1.0)
+    scaled = logits / temperature[:, None]
+    scaled -= jnp.max(scaled, axis=1, keepdims=True)
+    weights = jnp.where(scaled >= jnp.log(params.min_p)[:, None], jnp.exp(scaled), 0.0)
+    keys = jnp.where(weights > 0, ordered_bits(scaled), 0)
+    weights, keys = _keep_top_k(weights, keys, params.top_k)
+    return _keep_top_p(weights, keys, params.top_p)
+
+
+def inverse_cdf(weights: jax.Array, uniform: jax.Array) -> jax.Array:
+    """The index at which the cumulative weight first exceeds `uniform` of the total: int32 [S]; never one of weight 0.
+
+    weights: float32 [S, V]. uniform: [S] in [0, 1). Sums go by blocks, so that only one block a row is
+    summed element by element.
+    """
+    rows, size = weights.shape
+    blocks = jnp.pad(weights, ((0, 0), (0, -size % _BLOCK))).reshape(rows, -1, _BLOCK)
+    ends = jnp.cumsum(blocks.sum(axis=2), axis=1)
+    goal = uniform * ends[:, -1]
+    block = _first_above(ends, goal, blocks.any(axis=2))
+    before = jnp.where(block > 0, jnp.take_along_axis(ends, jnp.maximum(block - 1, 0)[:, None], axis=1)[:, 0], 0.0)
+    inside = jnp.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
+    place = _first_above(before[:, None] + jnp.cumsum(inside, axis=1), goal, inside > 0)
+    return (block * _BLOCK + place).astype(jnp.int32)
+
+
+def _first_above(sums: jax.Array, goal: jax.Array, possible: jax.Array) -> jax.Array:
+    """First possible index whose sum exceeds the goal; the last possible one where rounding left none."""
+    above = (sums > goal[:, None]) & possible
+    last = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
+    return jnp.where(above.any(axis=1), jnp.argmax(above, axis=1), last)
+
+
+def _keep_top_k(weights: jax.Array, keys: jax.Array, top_k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def cut() -> tuple[jax.Array, jax.Array]:
+        threshold = jnp.where(top_k > 0, largest_threshold(keys, None, top_k), 0)
+        keep = keys >= threshold[:, None]
+        return jnp.where(keep, weights, 0.0), jnp.where(keep, keys, 0)
+
+    return jax.lax.cond(jnp.any(top_k > 0), cut, lambda: (weights, keys))
+
+
+def _keep_top_p(weights: jax.Array, keys: jax.Array, top_p: jax.Array) -> jax.Array:
+    def cut() -> jax.Array:
+        threshold = largest_threshold(keys, weights, top_p * weights.sum(axis=1))
+        threshold = jnp.where(top_p < 1, threshold, 0)
+        return jnp.where(keys >= threshold[:, None], weights, 0.0)
+
+    return jax.lax.cond(jnp.any(top_p < 1), cut, lambda: weights)

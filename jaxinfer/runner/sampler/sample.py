@@ -1,0 +1,51 @@
+"""One draw for every scored position. A greedy batch costs one argmax."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.runner.sampler.adjust import adjust
+from jaxinfer.runner.sampler.draw import Purpose, inverse_cdf, uniforms, weights_left
+from jaxinfer.runner.sampler.logprobs import Logprobs, logprobs_of, no_logprobs
+from jaxinfer.runner.state import SlotParams
+
+
+class Sampled(NamedTuple):
+    """tokens: int32 [S], -1 where logits were not finite. logprobs: zeros where nobody asked."""
+
+    tokens: jax.Array
+    logprobs: Logprobs
+
+
+def sample_tokens(
+    logits: jax.Array,
+    counts: jax.Array,
+    slots: jax.Array,
+    params: SlotParams,
+    positions: jax.Array,
+    targets: jax.Array,
+) -> Sampled:
+    """Penalties, bias, min_tokens, temperature, min_p, top_k, top_p, draw; log-probabilities of the raw logits.
+
+    logits: float32 [S, V]. counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S].
+    positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
+    log-probability is asked for.
+    """
+    finite = jnp.isfinite(jnp.max(logits, axis=1))
+    adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len)
+    tokens = jnp.argmax(adjusted, axis=1).astype(jnp.int32)
+    greedy = (params.temperature == 0) | (params.top_k == 1)
+
+    def draw() -> jax.Array:
+        uniform = uniforms(params, positions, Purpose.SAMPLE)
+        return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, params), uniform))
+
+    tokens = jax.lax.cond(jnp.all(greedy), lambda: tokens, draw)
+    asked = (params.wants_logprobs > 0) | (targets >= 0)
+    logprobs = jax.lax.cond(
+        jnp.any(asked),
+        lambda: logprobs_of(logits, jnp.where(targets >= 0, targets, tokens)),
+        lambda: no_logprobs(logits.shape[0]),
+    )
+    return Sampled(jnp.where(finite, tokens, -1), logprobs)

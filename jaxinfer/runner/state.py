@@ -1,0 +1,94 @@
+"""Slot state: what the device remembers of every slot between steps."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+
+
+class SlotState(NamedTuple):
+    """What every drawn token changes. Row `scratch_slot` is written by padding and read by nobody.
+
+    length: int32 [slots], position of the newest token. last_token: int32 [slots], that token.
+    remaining: int32 [slots], tokens it may still make.
+    counts: int16 [slots, vocabulary], packed counts (`engine.plan.SEEN_IN_PROMPT`); kept for slots with penalties.
+    """
+
+    length: jax.Array
+    last_token: jax.Array
+    remaining: jax.Array
+    counts: jax.Array
+
+
+class SlotParams(NamedTuple):
+    """What a request asked for, as `admit` wrote it: [slots], int32 or float32.
+
+    seed: uint32 [slots, 2], high word first. stop_ids: int32 [slots, MAX_STOP_TOKEN_IDS], -1 where unused.
+    bias_ids: int32, bias_values: float32 [slots, MAX_LOGIT_BIAS], id -1 where unused.
+    """
+
+    prompt_len: jax.Array
+    seed: jax.Array
+    choice: jax.Array
+    temperature: jax.Array
+    top_k: jax.Array
+    top_p: jax.Array
+    min_p: jax.Array
+    presence_penalty: jax.Array
+    frequency_penalty: jax.Array
+    repetition_penalty: jax.Array
+    min_tokens: jax.Array
+    uses_counts: jax.Array
+    wants_logprobs: jax.Array
+    stop_ids: jax.Array
+    bias_ids: jax.Array
+    bias_values: jax.Array
+
+
+def zero_state(shapes: EngineShapes) -> SlotState:
+    """State of slots that nobody has."""
+    slots = shapes.num_slots
+    return SlotState(
+        length=jnp.zeros(slots, jnp.int32),
+        last_token=jnp.zeros(slots, jnp.int32),
+        remaining=jnp.zeros(slots, jnp.int32),
+        counts=jnp.zeros((slots, shapes.vocab_size), jnp.int16),
+    )
+
+
+def zero_params(shapes: EngineShapes) -> SlotParams:
+    """Parameters of slots that nobody has: greedy, nothing asked for."""
+    slots = shapes.num_slots
+
+    def ints(*shape: int) -> jax.Array:
+        return jnp.zeros((slots, *shape), jnp.int32)
+
+    def floats(*shape: int) -> jax.Array:
+        return jnp.zeros((slots, *shape), jnp.float32)
+
+    return SlotParams(
+        prompt_len=ints(),
+        seed=jnp.zeros((slots, 2), jnp.uint32),
+        choice=ints(),
+        temperature=floats(),
+        top_k=ints(),
+        top_p=floats() + 1,
+        min_p=floats(),
+        presence_penalty=floats(),
+        frequency_penalty=floats(),
+        repetition_penalty=floats() + 1,
+        min_tokens=ints(),
+        uses_counts=ints(),
+        wants_logprobs=ints(),
+        stop_ids=ints(MAX_STOP_TOKEN_IDS) - 1,
+        bias_ids=ints(MAX_LOGIT_BIAS) - 1,
+        bias_values=floats(MAX_LOGIT_BIAS),
+    )
+
+
+def zero_tables(shapes: EngineShapes) -> tuple[jax.Array, ...]:
+    """Page tables, int32 [slots, pages_per_row] a KV group; page 0 is scratch."""
+    return tuple(jnp.zeros((shapes.num_slots, shapes.pages_per_row), jnp.int32) for _ in shapes.groups)
