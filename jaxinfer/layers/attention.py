@@ -40,7 +40,7 @@ class Attention(nnx.Module):
         self, x: jax.Array, bias: jax.Array | None, norms: HeadNorms | None, by: Rotation
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """x [T, hidden] to q [T, Hq, D], k and v [T, Hkv, D]; q and k normed where norms are given, and rotated."""
-        qkv = project("th,kgdh->tkgd", x, value(self.qkv), bias)
+        qkv = project(x, value(self.qkv), 1, bias)
         q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
         if norms is not None:
             q, k = rms_norm(q, norms.q, norms.eps), rms_norm(k, norms.k, norms.eps)
@@ -49,5 +49,4 @@ class Attention(nnx.Module):
 
     def join(self, heads: jax.Array, bias: jax.Array | None) -> jax.Array:
         """Heads' outputs [T, Hq, D] to [T, hidden]."""
-        weight = value(self.out)
-        return project("tkgd,hkgd->th", heads.reshape(heads.shape[0], *weight.shape[1:]), weight, bias)
+        return project(heads, value(self.out), 3, bias)

@@ -13,4 +13,10 @@ def embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 def scores(table: jax.Array, hidden: jax.Array) -> jax.Array:
     """hidden [S, d] against table [vocab, d]: [S, vocab] float32."""
-    return jnp.einsum("sd,vd->sv", hidden, table, precision=precision(hidden.dtype), preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(
+        hidden,
+        table,
+        (((1,), (1,)), ((), ())),
+        precision=precision(hidden.dtype),
+        preferred_element_type=jnp.float32,
+    )

@@ -1,4 +1,4 @@
-"""Parameters as descriptions: shape, type, logical axes and scale of random values, from which arrays are made later."""
+"""Parameters as descriptions: shape, type, logical axes and scale, from which arrays are made later."""
 
 from collections.abc import Sequence
 

@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxinfer.layers.attention import Attention, HeadNorms
 from jaxinfer.layers.embedding import embed, scores
-from jaxinfer.layers.mlp import Mlp
+from jaxinfer.layers.mlp import Mlp, gate_up_block
 from jaxinfer.layers.norm import rms_norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotation
@@ -37,7 +37,7 @@ class Vectors(nnx.Module):
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype):
         hidden, dim, heads, count = config.hidden_size, config.head_dim, config.num_kv_heads, config.num_layers
-        ff, group = config.intermediate_size, config.group_size + 2
+        ff, group, block = config.intermediate_size, config.group_size + 2, gate_up_block(config.intermediate_size)
 
         def vector(present: bool, shape: tuple[int, ...], axes: tuple[str | None, ...], std: float | None):
             return nnx.data(param((count, *shape), ("layers", *axes), dtype, std) if present else None)
@@ -48,7 +48,7 @@ class Vectors(nnx.Module):
         self.k_norm = vector(config.qk_norm, (dim,), ("head_dim",), None)
         self.qkv_bias = vector(config.qkv_bias, (heads, group, dim), ("kv_heads", "q_per_kv", "head_dim"), 0.5)
         self.out_bias = vector(config.out_bias, (hidden,), ("embed",), 0.1)
-        self.gate_up_bias = vector(config.mlp_bias, (2, ff), (None, "mlp"), 0.1)
+        self.gate_up_bias = vector(config.mlp_bias, (ff // block, 2, block), ("mlp", None, None), 0.1)
         self.down_bias = vector(config.mlp_bias, (hidden,), ("embed",), 0.1)
 
     def at(self, name: str, layer: jax.Array | int) -> jax.Array | None:

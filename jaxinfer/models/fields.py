@@ -4,25 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import ModelError
-
-# Keys without effect on what a decoder computes. Those of training, of other serving programs, of the writer of the
-# file, and the generation settings that old files carry (generation_config.json is where they are read from).
-HARMLESS = frozenset(
-    """
-    _name_or_path _from_model_config architectures model_type transformers_version torch_dtype dtype
-    _attn_implementation _attn_implementation_autoset attn_implementation cache_implementation use_cache pretraining_tp
-    attention_dropout hidden_dropout initializer_range is_llama_config transformers.js_config
-    unsloth_version unsloth_fixed tokenizer_class pad_token_id sep_token_id decoder_start_token_id
-    id2label label2id problem_type num_labels finetuning_task task_specific_params prefix return_dict return_dict_in_generate
-    output_attentions output_hidden_states output_scores is_encoder_decoder is_decoder add_cross_attention
-    cross_attention_hidden_size tie_encoder_decoder chunk_size_feed_forward torchscript use_bfloat16 tf_legacy_loss
-    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p
-    typical_p repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
-    num_return_sequences forced_bos_token_id forced_eos_token_id remove_invalid_values exponential_decay_length_penalty
-    suppress_tokens begin_suppress_tokens
-    context_window_size prefill_chunk_size sliding_window_size attention_sink_size tensor_parallel_shards
-    """.split()
-)
+from jaxinfer.models.harmless import HARMLESS
 
 _MISSING: Any = object()
 

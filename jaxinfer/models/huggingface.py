@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from jaxinfer.checkpoint.sources import Source, Tensor
+from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.models.config import DecoderConfig
 
 EMBED = "model.embed_tokens.weight"
@@ -42,8 +43,10 @@ def _qkv(config: DecoderConfig, prefix: str, ending: str, columns: tuple[tuple[i
 
 
 def _gate_up(config: DecoderConfig, prefix: str, ending: str, columns: tuple[tuple[int, ...], ...]) -> Source:
-    rows = (1, config.intermediate_size)
-    return Source(tuple(Tensor(f"{prefix}mlp.{kind}_proj.{ending}", (rows, *columns)) for kind in ("gate", "up")))
+    block = gate_up_block(config.intermediate_size)
+    rows = (config.intermediate_size // block, 1, block)
+    tensors = (Tensor(f"{prefix}mlp.{kind}_proj.{ending}", (rows, *columns)) for kind in ("gate", "up"))
+    return Source(tuple(tensors), axis=1)
 
 
 def _out(config: DecoderConfig, prefix: str) -> Source:
