@@ -1,0 +1,6 @@
+"""Metrics under vLLM's names, in Prometheus' text form. No jax."""
+
+from jaxinfer.metrics.requests import RequestTimer
+from jaxinfer.metrics.server import ServerMetrics
+
+__all__ = ["RequestTimer", "ServerMetrics"]

@@ -44,8 +44,12 @@ class GenerationDefaults:
             raise ModelError(f"{file}: {error}") from None
         return defaults
 
-    def params(self, **given: Any) -> SamplingParams:
-        """Sampling parameters of a request. `given` holds what it said; None means it was silent."""
+    def params(self, *, default_max_tokens: int | None = None, **given: Any) -> SamplingParams:
+        """Sampling parameters of a request. `given` holds what it said; None means it was silent.
+
+        default_max_tokens: where neither says it; None goes on to the end of the context.
+        Raises ParameterError.
+        """
         declared = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         said = {name: value for name, value in given.items() if value is not None}
-        return SamplingParams(**{**declared, **said})
+        return SamplingParams(**{"max_tokens": default_max_tokens, **declared, **said})

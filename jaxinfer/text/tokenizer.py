@@ -88,6 +88,14 @@ class Tokenizer:
         """The text of a whole sequence. Ids that are not in the vocabulary give nothing."""
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
+    def token_text(self, token_id: int) -> str:
+        r"""What a token is called in log-probabilities: its text, or `bytes:\xe2\x82` where it is no whole text."""
+        piece = self.pieces.piece(token_id)
+        try:
+            return piece.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it, or None."""
         return self._backend.token_to_id(token)

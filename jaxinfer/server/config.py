@@ -1,0 +1,58 @@
+"""ServerConfig: where the server listens, and its limits."""
+
+import ipaddress
+from dataclasses import dataclass, field
+
+from jaxinfer.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where the server listens, who may use it, and what one request may hold."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; one that others can reach needs an API key."""
+    port: int = 8000
+    """Port to listen on; 0 takes a free one."""
+    served_model_name: str | None = None
+    """The model's name in the API; by default the MODEL that was given."""
+    api_key: str | None = field(default=None, repr=False)
+    """Key that requests to /v1 must bring; by default $JAXINFER_API_KEY."""
+    max_body_bytes: int = 16 * 2**20
+    """Longest request body."""
+    max_header_bytes: int = 16 * 2**10
+    """Longest request line, and longest header field."""
+    max_prompt_chars: int = 4_000_000
+    """Characters of one prompt; counted before it is tokenised."""
+    max_prompts: int = 64
+    """Prompts of one completion request."""
+    max_choices: int = 256
+    """Prompts times `n` of one request."""
+    drain_seconds: float = 30.0
+    """How long requests may go on after SIGTERM."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ParameterError("port", f"{self.port} is out of range; 0 to 65535 is allowed")
+        for name in ("max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices"):
+            if getattr(self, name) < 1:
+                raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
+        if self.drain_seconds < 0:
+            raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
+        if self.api_key == "":
+            raise ParameterError("api_key", "must not be empty")
+
+
+def check_binding(options: ServerConfig) -> None:
+    """Raises ParameterError where others could reach the server without a key."""
+    if options.api_key is None and not _is_loopback(options.host):
+        raise ParameterError("host", f"{options.host} can be reached by others; give --api-key too, or use 127.0.0.1")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,164 @@
+"""Generation: the engine requests of one HTTP request, from submission to the last token."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
+from jaxinfer.metrics import RequestTimer, ServerMetrics
+from jaxinfer.server.errors import ApiError, unavailable
+from jaxinfer.server.responses import PromptTokensDetails, Usage
+from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer
+
+
+class Step(NamedTuple):
+    """What one engine step adds to one prompt. Choices are numbered within the prompt."""
+
+    prompt_index: int
+    deltas: list[ChoiceDelta]
+
+
+class Generation:
+    """Submits requests, turns what comes back into text, and leaves nothing running behind it.
+
+    An async context manager: whatever ends it, a lost client included, requests that have not ended are
+    aborted. Raises on entry what `EngineClient.submit` raises; then none of the requests is queued.
+    """
+
+    def __init__(
+        self, client: EngineClient, tokenizer: Tokenizer, metrics: ServerMetrics, requests: Sequence[GenerateRequest]
+    ):
+        self._client = client
+        self._runs = [_Run(client, tokenizer, request, metrics.timer()) for request in requests]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        if not self._client.ready:
+            raise unavailable("the engine is not ready")
+        try:
+            for run in self._runs:
+                run.submit()
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        for run in self._runs:
+            run.abort()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """What the engine adds, as it comes, until every choice has ended. Raises ApiError, EngineDeadError."""
+        if len(self._runs) == 1:
+            async for deltas in self._runs[0].steps():
+                yield Step(0, deltas)
+            return
+        queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
+        self._tasks = [asyncio.create_task(_pump(i, run, queue)) for i, run in enumerate(self._runs)]
+        for _ in self._runs:
+            while (step := await queue.get()) is not None:
+                if isinstance(step, Exception):
+                    raise step
+                yield step
+
+    def prompt_logprobs(self, prompt_index: int) -> list[TokenLogprobs | None] | None:
+        """Those of one prompt, once its first token has come."""
+        return self._runs[prompt_index].prompt_logprobs
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
+        completion = sum(run.num_tokens for run in self._runs)
+        cached = sum(run.cached_tokens for run in self._runs)
+        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+
+
+async def _pump(index: int, run: "_Run", queue: "asyncio.Queue[Step | Exception | None]") -> None:
+    try:
+        async for deltas in run.steps():
+            queue.put_nowait(Step(index, deltas))
+    except Exception as error:
+        queue.put_nowait(error)
+    else:
+        queue.put_nowait(None)
+
+
+class _Run:
+    """One engine request."""
+
+    def __init__(self, client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest, timer: RequestTimer):
+        self.request = request
+        self.cached_tokens = 0
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._client = client
+        self._timer = timer
+        self._source: AsyncIterator[list[TokenDelta]] | None = None
+        params = request.sampling
+        self._choices = [OutputAssembler(tokenizer, request.prompt_token_ids, params, i) for i in range(params.n)]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens kept, of all choices."""
+        return sum(choice.num_tokens for choice in self._choices)
+
+    @property
+    def finished(self) -> bool:
+        return all(choice.finished for choice in self._choices)
+
+    def submit(self) -> None:
+        self._source = self._client.submit(self.request)
+
+    def abort(self) -> None:
+        """Ends at the engine what has not ended. Without effect before `submit` and after the end."""
+        if self._source is not None and not self.finished:
+            self._source = None
+            self._client.abort(self.request.request_id)
+            for choice in self._choices:
+                if not choice.finished:
+                    self._timer.choice_ended(FinishReason.ABORT)
+
+    async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
+        assert self._source is not None
+        async for deltas in self._source:
+            shown = [found for delta in deltas if (found := self._take(delta)) is not None]
+            if shown:
+                yield shown
+            if self.finished:
+                self._timer.request_ended(len(self.request.prompt_token_ids), self.num_tokens)
+                return
+        raise unavailable("the engine ended the request before its last token")
+
+    def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
+        self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        shown = self._choices[delta.index].push(delta)
+        if shown is None:
+            return None
+        if shown.stop_at is not None:
+            self._client.stop(self.request.request_id, delta.index, shown.stop_at)
+        if shown.token_ids:
+            self._timer.tokens(delta.index)
+        if shown.finish_reason is not None:
+            self._timer.choice_ended(shown.finish_reason)
+            _check_reason(shown)
+        return shown
+
+
+def _check_reason(delta: ChoiceDelta) -> None:
+    if delta.finish_reason is FinishReason.ERROR:
+        message = f"the engine failed on this request: {delta.error or 'no reason given'}"
+        raise ApiError(500, message, kind="server_error", code="engine_error")
+    if delta.finish_reason is FinishReason.ABORT:
+        raise unavailable("the request was aborted by the server")

@@ -1,0 +1,63 @@
+"""Everything that is not generation: health, models, version, metrics."""
+
+import asyncio
+
+from aiohttp import web
+
+from jaxinfer.errors import EngineDeadError
+from jaxinfer.metrics.server import CONTENT_TYPE
+from jaxinfer.server.context import CONTEXT
+from jaxinfer.server.errors import unavailable
+from jaxinfer.version import __version__
+
+
+async def alive(request: web.Request) -> web.Response:
+    """GET /healthz: 200 while this process answers."""
+    return web.json_response({"status": "ok"})
+
+
+async def ready(request: web.Request) -> web.Response:
+    """GET /readyz and /health: 200 while requests can be served, else 503."""
+    if not request.app[CONTEXT].client.ready:
+        raise unavailable("the engine is not ready")
+    return web.json_response({"status": "ready"})
+
+
+async def models(request: web.Request) -> web.Response:
+    """GET /v1/models: the one model that is served."""
+    return web.json_response({"object": "list", "data": [_model(request)]})
+
+
+async def model(request: web.Request) -> web.Response:
+    """GET /v1/models/{name}."""
+    request.app[CONTEXT].check_model(request.match_info["name"])
+    return web.json_response(_model(request))
+
+
+def _model(request: web.Request) -> dict[str, object]:
+    context = request.app[CONTEXT]
+    length = context.client.info.max_model_len
+    name = context.model_name
+    return {
+        "id": name,
+        "object": "model",
+        "created": context.started,
+        "owned_by": "jaxinfer",
+        "max_model_len": length,
+    }
+
+
+async def version(request: web.Request) -> web.Response:
+    """GET /version."""
+    return web.json_response({"version": __version__})
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """GET /metrics: Prometheus' text form."""
+    context = request.app[CONTEXT]
+    try:
+        stats = context.client.stats()
+    except EngineDeadError:
+        stats = None
+    text = await asyncio.to_thread(context.metrics.exposition, stats)
+    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})

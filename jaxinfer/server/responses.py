@@ -1,0 +1,133 @@
+"""Response bodies, in OpenAI's form."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """cached_tokens: prompt tokens whose KV was reused."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct):
+    """Tokens of a request, all its prompts and choices together. Dropped tokens are not counted."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """The older form of log-probabilities; one entry a token in every list."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct):
+    """One continuation of one prompt, or what a chunk adds to it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct):
+    """A completion, or a chunk of one."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+    object: str = "text_completion"
+
+
+class TopLogprob(msgspec.Struct):
+    """A token that could have come. bytes: UTF-8, perhaps half a character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct):
+    """A token that came, and the likeliest at its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log-probabilities of a chat choice."""
+
+    content: list[TokenLogprob]
+
+
+class ChatMessage(msgspec.Struct):
+    """What the assistant said."""
+
+    content: str
+    role: str = "assistant"
+    refusal: str | None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatCompletion(msgspec.Struct):
+    """The answer to a conversation."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds to a message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """What a chunk adds to an answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class ChatChunk(msgspec.Struct):
+    """One event of a streamed answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    object: str = "chat.completion.chunk"

@@ -1,0 +1,101 @@
+"""Runs the server: socket, signals, and an orderly end."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+
+from aiohttp import web
+
+from jaxinfer.engine.client import EngineClient
+from jaxinfer.errors import ParameterError
+from jaxinfer.server.app import make_app
+from jaxinfer.server.config import ServerConfig, check_binding
+from jaxinfer.text import TextProcessor
+
+BACKLOG = 4096
+"""Connections that may wait to be accepted; with the usual 128 a burst of 200 costs a client a second."""
+
+_WATCH_SECONDS = 0.5
+
+
+def bind_socket(options: ServerConfig) -> socket.socket:
+    """A socket bound to the address, before a model is loaded. Raises ParameterError where that cannot be."""
+    check_binding(options)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise ParameterError("port", f"cannot listen on {options.host}:{options.port}: {error.strerror}") from None
+    return bound
+
+
+async def start(
+    client: EngineClient, text: TextProcessor, options: ServerConfig, bound: socket.socket
+) -> web.AppRunner:
+    """Starts to serve on a bound socket. `cleanup` of what comes back lets requests end, then closes."""
+    runner = web.AppRunner(
+        make_app(client, text, options),
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=options.drain_seconds,
+        max_line_size=options.max_header_bytes,
+        max_field_size=options.max_header_bytes,
+        auto_decompress=False,
+    )
+    await runner.setup()
+    await web.SockSite(runner, bound, backlog=BACKLOG).start()
+    return runner
+
+
+async def serve(
+    client: EngineClient,
+    text: TextProcessor,
+    options: ServerConfig,
+    bound: socket.socket,
+    on_ready: Callable[[str], None],
+) -> int:
+    """Serves until SIGTERM or SIGINT, or until the engine dies; a second signal ends the process at once.
+
+    on_ready is called with the server's URL. The exit status: 0 after a signal, 1 where the engine died.
+    """
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    runner = await start(client, text, options, bound)
+    try:
+        on_ready(url_of(bound))
+        while client.ready and not stop.is_set():
+            await _wait(stop)
+        return 0 if stop.is_set() else 1
+    finally:
+        await runner.cleanup()
+        await client.close()
+        text.close()
+
+
+def url_of(bound: socket.socket) -> str:
+    """Where a client finds the server."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def first(number: int) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, first, number)
+
+
+async def _wait(stop: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), _WATCH_SECONDS)
+    except TimeoutError:
+        return

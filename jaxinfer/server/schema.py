@@ -1,0 +1,146 @@
+"""Request bodies as they come in. A field that is not named here is refused."""
+
+from typing import Any
+
+import msgspec
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """include_usage: a last chunk tells the usage. continuous_usage_stats: every chunk does."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Known from OpenAI or vLLM, not supported yet: a value that asks for something is refused by name."""
+
+    allowed_token_ids: Any = None
+    audio: Any = None
+    bad_words: Any = None
+    best_of: Any = None
+    chat_template: Any = None
+    continue_final_message: Any = None
+    documents: Any = None
+    echo: Any = None
+    function_call: Any = None
+    functions: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    kv_transfer_params: Any = None
+    length_penalty: Any = None
+    modalities: Any = None
+    moderation: Any = None
+    parallel_tool_calls: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    reasoning_effort: Any = None
+    request_id: Any = None
+    response_format: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    safety_identifier: Any = None
+    spaces_between_special_tokens: Any = None
+    structured_outputs: Any = None
+    suffix: Any = None
+    thinking: Any = None
+    tool_choice: Any = None
+    tools: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "continue_final_message": (False,),
+    "echo": (False,),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "spaces_between_special_tokens": (True,),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "use_beam_search": (False,),
+}
+"""Values of unsupported fields that ask for nothing but what is done anyway."""
+
+
+class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):
+    """Accepted, without effect: the documented list."""
+
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+
+
+class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
+    """What both generating endpoints take. Null means: not said."""
+
+    model: str | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    prompt_logprobs: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """One message. Fields that only tools and media use may be there, empty."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    reasoning: Any = None
+    refusal: Any = None
+    tool_call_id: Any = None
+    tool_calls: Any = None
+
+
+class ChatBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None

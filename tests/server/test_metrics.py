@@ -1,0 +1,70 @@
+"""Metrics: vLLM's names, read by Prometheus' own parser."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.conftest import Served
+
+
+async def scrape(served: Served) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    async with served.session.get(served.url + "/metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = await response.text()
+    samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name != "model_name"}
+            assert sample.labels["model_name"] == "fake"
+            samples.setdefault(sample.name, {})[tuple(labels.items())] = sample.value
+    return samples
+
+
+NAMES = [
+    "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:cache_config_info",
+    "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total",
+    "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
+    "vllm:e2e_request_latency_seconds_count", "vllm:request_prompt_tokens_sum",
+    "vllm:request_generation_tokens_sum", "jaxinfer:compiles_after_ready_total",
+]  # fmt: skip
+
+
+async def test_the_names_are_there_before_the_first_request(serve) -> None:
+    samples = await scrape(await serve())
+    assert set(NAMES) <= set(samples)
+
+
+async def test_what_is_counted(serve) -> None:
+    served: Served = await serve()
+    await served.post("/v1/completions", {"prompt": [65, 66], "max_tokens": 3, "n": 2})
+    await served.post("/v1/completions", {"prompt": [65], "max_tokens": 50})
+    samples = await scrape(served)
+    assert samples["vllm:request_success_total"][(("finished_reason", "length"),)] == 2
+    assert samples["vllm:request_success_total"][(("finished_reason", "stop"),)] == 1
+    assert samples["vllm:time_to_first_token_seconds_count"][()] == 2
+    hello = len(served.engine.tokenizer.encode("hello world")) + 1
+    assert samples["vllm:inter_token_latency_seconds_count"][()] == 2 * 2 + hello - 1
+    assert samples["vllm:request_prompt_tokens_sum"][()] == 3
+    assert samples["vllm:request_generation_tokens_sum"][()] == 6 + hello
+    assert samples["vllm:e2e_request_latency_seconds_count"][()] == 2
+
+
+async def test_gauges_are_read_when_they_are_scraped(serve) -> None:
+    served: Served = await serve()
+    served.engine.gate.clear()
+    stream = await served.client.completions.create(model="fake", prompt="a", stream=True)
+    samples = await scrape(served)
+    assert samples["vllm:num_requests_running"][()] == 1
+    assert samples["vllm:kv_cache_usage_perc"][()] == 2 / 64
+    await stream.close()
+
+
+async def test_intervals_below_10_ms_are_told_apart(serve) -> None:
+    samples = await scrape(await serve())
+    edges = [float(labels[0][1]) for labels in samples["vllm:inter_token_latency_seconds_bucket"]]
+    assert len([edge for edge in edges if edge < 0.01]) >= 4
+
+
+async def test_a_dead_engine_still_has_metrics(serve) -> None:
+    served: Served = await serve()
+    served.engine.die()
+    assert "vllm:request_success_total" in await scrape(served)
