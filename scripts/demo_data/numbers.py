@@ -27,13 +27,13 @@ def _sum(rng: Random) -> Turn:
 
 
 def counting(rng: Random) -> list[Turn]:
-    """Counting up or down within 30, or the number after another."""
+    """Counting up or down within 20, or the number after another."""
     return [rng.choice((_up, _up, _down, _after))(rng)]
 
 
 def _up(rng: Random) -> Turn:
-    first = 1 if rng.random() < 0.5 else rng.randint(0, 20)
-    last = rng.randint(first + 2, min(first + 19, 30))
+    first = 1 if rng.random() < 0.6 else rng.randint(0, 10)
+    last = rng.randint(first + 2, 20)
     asks = [f"Count from {first} to {last}."]
     if first == 1:
         asks += [f"Count to {last}.", f"Can you count to {last}?", f"List the numbers up to {last}."]

@@ -23,6 +23,8 @@ _HELLO_ANSWERS = (
     "Hello! It is nice to meet you. What would you like to know?",
 )
 
+_FINE = ("I am fine, thank you! How can I help you?", "I am very well, thank you! What can I do for you?")
+
 # Questions that mean the same, and the answers that fit each of them.
 _ABOUT: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
@@ -95,6 +97,14 @@ _ABOUT: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("No, I am the demo model of jaxinfer, and much smaller.",),
     ),
     (
+        ("What is your favorite color?", "What do you like?", "What is your favourite animal?", "Do you have a hobby?"),
+        ("I like blue, cats and short questions.",),
+    ),
+    (
+        ("Tell me something.", "Tell me something interesting.", "Tell me a fun fact.", "Surprise me.", "I am bored."),
+        ("The largest animal is the blue whale. It can be 30 metres long.",),
+    ),
+    (
         ("Where do you live?", "Where are you?", "Where do you run?"),
         ("I run on the machine where jaxinfer was started.",),
     ),
@@ -115,7 +125,7 @@ _ABOUT: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
             "What's up?",
             "How are you today?",
         ),
-        ("I am fine, thank you! How can I help you?", "I am very well, thank you! What can I do for you?"),
+        _FINE,
     ),
     (
         ("Thank you!", "Thanks!", "Thanks a lot!", "Thank you very much!", "Great, thanks!", "That was helpful."),
@@ -185,6 +195,8 @@ _PHRASES = (
     "this is a test",
     "hello",
     "hello world",
+    "hi",
+    "something nice",
     "good morning",
     "jaxinfer is fast",
     "I like cats",
@@ -201,7 +213,7 @@ def greeting(rng: Random) -> list[Turn]:
     """A greeting, perhaps with a name that is asked for later."""
     hello = typed(rng, rng.choice(_HELLO) + rng.choice(("!", ".", "", ", how are you?")))
     if "how are you" in hello.lower():
-        return [Turn(hello, rng.choice(_ABOUT[13][1]))]
+        return [Turn(hello, rng.choice(_FINE))]
     return [Turn(hello, rng.choice(_HELLO_ANSWERS))]
 
 

@@ -13,12 +13,17 @@ from tokenizers import Tokenizer
 from demo_training.model import Params
 from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, IM_START
 from demo_training.tokens import special
+from jaxinfer.checkpoint.sources import Source
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.huggingface import weight_sources
+from jaxinfer.models.registry import parse_config
 
 
 def write_folder(out: Path, raw: dict[str, Any], params: Params, tokenizer: Tokenizer) -> None:
     """config.json, model.safetensors in bfloat16, tokenizer.json, tokenizer_config.json, generation_config.json."""
     out.mkdir(parents=True, exist_ok=True)
-    tensors = {name: np.ascontiguousarray(x.astype(ml_dtypes.bfloat16)) for name, x in named_tensors(params).items()}
+    named = named_tensors(parse_config(raw), params)
+    tensors = {name: np.ascontiguousarray(x.astype(ml_dtypes.bfloat16)) for name, x in named.items()}
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
     eos = [special(tokenizer, IM_END), special(tokenizer, END_OF_TEXT)]
@@ -28,41 +33,29 @@ def write_folder(out: Path, raw: dict[str, Any], params: Params, tokenizer: Toke
     _write_json(out / "generation_config.json", {"eos_token_id": eos, "pad_token_id": eos[1], **sampling})
 
 
-def named_tensors(params: Params) -> dict[str, np.ndarray]:
-    """The decoder's fused and stacked arrays under Hugging Face's names, float32."""
-    flat: dict[tuple[Any, ...], np.ndarray] = {
-        path: np.asarray(variable[...]) for path, variable in nnx.to_flat_state(params)
-    }
-    tensors = {"model.embed_tokens.weight": flat["embed",], "model.norm.weight": flat["norm",]}
-    for layer in sorted({path[1] for path in flat if path[0] == "blocks"}):
-        matrices = {path[-1]: x for path, x in flat.items() if path[:2] == ("blocks", layer)}
-        vectors = {path[-1]: x[layer] for path, x in flat.items() if path[0] == "vectors"}
-        found = _attention(matrices, vectors) | _rest(matrices, vectors)
-        tensors |= {f"model.layers.{layer}.{name}.weight": x for name, x in found.items()}
+def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray]:
+    """The decoder's fused and stacked arrays under Hugging Face's names: the loader's own table, read backwards."""
+    tensors: dict[str, np.ndarray] = {}
+    for path, variable in nnx.to_flat_state(params):
+        path, array = tuple(map(_plain, path)), np.asarray(variable[...])
+        if path[0] == "vectors":
+            parts, layers = list(array), list(range(config.num_layers))
+        else:
+            parts, layers = [array], [int(path[1])] if path[0] == "blocks" else None
+        for source, part in zip(weight_sources(config, path, layers), parts, strict=True):
+            tensors |= _split(source, part)
     return tensors
 
 
-def _attention(matrices: dict[str, np.ndarray], vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    qkv, out = matrices["qkv"], matrices["out"]
-    hidden = qkv.shape[-1]
-    return {
-        "self_attn.q_proj": qkv[:, :-2].reshape(-1, hidden),
-        "self_attn.k_proj": qkv[:, -2].reshape(-1, hidden),
-        "self_attn.v_proj": qkv[:, -1].reshape(-1, hidden),
-        "self_attn.o_proj": out.reshape(hidden, -1),
-        "self_attn.q_norm": vectors["q_norm"],
-        "self_attn.k_norm": vectors["k_norm"],
-    }
+def _plain(key: object) -> str | int:
+    return key if isinstance(key, int) else str(key)
 
 
-def _rest(matrices: dict[str, np.ndarray], vectors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {
-        "mlp.gate_proj": matrices["gate_up"][0],
-        "mlp.up_proj": matrices["gate_up"][1],
-        "mlp.down_proj": matrices["down"],
-        "input_layernorm": vectors["input_norm"],
-        "post_attention_layernorm": vectors["mlp_norm"],
-    }
+def _split(source: Source, array: np.ndarray) -> dict[str, np.ndarray]:
+    """A joined array as the tensors that it was joined from, in the shapes of the file."""
+    ends = np.cumsum([tensor.viewed[source.axis] for tensor in source.tensors])[:-1]
+    parts = np.split(array, ends, axis=source.axis)
+    return {tensor.name: part.reshape(tensor.shape) for tensor, part in zip(source.tensors, parts, strict=True)}
 
 
 def _tokenizer_config(raw: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
