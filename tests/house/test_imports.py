@@ -15,7 +15,10 @@ MODULES = {**read_tree(REPOSITORY, "jaxinfer"), **read_tree(REPOSITORY / "kernel
 
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers")
 
-NO_JAX = ("engine", "server", "rpc", "text", "metrics", "config", "sampling", "errors", "cli")
+# What a config.json declares is data, read before there is a device; layers and checkpoint take their sizes from it.
+DECLARATION = ("models.config", "models.registry")
+
+NO_JAX = ("engine", "server", "rpc", "text", "metrics", "config", "sampling", "errors", "cli", "build", *DECLARATION)
 
 BASE = ("errors", "version", "sampling", "config")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
@@ -26,8 +29,8 @@ ARROWS = {
     "version": (),
     "sampling": ("errors",),
     "config": ("errors",),
-    "metrics": BASE,
-    "text": BASE,
+    "metrics": (*BASE, "engine.types"),
+    "text": (*BASE, "engine.types"),
     "grammar": BASE,
     "speculative": BASE,
     "kvtransfer": BASE,
@@ -37,14 +40,14 @@ ARROWS = {
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),
-    "checkpoint": (*BASE, "parallel", "quantization"),
-    "layers": (*BASE, "parallel", "quantization"),
+    "checkpoint": (*BASE, "parallel", "quantization", *DECLARATION),
+    "layers": (*BASE, "parallel", "quantization", "models.config"),
     "models": (*BASE, *WEIGHTS, "layers"),
     "runner": (*BASE, *WEIGHTS, "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
 }
-"""What each package may import. `cli` and `llm` put the parts together and may import any."""
+"""What each package may import. Composers put the parts together and may import any."""
 
-COMPOSERS = ("cli", "llm")
+COMPOSERS = ("cli", "llm", "build")
 KERNEL_USERS = ("runner", "models", "layers")
 
 
