@@ -1,0 +1,151 @@
+"""config.json to DecoderConfig: real files, older and newer names, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from jaxinfer.errors import ModelError
+from jaxinfer.models.config import DecoderConfig, RopeConfig
+from jaxinfer.models.registry import known_architectures, parse_config
+from tests.material import material
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 100,
+}
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+# What the models' own cards and papers say.
+REAL = {
+    "llama2_70b": {"num_heads": 64, "num_kv_heads": 8, "num_layers": 80, "head_dim": 128},
+    "llama3_1_8b": {"rope": RopeConfig("llama3", 5e5, 8.0, 1.0, 4.0, 8192), "eos_token_ids": (128001, 128008, 128009)},
+    "llama3_2_1b": {
+        "tie_word_embeddings": True,
+        "head_dim": 64,
+        "rope": RopeConfig("llama3", 5e5, 32.0, 1.0, 4.0, 8192),
+    },
+    "llama3.1-8b.shapes": {"rope": RopeConfig("llama3", 5e5, 8.0, 1.0, 4.0, 8192), "num_layers": 32},
+    "mistral_7b": {"windows": (4096,) * 32, "intermediate_size": 14336},
+    "mistral_7b_v03": {"windows": (None,) * 32, "rope": RopeConfig(theta=1e6)},
+    "qwen2_7b": {"qkv_bias": True, "out_bias": False, "windows": (None,) * 28, "num_kv_heads": 4},
+    "qwen3_0.6b": {"qk_norm": True, "head_dim": 128, "hidden_size": 1024, "qkv_bias": False},
+    "qwen3-32b.shapes": {"qk_norm": True, "num_heads": 64, "rope": RopeConfig(theta=1e6)},
+    "smollm2_135m": {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "rope": RopeConfig(theta=1e5)},
+}
+
+
+def parse(architecture: str = "LlamaForCausalLM", **changes: Any) -> DecoderConfig:
+    return parse_config({**LLAMA, "architectures": [architecture], **changes})
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_models(name: str):
+    config = parse_config(json.loads(material("configs", f"{name}.json").read_text()))
+    assert {field: getattr(config, field) for field in REAL[name]} == REAL[name]
+
+
+def test_every_real_config_parses_or_names_its_architecture():
+    for path in sorted(material("configs").glob("*.json")):
+        raw = json.loads(path.read_text())
+        name = (raw.get("architectures") or [None])[0]
+        if name in known_architectures() or (name is None and raw["model_type"] in ("llama", "qwen3")):
+            assert parse_config(raw).vocab_size == raw["vocab_size"], path.name
+        else:
+            with pytest.raises(ModelError, match=f"{name}.* is not supported"):
+                parse_config(raw)
+
+
+def test_older_and_newer_names_mean_the_same():
+    older = parse(rope_theta=5e5, rope_scaling=LLAMA3_ROPE, torch_dtype="bfloat16")
+    newer = parse(rope_parameters={**LLAMA3_ROPE, "rope_theta": 5e5}, dtype="bfloat16")
+    assert older == newer
+    linear = {"type": "linear", "factor": 2.0}
+    assert parse(rope_scaling=linear).rope == RopeConfig("linear", 10000.0, 2.0)
+    assert parse(rope_scaling={**linear, "rope_type": "linear"}).rope == RopeConfig("linear", 10000.0, 2.0)
+
+
+def test_qwen_windows():
+    options = {"sliding_window": 32, "max_window_layers": 3}
+    assert parse("Qwen2ForCausalLM", use_sliding_window=True, **options).windows == (None, None, None, 32)
+    assert parse("Qwen2ForCausalLM", use_sliding_window=False, **options).windows == (None,) * 4
+    types = ["sliding_attention", "full_attention"] * 2
+    config = parse("Qwen3ForCausalLM", use_sliding_window=True, layer_types=types, **options)
+    assert config.windows == (32, None, 32, None)
+    assert [tuple(group) for group in config.kv_groups] == [(32, (0, 2)), (None, (1, 3))]
+    assert [tuple(place) for place in config.group_places] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_mistral_window_absent_is_4096_and_null_is_none():
+    assert parse("MistralForCausalLM").windows == (4096,) * 4
+    assert parse("MistralForCausalLM", sliding_window=None).windows == (None,) * 4
+
+
+def test_several_end_of_sequence_ids():
+    assert parse(eos_token_id=[1, 2]).eos_token_ids == (1, 2)
+    assert parse(eos_token_id=2, bos_token_id=None).eos_token_ids == (2,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"architectures": ["GPT2LMHeadModel"]},
+            "architectures: 'GPT2LMHeadModel' is not supported; supported are Llama",
+        ),
+        ({"architectures": ["LlamaForCausalLM", "X"]}, "architectures must be a list of one name"),
+        ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not one of llama"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling: rope_type 'yarn' is not supported"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling: type 'dynamic' is not supported"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be above 0"),
+        ({"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2}}, "contradicts rope_type"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "attn_factor": 3.0}}, "attn_factor is unknown"),
+        ({"rope_scaling": [1]}, "rope_scaling must be an object"),
+        ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not supported; supported are gelu"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map asks for code"),
+        ({"logit_scale": 0.1}, "logit_scale is unknown, and might change"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+        ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "64"}, "hidden_size must be an integer"),
+        ({"hidden_size": 66}, "hidden_size 66 is not a multiple of num_attention_heads"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be an integer"),
+        ({"num_hidden_layers": 0}, "num_layers must be at least 1"),
+        ({"num_key_value_heads": 3}, "num_attention_heads must be a multiple of num_key_value_heads"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps must be a number"),
+        ({"eos_token_id": "</s>"}, "eos_token_id must be a token id or a list"),
+        ({"head_dim": 15}, "head_dim must be even"),
+    ],
+)
+def test_refused(changes: dict, message: str):
+    with pytest.raises(ModelError, match=message):
+        parse_config({**LLAMA, **changes})
+
+
+@pytest.mark.parametrize("changes", [{"layer_types": ["chunked_attention"] * 4}, {"layer_types": ["full_attention"]}])
+def test_layer_types_refused(changes: dict):
+    with pytest.raises(ModelError, match="layer_types must be 4 names out of full_attention"):
+        parse("Qwen3ForCausalLM", **changes)
+    with pytest.raises(ModelError, match="no sliding_window is set"):
+        parse("Qwen2ForCausalLM", layer_types=["sliding_attention"] * 4)
+
+
+def test_llama_does_not_know_windows():
+    with pytest.raises(ModelError, match="sliding_window is unknown"):
+        parse(sliding_window=128)
