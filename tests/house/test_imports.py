@@ -18,7 +18,20 @@ DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "transfo
 # What a config.json declares is data, read before there is a device; layers and checkpoint take their sizes from it.
 DECLARATION = ("models.config", "models.registry")
 
-NO_JAX = ("engine", "server", "rpc", "text", "metrics", "config", "sampling", "errors", "cli", "build", *DECLARATION)
+NO_JAX = (
+    "engine",
+    "server",
+    "rpc",
+    "text",
+    "metrics",
+    "config",
+    "config_tree",
+    "sampling",
+    "errors",
+    "cli",
+    "build",
+    *DECLARATION,
+)
 
 BASE = ("errors", "version", "sampling", "config")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
@@ -29,6 +42,7 @@ ARROWS = {
     "version": (),
     "sampling": ("errors",),
     "config": ("errors",),
+    "config_tree": ("errors", "config"),
     "metrics": (*BASE, "engine.types"),
     "text": (*BASE, "engine.types"),
     "grammar": BASE,
