@@ -6,6 +6,7 @@ from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import ChatBody, CompletionBody, Message
 from jaxinfer.text import TextProcessor
+from jaxinfer.text.messages import content_text
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -90,24 +91,6 @@ def _plain(message: Message, where: str) -> dict[str, str]:
         raise ApiError(400, "role `tool` is not supported yet", param=f"{where}.role", code="unsupported_parameter")
     # OpenAI's newer name of the system role, which few templates know and some drop in silence.
     role = "system" if message.role == "developer" else message.role
-    plain = {"role": role, "content": _content_text(message.content, f"{where}.content")}
+    plain = {"role": role, "content": content_text(message.content, f"{where}.content")}
     optional = {"name": message.name, "reasoning_content": message.reasoning_content}
     return plain | {name: value for name, value in optional.items() if value is not None}
-
-
-def _content_text(content: str | list[dict[str, Any]] | None, where: str) -> str:
-    """The text of a message; parts are joined by line breaks."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        raise ApiError(400, f"{where}: is missing", param=where)
-    return "\n".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
-
-
-def _part_text(part: dict[str, Any], where: str) -> str:
-    if part.get("type") != "text":
-        message = f"{where}.type: {part.get('type')!r} is not supported; only text parts are"
-        raise ApiError(400, message, param=f"{where}.type", code="unsupported_parameter")
-    if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-        raise ApiError(400, f"{where}: must be {{'type': 'text', 'text': a string}} and nothing else", param=where)
-    return part["text"]

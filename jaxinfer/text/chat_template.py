@@ -93,6 +93,16 @@ class ChatTemplate:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: self.render(messages, **options))
 
+    @property
+    def exists(self) -> bool:
+        """False where the model has no chat template."""
+        return bool(self._processes)
+
+    def check(self) -> None:
+        """Starts the workers. Raises ModelError where a template is not valid."""
+        for process in self._processes.values():
+            process.names()
+
     def close(self) -> None:
         """Ends the worker processes."""
         for process in self._processes.values():

@@ -1,0 +1,69 @@
+"""`jaxinfer serve`: a model behind OpenAI's API."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+
+from jaxinfer.cli.progress import BuildBars
+from jaxinfer.cli.settings import parse_settings
+from jaxinfer.config import EngineConfig
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.run import bind_socket, serve
+from jaxinfer.text import TextProcessor
+from jaxinfer.version import __version__
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serves until a signal; the exit status is 1 where the engine died."""
+    config, settings = parse_settings("serve", {"server": ServerConfig()}, arguments)
+    options: ServerConfig = settings.server
+    if options.api_key is None:
+        options = dataclasses.replace(options, api_key=os.environ.get("JAXINFER_API_KEY") or None)
+    # The address first: a port in use is known before a model is loaded.
+    with bind_socket(options) as bound:
+        return _serve(config, options, bound)
+
+
+def _serve(config: EngineConfig, options: ServerConfig, bound: socket.socket) -> int:
+    from jaxinfer.build import build_engine, model_folder
+    from jaxinfer.engine.local import LocalEngineClient
+
+    text = TextProcessor.from_folder(model_folder(config), max_chars=options.max_prompt_chars)
+    text.chat_template.check()
+    with BuildBars() as bars:
+        core = build_engine(config, bars).core
+
+    def announce(url: str) -> None:
+        print(ready_message(url, options.served_model_name or core.info.name, text, options), flush=True)
+
+    async def main() -> int:
+        return await serve(LocalEngineClient(core), text, options, bound, announce)
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(main())
+
+
+def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:
+    """What a user can try at once."""
+    if text.chat_template.exists:
+        path, body = "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
+    else:
+        path, body = "/v1/completions", {"model": name, "prompt": "Once upon a time", "max_tokens": 64}
+    key = "" if options.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    data = json.dumps(body).replace("'", "'\\''")
+    return (
+        f"jaxinfer {__version__} serves {name} at {url} - try:\n"
+        f"  curl {url}{path}{key} -H 'Content-Type: application/json' -d '{data}'"
+    )
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed; None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

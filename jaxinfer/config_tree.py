@@ -1,0 +1,65 @@
+"""Settings by name onto a tree of frozen dataclasses: for YAML files and keyword arguments."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+
+from jaxinfer.errors import ParameterError
+
+Tree = TypeVar("Tree")
+
+
+def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
+    """A copy of `tree` with settings replaced.
+
+    tree: a frozen dataclass of settings and of groups, which are dataclasses themselves. values: a name is
+    that of a setting, wherever it stands in the tree, with `-` or `_`; or that of a group, with a mapping.
+    Raises ParameterError, naming the setting, for an unknown name, a wrong type or a value out of range.
+    """
+    places = dict(_places(tree))
+    own: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for given, value in values.items():
+        name = str(given).replace("-", "_")
+        if name in _group_names(tree):
+            if not isinstance(value, Mapping):
+                raise ParameterError(name, f"must be a mapping of settings, not {type(value).__name__}")
+            groups.setdefault(name, {}).update(value)
+        elif name not in places:
+            raise ParameterError(name, _unknown(name, [*places, *_group_names(tree)]))
+        elif places[name] is None:
+            own[name] = _converted(tree, name, value)
+        else:
+            groups.setdefault(str(places[name]), {})[name] = value
+    own |= {name: with_values(getattr(tree, name), inside) for name, inside in groups.items()}
+    return dataclasses.replace(tree, **own)  # pyright: ignore[reportArgumentType]
+
+
+def _group_names(tree: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(tree) if dataclasses.is_dataclass(getattr(tree, field.name))]
+
+
+def _places(tree: Any) -> Iterator[tuple[str, str | None]]:
+    """Every setting, and the group that it stands in; None for the tree itself."""
+    groups = _group_names(tree)
+    for field in dataclasses.fields(tree):
+        if field.name not in groups:
+            yield field.name, None
+    for group in groups:
+        for field in dataclasses.fields(getattr(tree, group)):
+            yield field.name, group
+
+
+def _converted(tree: Any, name: str, value: Any) -> Any:
+    try:
+        return msgspec.convert(value, get_type_hints(type(tree))[name])
+    except msgspec.ValidationError as error:
+        raise ParameterError(name, str(error)) from None
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return "is no setting" + (f"; did you mean {close[0]}?" if close else "")

@@ -1,0 +1,272 @@
+"""LLM and AsyncLLM: the Python API, shaped as vLLM's offline API."""
+
+import contextlib
+import itertools
+import sys
+import uuid
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.config_tree import with_values
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
+from jaxinfer.errors import ParameterError, QueueFullError
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.text import ChoiceDelta, TextProcessor, Tokenizer
+from jaxinfer.text.messages import content_text
+from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
+
+if TYPE_CHECKING:
+    from jaxinfer.build import BuildProgress
+    from jaxinfer.engine.core import EngineCore
+
+__all__ = ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput"]
+
+Prompt = str | Mapping[str, Any]
+"""A text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`."""
+
+_Work = tuple[GenerateRequest, OutputCollector]
+
+DEFAULT_MAX_TOKENS = 16
+"""Where neither the caller nor generation_config.json says it, as in vLLM."""
+
+
+class LLM:
+    """An engine in the caller's process, with no thread: `generate` runs its steps.
+
+    model: a folder, a hub id, or `demo`. flags: settings of EngineConfig by name, `dtype="float32"`,
+    `max_num_seqs=8`. config: a whole tree instead, which flags change. Raises ParameterError, ModelError.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        progress: "BuildProgress | None" = None,
+        **flags: Any,
+    ):
+        from jaxinfer.build import build_engine, model_folder
+
+        settings = engine_config(model, config, flags)
+        self.text = TextProcessor.from_folder(model_folder(settings))
+        self.engine: EngineCore = build_engine(settings, progress).core
+        self._ids = itertools.count()
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model served."""
+        return self.engine.info
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.text.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What generation_config.json declares."""
+        return self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Continues each prompt; the results stand in the order of the prompts.
+
+        sampling_params: one for all, or one for each; None takes the model's defaults. use_tqdm: show a
+        progress bar where standard error is a terminal. Raises ParameterError before anything runs.
+        """
+        many = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
+        return self._run_all(self._collectors(many, sampling_params), use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]] | Sequence[Sequence[Mapping[str, Any]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_generation_prompt: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers a conversation, or each of several, by the model's chat template. Raises ParameterError."""
+        one = bool(messages) and isinstance(messages[0], Mapping)
+        prompts = []
+        for conversation in [messages] if one else messages:
+            rendered = self.text.chat_template.render(
+                plain_messages(conversation),  # pyright: ignore[reportArgumentType]
+                add_generation_prompt=add_generation_prompt,
+                template_kwargs=chat_template_kwargs,
+            )
+            ids = self.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
+            prompts.append({"prompt": rendered, "prompt_token_ids": ids})
+        return self._run_all(self._collectors(prompts, sampling_params), use_tqdm)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[ChoiceDelta]:
+        """Continues one prompt and yields what each step adds. Closing the iterator ends the request."""
+        with contextlib.closing(self._run(self._collectors([prompt], sampling_params))) as steps:
+            for _, delta in steps:
+                yield delta
+
+    def close(self) -> None:
+        """Frees the device and ends the processes that render templates."""
+        self.engine.close()
+        self.text.close()
+
+    def _collectors(
+        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> list[_Work]:
+        shared = self.get_default_sampling_params() if params is None else params
+        each = [shared] * len(prompts) if isinstance(shared, SamplingParams) else list(shared)
+        if len(each) != len(prompts):
+            raise ParameterError("sampling_params", f"has {len(each)} entries for {len(prompts)} prompts")
+        made = []
+        for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
+            text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
+            request = GenerateRequest(str(next(self._ids)), ids, one)
+            self.engine.check(request)
+            made.append((request, OutputCollector(self.text.tokenizer, request, text)))
+        return made
+
+    def _run_all(self, work: list[_Work], use_tqdm: bool) -> list[RequestOutput]:
+        collectors = {request.request_id: collector for request, collector in work}
+        with _progress_bar(use_tqdm, len(work)) as advance:
+            for request_id, _ in self._run(work):
+                if collectors[request_id].output.finished:
+                    advance()
+        return [collector.output for _, collector in work]
+
+    def _run(self, work: list[_Work]) -> Generator[tuple[str, ChoiceDelta], None, None]:
+        """Feeds the engine and runs its steps until every request has ended; ends those left where it is closed."""
+        queued = iter(work)
+        collectors: dict[str, OutputCollector] = {}
+        waiting = next(queued, None)
+        try:
+            while waiting is not None or self.engine.has_work():
+                while waiting is not None and self._add(waiting[0]):
+                    collectors[waiting[0].request_id] = waiting[1]
+                    waiting = next(queued, None)
+                for delta in self.engine.step():
+                    shown = collectors[delta.request_id].push(delta)
+                    if shown is not None:
+                        if shown.stop_at is not None:
+                            self.engine.stop(delta.request_id, delta.index, shown.stop_at)
+                        yield delta.request_id, shown
+        finally:
+            self._abort([name for name, collector in collectors.items() if not collector.output.finished])
+
+    def _add(self, request: GenerateRequest) -> bool:
+        try:
+            self.engine.add_request(request)
+        except QueueFullError:
+            return False
+        return True
+
+    def _abort(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self.engine.abort(request_id)
+        while request_ids and self.engine.has_work():
+            self.engine.step()
+
+
+class AsyncLLM:
+    """An engine in a thread of its own, for programs with an event loop. Arguments are LLM's."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        progress: "BuildProgress | None" = None,
+        **flags: Any,
+    ):
+        from jaxinfer.build import build_engine, model_folder
+        from jaxinfer.engine.local import LocalEngineClient
+
+        settings = engine_config(model, config, flags)
+        self.text = TextProcessor.from_folder(model_folder(settings))
+        self.client = LocalEngineClient(build_engine(settings, progress).core)
+
+    @property
+    def info(self) -> ModelInfo:
+        """The model served."""
+        return self.client.info
+
+    async def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Continues a prompt; each item is everything so far. Leaving the loop early ends the request.
+
+        Raises ParameterError, QueueFullError, EngineDeadError.
+        """
+        params = sampling_params or self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
+        text, ids = encode_prompt(self.text.tokenizer, prompt, "prompt")
+        request = GenerateRequest(request_id or uuid.uuid4().hex, ids, params)
+        collector = OutputCollector(self.text.tokenizer, request, text)
+        source = self.client.submit(request)
+        try:
+            async for deltas in source:
+                for delta in deltas:
+                    shown = collector.push(delta)
+                    if shown is not None and shown.stop_at is not None:
+                        self.client.stop(request.request_id, delta.index, shown.stop_at)
+                yield collector.snapshot()
+                if collector.output.finished:
+                    return
+        finally:
+            if not collector.output.finished:
+                self.client.abort(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request: its iterator gives a last item, with finish_reason `abort`."""
+        self.client.abort(request_id)
+
+    async def close(self) -> None:
+        """Ends everything and frees the device."""
+        await self.client.close()
+        self.text.close()
+
+
+def engine_config(model: str | None, config: EngineConfig | None, flags: Mapping[str, Any]) -> EngineConfig:
+    """The config tree from a model, a tree and keyword arguments. Raises ParameterError, naming the argument."""
+    given = {"model": str(model), **flags} if model is not None else flags
+    return with_values(config or EngineConfig(), given)
+
+
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with their content as one text. Raises ParameterError."""
+    plain = []
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise ParameterError(f"messages[{i}]", "must be a mapping with `role` and `content`")
+        plain.append({**message, "content": content_text(message.get("content"), f"messages[{i}].content")})
+    return plain
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, param: str) -> tuple[str | None, list[int]]:
+    """Text and token ids of a prompt. Raises ParameterError."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    if isinstance(prompt, Mapping) and (unknown := set(prompt) - {"prompt", "prompt_token_ids"}):
+        raise ParameterError(f"{param}.{min(unknown)}", "is not supported; `prompt` and `prompt_token_ids` are")
+    if ids is not None:
+        if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+            raise ParameterError(f"{param}.prompt_token_ids", "must be a list of integers")
+        return text, list(ids)
+    if not isinstance(text, str):
+        raise ParameterError(param, 'must be a text, {"prompt": text} or {"prompt_token_ids": [...]}')
+    return text, tokenizer.encode(text, param=param)
+
+
+@contextlib.contextmanager
+def _progress_bar(show: bool, total: int) -> Iterator[Any]:
+    if not (show and sys.stderr.isatty()):
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("prompts", total=total)
+        yield lambda: progress.advance(task)
