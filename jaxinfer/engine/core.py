@@ -45,7 +45,7 @@ class EngineCore:
         config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy)
         self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
-        self._max_waiting = config.max_waiting
+        self.max_waiting = config.max_waiting
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
         self._steps: deque[_InFlight] = deque()
@@ -58,14 +58,24 @@ class EngineCore:
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests without a slot."""
+        return len(self.scheduler.waiting)
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raises ParameterError where a request can never be served. Safe in any thread."""
+        check_request(request, self.runner.shapes)
+        stop_ids_of(request, self._eos_ids)
+
     def add_request(self, request: GenerateRequest) -> None:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
         if request.request_id in self._choices or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
         limit = check_request(request, self.runner.shapes)
         stop_ids = stop_ids_of(request, self._eos_ids)
-        waiting = len(self.scheduler.waiting)
-        if waiting >= self._max_waiting:
+        waiting = self.num_waiting
+        if waiting >= self.max_waiting:
             raise QueueFullError(waiting)
         params = request.sampling
         parent = Request(
@@ -125,10 +135,9 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges now, totals since start."""
         scheduler = self.scheduler
-        waiting = len(scheduler.waiting)
         return EngineStats(
-            running=self.scheduler.table.num_taken,
-            waiting=waiting,
+            running=scheduler.table.num_taken,
+            waiting=self.num_waiting,
             kv_pages_used=scheduler.kv.pages_in_use,
             kv_pages_total=scheduler.kv.pages_total,
             preemptions=scheduler.num_preemptions,

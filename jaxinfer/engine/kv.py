@@ -31,16 +31,14 @@ class KVCache:
     def match(self, request: Request) -> int:
         """Takes the longest cached prefix into `request`, which holds nothing. Returns its tokens.
 
-        At least the last token is left to compute; all are where prompt log-probabilities are asked for.
+        At least the last token is left to compute. A prompt whose log-probabilities are still owed is computed
+        whole, since cached pages hold no logits, and stays out of the tree: it would hold most of its pages twice.
         """
-        if not self.caching:
+        if not self.caching or request.owes_prompt_logprobs:
             return 0
         request.cursor = self.tree.root(request.namespace)
         request.committed = 0
         self.tree.pin(request.cursor)
-        # Cached pages hold no logits, so a prompt whose log-probabilities are still owed skips them.
-        if request.prompt_logprobs is not None:
-            return 0
         path = self.tree.match(request.namespace, self._keys(request, (request.num_known - 1) // self.page_size))
         if not path:
             return 0

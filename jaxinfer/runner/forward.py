@@ -26,6 +26,13 @@ class Scored(NamedTuple):
     draws: jax.Array
 
 
+class Newest(NamedTuple):
+    """The newest token of every slot and its position, int32 [slots]; read here, donated by `sample`."""
+
+    position: jax.Array
+    token: jax.Array
+
+
 class Forward(NamedTuple):
     """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed."""
 
@@ -62,8 +69,7 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        length: jax.Array,
-        last: jax.Array,
+        newest: Newest,
         packed: jax.Array,
     ) -> Forward:
         """One token a row, which with its position comes from slot state."""
@@ -71,9 +77,9 @@ class ForwardPrograms:
         kv, tables = _change_pages(kv, tables, view)
         slots = view["slots"]
         real = slots != self._shapes.scratch_slot
-        positions = jnp.where(real, length[slots], 0)
+        positions = jnp.where(real, newest.position[slots], 0)
         step = Step(
-            tokens=last[slots],
+            tokens=newest.token[slots],
             positions=positions,
             tables=tuple(table[slots] for table in tables),
             start=positions,
@@ -91,14 +97,13 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        length: jax.Array,
-        last: jax.Array,
+        newest: Newest,
         packed: jax.Array,
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
         kv, tables = _change_pages(kv, tables, view)
-        step = self._unpack(view, tables, length, last)
+        step = self._unpack(view, tables, newest)
         hidden, kv = self._layers(weights, kv, step)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
@@ -111,17 +116,17 @@ class ForwardPrograms:
         )
         return self._finish(weights, kv, tables, hidden[at], scored)
 
-    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, length: jax.Array, last: jax.Array) -> Step:
+    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, newest: Newest) -> Step:
         slots, count = view["slots"], view["counts"]
         held = jnp.arange(len(slots)) < view["num_decode"]
-        start = jnp.where(held, length[slots], view["starts"])
+        start = jnp.where(held, newest.position[slots], view["starts"])
         ends = jnp.cumsum(count)
         offset = ends - count
         token = jnp.arange(len(view["tokens"]), dtype=jnp.int32)
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
         real = token < ends[-1]
         return Step(
-            tokens=jnp.where(real & held[row], last[slots[row]], view["tokens"]),
+            tokens=jnp.where(real & held[row], newest.token[slots[row]], view["tokens"]),
             positions=jnp.where(real, start[row] + token - offset[row], 0),
             tables=tuple(table[slots] for table in tables),
             start=start,

@@ -13,6 +13,7 @@ from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.forward import Newest
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
@@ -99,7 +100,8 @@ class JaxRunner:
 
     def _forward(self, kind: str, size: int, packed: np.ndarray) -> tuple[jax.Array, Any]:
         program, state = self.programs[kind, size], self._state
-        out = program(self.model.weights, self.kv, self._tables, state.length, state.last_token, packed)
+        newest = Newest(state.length, state.last_token)
+        out = program(self.model.weights, self.kv, self._tables, newest, packed)
         self.kv, self._tables = out.kv, out.tables
         return out.hidden, out.scored
 

@@ -15,7 +15,7 @@ from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
-from jaxinfer.runner.forward import Forward, ForwardPrograms
+from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 
@@ -98,7 +98,7 @@ class Programs:
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         state, kv, tables = self._state(), self._kv(), self._tables()
         weights = tuple(_like(weight) for weight in self._model.weights)
-        arguments = (weights, kv, tables, state.length, state.last_token, self._packed(layout.size))
+        arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
         out = Forward(tuple(x.sharding for x in kv), tuple(x.sharding for x in tables), *[self._replicated] * 2)
         return Program(_named(partial(function, size), f"{kind}_{size}"), arguments, (1, 2), out)
 

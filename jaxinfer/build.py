@@ -1,0 +1,153 @@
+"""Puts an engine together from a config tree: weights, page count, programs, scheduler.
+
+This is the only place where the engine meets a device; jax is imported when it is called.
+"""
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.errors import ParameterError
+
+if TYPE_CHECKING:
+    from jaxinfer.models.config import DecoderConfig
+    from jaxinfer.models.loaded import LoadedModel
+
+log = logging.getLogger(__name__)
+
+DEMO_FOLDER = Path(__file__).parent / "demo"
+
+
+class BuildProgress(Protocol):
+    """Told how far an engine under construction is."""
+
+    def loaded(self, done: int, total: int) -> None:
+        """Bytes of weights on the device so far, and in all."""
+
+    def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
+        """A program was compiled in so many seconds; how many are done, and how many there are."""
+
+
+class BuiltEngine(NamedTuple):
+    """An engine that is ready to serve. folder holds the model's tokenizer and generation files."""
+
+    core: EngineCore
+    folder: Path
+
+
+def model_folder(config: EngineConfig) -> Path:
+    """The local folder of the model, fetched from the hub where it is named so."""
+    from jaxinfer.checkpoint.source import resolve
+
+    return DEMO_FOLDER if config.model == "demo" else resolve(config.model, config.load.revision)
+
+
+def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
+    """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served."""
+    from jaxinfer.checkpoint.model_files import read_model_files
+    from jaxinfer.models.loaded import load_model
+    from jaxinfer.runner.jax_runner import JaxRunner
+    from jaxinfer.runner.platform import resolve_dtype, use_compile_cache
+
+    folder = model_folder(config)
+    files = read_model_files(folder)
+    decoder = files.config
+    cache = use_compile_cache(config.runner.compile_cache_dir)
+    dtype = resolve_dtype(config.load.dtype)
+    model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
+    backend = "xla" if config.runner.attention_backend == "auto" else config.runner.attention_backend
+    shapes = _with_pages(config, model, plan_shapes(config, decoder), backend, cache)
+    runner = JaxRunner(model, shapes, backend=backend)
+    runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
+    core = EngineCore(
+        runner,
+        _info(config, shapes),
+        scheduler=config.scheduler,
+        cache=config.cache,
+        eos_ids=files.eos_token_ids,
+        seed=config.load.seed,
+    )
+    return BuiltEngine(core, folder)
+
+
+def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
+    """Static sizes but for the page counts, which are 0 still."""
+    from jaxinfer.runner.platform import default_page_size, default_token_budget
+
+    scheduler = config.scheduler
+    length = _context(config, decoder)
+    tokens = scheduler.max_num_batched_tokens
+    if tokens is None:
+        tokens = max(default_token_budget(), scheduler.max_num_seqs)
+        if not scheduler.enable_chunked_prefill:
+            tokens = max(tokens, length)
+    if not scheduler.enable_chunked_prefill and tokens < length:
+        raise ParameterError(
+            "max_num_batched_tokens",
+            f"{tokens} must be at least max_model_len, {length}, where prompts are not split (enable_chunked_prefill)",
+        )
+    return EngineShapes(
+        max_num_seqs=scheduler.max_num_seqs,
+        max_num_batched_tokens=tokens,
+        max_scored=scheduler.max_scored or scheduler.max_num_seqs,
+        max_model_len=length,
+        page_size=config.cache.block_size or default_page_size(),
+        groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
+        vocab_size=decoder.vocab_size,
+    )
+
+
+def _context(config: EngineConfig, decoder: "DecoderConfig") -> int:
+    asked, declared = config.load.max_model_len, decoder.max_position_embeddings
+    if asked is not None and asked > declared:
+        raise ParameterError("max_model_len", f"{asked} is more than the model's max_position_embeddings, {declared}")
+    return asked or declared
+
+
+def _with_pages(
+    config: EngineConfig, model: "LoadedModel", shapes: EngineShapes, backend: str, cache: Path | None
+) -> EngineShapes:
+    from jaxinfer.runner import memory
+    from jaxinfer.runner.platform import memory_limit
+
+    limit = memory_limit()
+    if config.cache.num_blocks is not None:
+        pages = [config.cache.num_blocks] * len(shapes.groups)
+    elif limit is None:
+        costs = [memory.page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
+        pages = memory.cpu_pages(costs)
+    else:
+        share = config.cache.gpu_memory_utilization
+        pages = memory.device_pages(model, shapes, limit=limit, share=share, backend=backend, cache=cache)
+    return _fit_context(config, memory.with_pages(shapes, pages))
+
+
+def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
+    """A context longer than all pages together could never be used."""
+    from dataclasses import replace
+
+    full = [group.num_pages - 1 for group in shapes.groups if group.window is None]
+    room = min(full, default=shapes.pages_per_row) * shapes.page_size
+    if room >= shapes.max_model_len:
+        return shapes
+    if config.load.max_model_len is not None:
+        raise ParameterError(
+            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV pages, which hold {room}"
+        )
+    log.warning("max_model_len is %d instead of %d: the KV pages hold no more", room, shapes.max_model_len)
+    return replace(shapes, max_model_len=room)
+
+
+def _info(config: EngineConfig, shapes: EngineShapes) -> ModelInfo:
+    return ModelInfo(
+        name=config.model,
+        max_model_len=shapes.max_model_len,
+        vocab_size=shapes.vocab_size,
+        max_num_seqs=shapes.max_num_seqs,
+        block_size=shapes.page_size,
+        num_blocks=shapes.groups[0].num_pages,
+    )

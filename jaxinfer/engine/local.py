@@ -1,0 +1,168 @@
+"""LocalEngineClient: an engine in a thread of this process, behind the EngineClient seam."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
+
+log = logging.getLogger(__name__)
+
+_Item = list[TokenDelta] | JaxinferError
+
+
+class LocalEngineClient:
+    """Owns the engine's thread. All methods belong to one event loop; only that thread touches the core."""
+
+    def __init__(self, core: EngineCore):
+        self._core = core
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._streams: dict[str, _Stream] = {}
+        self._adding = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._dead: BaseException | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._core.info
+
+    @property
+    def ready(self) -> bool:
+        return self._dead is None and not self._closing
+
+    def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
+        self._check_alive()
+        self._loop = asyncio.get_running_loop()
+        if request.request_id in self._streams:
+            raise ParameterError("request_id", f"{request.request_id!r} is in use")
+        self._core.check(request)
+        waiting = self._core.num_waiting + self._adding
+        if waiting >= self._core.max_waiting:
+            raise QueueFullError(waiting)
+        stream = self._streams[request.request_id] = _Stream(request.sampling.n)
+        self._adding += 1
+        self._commands.put(lambda: self._add(request))
+        return stream.read()
+
+    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
+        self._commands.put(lambda: self._core.stop(request_id, index, kept_tokens))
+
+    def abort(self, request_id: str) -> None:
+        self._commands.put(lambda: self._core.abort(request_id))
+
+    def stats(self) -> EngineStats:
+        return self._core.stats()
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        self._commands.put(self._core.abort_all)
+        self._commands.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _check_alive(self) -> None:
+        if not self.ready:
+            raise EngineDeadError("the engine has stopped") from self._dead
+
+    # In the engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._run_commands():
+                if self._core.has_work():
+                    self._send(self._core.step())
+            while self._core.has_work():
+                self._send(self._core.step())
+            self._core.close()
+        except BaseException as error:
+            log.exception("the engine has stopped")
+            self._dead = error
+            self._tell(self._fail)
+
+    def _run_commands(self) -> bool:
+        """Runs what is queued, waiting for the first where there is no work. False once the client closes."""
+        while True:
+            try:
+                command = self._commands.get(block=not self._core.has_work())
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _add(self, request: GenerateRequest) -> None:
+        try:
+            self._core.add_request(request)
+        except JaxinferError as error:
+            self._tell(self._deliver_error, request.request_id, error)
+        self._tell(self._added)
+
+    def _send(self, deltas: list[TokenDelta]) -> None:
+        if deltas:
+            self._tell(self._deliver, deltas)
+
+    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Runs `function` in the event loop: one wake-up a step, however many requests it serves."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # In the event loop
+
+    def _added(self) -> None:
+        self._adding -= 1
+
+    def _deliver(self, deltas: list[TokenDelta]) -> None:
+        by_request: dict[str, list[TokenDelta]] = {}
+        for delta in deltas:
+            by_request.setdefault(delta.request_id, []).append(delta)
+        for request_id, own in by_request.items():
+            stream = self._streams.get(request_id)
+            if stream is not None and stream.put(own):
+                del self._streams[request_id]
+
+    def _deliver_error(self, request_id: str, error: JaxinferError) -> None:
+        self._streams.pop(request_id).fail(error)
+
+    def _fail(self) -> None:
+        for stream in self._streams.values():
+            stream.fail(EngineDeadError("the engine has stopped"))
+        self._streams.clear()
+
+
+class _Stream:
+    """What has come for one request and was not read yet."""
+
+    def __init__(self, choices: int):
+        self._items: asyncio.Queue[_Item] = asyncio.Queue()
+        self._open = choices
+        self._unread = choices
+
+    def put(self, deltas: list[TokenDelta]) -> bool:
+        """True once every choice has ended."""
+        self._items.put_nowait(deltas)
+        self._open -= _ended(deltas)
+        return self._open == 0
+
+    def fail(self, error: JaxinferError) -> None:
+        self._items.put_nowait(error)
+
+    async def read(self) -> AsyncIterator[list[TokenDelta]]:
+        while self._unread:
+            item = await self._items.get()
+            if isinstance(item, JaxinferError):
+                raise item
+            self._unread -= _ended(item)
+            yield item
+
+
+def _ended(deltas: list[TokenDelta]) -> int:
+    return sum(delta.finish_reason is not None for delta in deltas)

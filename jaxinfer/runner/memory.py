@@ -1,0 +1,139 @@
+"""How many KV pages fit beside weights, temporaries and slot state."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from jaxinfer.engine.buckets import make_buckets
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.errors import ParameterError
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.programs import Programs
+
+_GRID = 64
+_TRIAL_PAGES = 64
+_CPU_PAGES = 4096
+_CPU_BYTES = 2 << 30
+
+
+class Memory(NamedTuple):
+    """Bytes of one device: what may be used, and what is taken by everything but KV pages."""
+
+    limit: int
+    weights: int
+    temporaries: int
+    slot_state: int
+
+    @property
+    def for_pages(self) -> int:
+        return self.limit - self.weights - self.temporaries - self.slot_state
+
+
+def page_bytes(model: LoadedModel, group: int, page_size: int) -> int:
+    """Bytes of one page of a group over all its layers, on one device."""
+    shape = model.kv_shape(group, 1, page_size)
+    split = model.kv_sharding(group, 1, page_size).shard_shape(shape)
+    count = 1
+    for size in split:
+        count *= size
+    return count * model.dtype.itemsize
+
+
+def fit_pages(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
+    """Pages a group: as many for each as the budget allows, at most its cap, on a coarse grid.
+
+    budget: bytes. costs: bytes of a page a group. caps: most pages that are of use to a group.
+    What a group's cap leaves is shared by the others.
+    """
+    low, high = 0, max(caps)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(cost * min(middle, cap) for cost, cap in zip(costs, caps, strict=True)) <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    return [min(low // _GRID * _GRID or low, cap) for cap in caps]
+
+
+def cpu_pages(costs: Sequence[int]) -> list[int]:
+    """A fixed number, since the CPU's memory belongs to others too; fewer where pages are large."""
+    return fit_pages(_CPU_BYTES, costs, [_CPU_PAGES] * len(costs))
+
+
+def with_pages(shapes: EngineShapes, pages: Sequence[int]) -> EngineShapes:
+    """The same shapes with so many pages a group."""
+    groups = tuple(KVGroup(group.window, count) for group, count in zip(shapes.groups, pages, strict=True))
+    return replace(shapes, groups=groups)
+
+
+def useful_pages(shapes: EngineShapes) -> list[int]:
+    """Most pages a group that running requests can hold at once, and as many again for the prefix cache."""
+    counts = []
+    for group in shapes.groups:
+        tokens = shapes.max_model_len
+        if group.window is not None:
+            tokens = min(tokens, group.window + shapes.max_num_batched_tokens)
+        counts.append(1 + 2 * shapes.max_num_seqs * (-(-tokens // shapes.page_size) + 1))
+    if any(group.window is None for group in shapes.groups):
+        # Full groups keep as long a prefix cache as memory allows.
+        counts = [2**31 if g.window is None else n for g, n in zip(shapes.groups, counts, strict=True)]
+    return counts
+
+
+def forward_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> int:
+    """Bytes of temporaries of the largest forward, from a trial compilation. They do not depend on the page count."""
+    trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
+    programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend)
+    compiled = programs.lower(("mixed", trial.max_num_batched_tokens)).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def device_pages(
+    model: LoadedModel, shapes: EngineShapes, *, limit: int, share: float, backend: str, cache: Path | None
+) -> list[int]:
+    """Pages a group on a device that says how much memory it has. Raises ParameterError where not even one fits."""
+    temporaries = remembered(
+        cache, _digest(model, shapes, backend), lambda: forward_temporaries(model, shapes, backend)
+    )
+    weights = sum(_on_one_device(array) for array in (*model.weights, *model.head[-1:]))
+    state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)
+    memory = Memory(int(limit * share), weights, temporaries, state)
+    costs = [page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
+    pages = fit_pages(max(memory.for_pages, 0), costs, useful_pages(shapes))
+    if min(pages) < 2:
+        raise ParameterError(
+            "gpu_memory_utilization",
+            f"{share} of {limit >> 20} MiB leaves no room for KV pages: weights take {weights >> 20} MiB, "
+            f"temporaries {temporaries >> 20} MiB, slot state {state >> 20} MiB",
+        )
+    return pages
+
+
+def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
+    """A number measured once for a key, kept in a file beside the compile cache."""
+    file = cache / f"temporaries-{key}.json" if cache else None
+    if file is not None and file.exists():
+        try:
+            return int(json.loads(file.read_text())["bytes"])
+        except (ValueError, KeyError, OSError):
+            pass  # an unreadable note is measured anew and written over
+    value = measure()
+    if file is not None:
+        file.write_text(json.dumps({"bytes": value}))
+    return value
+
+
+def _on_one_device(array: jax.Array) -> int:
+    return array.addressable_shards[0].data.nbytes
+
+
+def _digest(model: LoadedModel, shapes: EngineShapes, backend: str) -> str:
+    sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
+    parts = (repr(model.config), str(model.dtype), str(model.mesh.shape), repr(sizes), backend, jax.__version__)
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

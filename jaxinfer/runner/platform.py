@@ -1,0 +1,71 @@
+"""The one owner of what must be set around JAX: the compile cache, and what depends on the platform."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jaxlib
+
+from jaxinfer.config import DType
+
+_DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
+
+
+def platform_name() -> str:
+    """`cpu`, `gpu` or `tpu`."""
+    backend = jax.default_backend()
+    return "gpu" if backend in ("cuda", "rocm") else backend
+
+
+def resolve_dtype(name: DType) -> jnp.dtype:
+    """auto is bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16 products of vectors are slow."""
+    if name == "auto":
+        name = "float32" if platform_name() == "cpu" else "bfloat16"
+    return jnp.dtype(_DTYPES[name])
+
+
+def default_page_size() -> int:
+    """Tokens a KV page where none was asked for."""
+    return {"cpu": 16, "gpu": 64, "tpu": 128}[platform_name()]
+
+
+def default_token_budget() -> int:
+    """Tokens a step computes at most where no bound was asked for."""
+    return 512 if platform_name() == "cpu" else 2048
+
+
+def memory_limit() -> int | None:
+    """Bytes of one device's memory; None where the platform does not say (CPU)."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats.get("bytes_limit") if stats else None
+
+
+def use_compile_cache(folder: str | None) -> Path | None:
+    """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns the folder used."""
+    if folder == "off":
+        jax.config.update("jax_enable_compilation_cache", False)
+        return None
+    path = Path(folder).expanduser() if folder else _default_cache()
+    path.mkdir(parents=True, exist_ok=True)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
+
+
+def _default_cache() -> Path:
+    """A folder a version and processor: code made for one processor may not run on another."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    versions = f"jax-{jax.__version__}-jaxlib-{jaxlib.__version__}"
+    return Path(home) / "jaxinfer" / "xla" / f"{versions}-{_processor()}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "any"
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]

@@ -1,0 +1,84 @@
+"""A model of the page rules: counts holders from what live requests say they hold, and compares."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.pages import PagePool
+from jaxinfer.engine.plan import StepPlan, StepResult
+from jaxinfer.engine.request import Request, Status
+from jaxinfer.engine.simulated import SimulatedRunner
+
+
+def live_requests(core: EngineCore) -> list[Request]:
+    """Every choice that has not ended."""
+    return [choice for choices in core._choices.values() for choice in choices if not choice.finished]
+
+
+def check_pages(core: EngineCore) -> None:
+    """Asserts the invariant of DESIGN §6 and who holds what, a group at a time."""
+    kv = core.scheduler.kv
+    requests = live_requests(core)
+    for group, pool in enumerate(kv.pools):
+        held: Counter[int] = Counter()
+        owners: Counter[int] = Counter()
+        for request in requests:
+            pages = [page for page in request.pages[group] if page]
+            assert len(pages) == len(set(pages)), "a page twice in one table"
+            held.update(pages)
+            owners.update(pages)
+            held.update(page for shadow_group, page in request.shadows if shadow_group == group)
+        cached = kv.tree.pages(group)
+        assert len(cached) == len(set(cached)), "a page twice in the tree"
+        free = pool._free
+        assert len(free) == len(set(free)), "a page freed twice"
+        assert 0 not in free
+        assert 0 not in held
+        assert 0 not in cached
+        assert not set(free) & (set(held) | set(cached)), "a free page is in use"
+        for page in range(1, pool.num_pages):
+            assert pool.references(page) == held[page]
+            assert pool.is_cached(page) == (page in cached)
+        evictable = [page for page in cached if not held[page]]
+        assert pool.num_evictable == len(evictable)
+        assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_pages - 1
+        assert pool.num_in_use == len(held)
+        shared = {page for page, count in owners.items() if count > 1}
+        assert all(page in cached or _forked(requests, group, page) for page in shared), "a page in two places"
+
+
+def check_slots(core: EngineCore) -> None:
+    """Asserts that slots and statuses agree."""
+    table = core.scheduler.table
+    placed = [request for request in live_requests(core) if request.slot >= 0]
+    assert len({request.slot for request in placed}) == len(placed)
+    for request in placed:
+        assert table.requests[request.slot] is request
+        assert request.status in (Status.RUNNING, Status.DRAINING)
+        # (a parent's goal leaves its last token out)
+        assert table.computed[request.slot] <= table.total[request.slot]
+        assert table.total[request.slot] <= request.limit
+        assert table.capacity[request.slot] == len(request.pages[0]) * core.runner.shapes.page_size
+    assert table.num_taken == len(placed)
+
+
+class PoisoningRunner(SimulatedRunner):
+    """After each step fills the pages that were free when it was planned with what no request wrote."""
+
+    pools: Sequence[PagePool] = ()
+
+    def dispatch(self, plan: StepPlan) -> Any:
+        return super().dispatch(plan), [list(pool._free) for pool in self.pools]
+
+    def collect(self, handle: Any) -> StepResult:
+        step, free = handle
+        result = super().collect(step)
+        for kv, pages in zip(self.kv, free, strict=True):
+            kv[pages] = -(2**30)
+        return result
+
+
+def _forked(requests: list[Request], group: int, page: int) -> bool:
+    holders = [request for request in requests if page in request.pages[group]]
+    return len({request.request_id for request in holders}) == 1

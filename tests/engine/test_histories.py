@@ -1,0 +1,198 @@
+"""Random histories on the simulated device, against a model of the rules."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.request import Status
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.simulated import expected_tokens
+from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.errors import ParameterError
+from jaxinfer.sampling import SamplingParams
+from tests.engine.ledger import PoisoningRunner, check_pages, check_slots, live_requests
+
+VOCABULARY = 61
+EOS = (7,)
+CONTEXT = 48
+
+
+class Histories(RuleBasedStateMachine):
+    """Requests come, run, stop, are aborted, preempted and forked, while pages are evicted under them."""
+
+    @initialize(
+        windows=st.sampled_from([(None,), (5,), (None, 5), (11, None)]),
+        pages=st.integers(14, 40),
+        budget=st.sampled_from([4, 7, 16]),
+        ahead=st.sampled_from([0, 1, 3]),
+        caching=st.booleans(),
+        chunk=st.sampled_from([None, 1, 3]),
+    )
+    def start(self, windows, pages, budget, ahead, caching, chunk) -> None:
+        self.windows = windows
+        groups = tuple(KVGroup(window, pages) for window in windows)
+        shapes = EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2)
+        runner = PoisoningRunner(shapes)
+        self.core = EngineCore(
+            runner,
+            ModelInfo("simulated", CONTEXT, VOCABULARY, 4, 4, pages),
+            scheduler=SchedulerConfig(max_num_seqs=4, long_prefill_token_threshold=chunk),
+            cache=CacheConfig(enable_prefix_caching=caching),
+            eos_ids=EOS,
+            steps_ahead=ahead,
+        )
+        runner.pools = self.core.scheduler.kv.pools
+        self.made = 0
+        self.expected: dict[tuple[str, int], list[int]] = {}
+        self.got: dict[tuple[str, int], list[int]] = {}
+        self.ended: dict[tuple[str, int], FinishReason] = {}
+        self.interrupted: set[tuple[str, int]] = set()
+
+    @rule(
+        shared=st.integers(0, 20),
+        own=st.lists(st.integers(0, VOCABULARY - 1), max_size=8),
+        n=st.sampled_from([1, 1, 1, 2, 4]),
+        tokens=st.integers(1, 16),
+        seed=st.integers(0, 2**63 - 1),
+        ignore_eos=st.booleans(),
+        prompt_logprobs=st.sampled_from([None, None, None, 1]),
+        salt=st.sampled_from(["", "", "tenant"]),
+    )
+    def add(self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt) -> None:
+        prompt = [*range(1, shared + 1), *own] or [1]
+        params = SamplingParams(
+            n=n, max_tokens=tokens, seed=seed, ignore_eos=ignore_eos, prompt_logprobs=prompt_logprobs
+        )
+        name = f"r{self.made}"
+        self.made += 1
+        try:
+            self.core.add_request(GenerateRequest(name, prompt, params, cache_salt=salt))
+        except ParameterError as error:
+            assert error.param == "max_tokens"  # more than all pages hold
+            return
+        for choice in range(n):
+            whole = expected_tokens(
+                prompt, tokens, seed=seed, choice=choice, windows=self.windows, vocab_size=VOCABULARY
+            )
+            self.expected[name, choice] = whole if ignore_eos else _to_stop(whole)
+            self.got[name, choice] = []
+
+    @rule(steps=st.integers(1, 6))
+    def step(self, steps) -> None:
+        for _ in range(steps):
+            self._take(self.core.step())
+
+    @precondition(lambda self: self.core._choices)
+    @rule(data=st.data())
+    def abort(self, data) -> None:
+        name = data.draw(st.sampled_from(sorted(self.core._choices)))
+        self._interrupt(name)
+        self.core.abort(name)
+
+    @precondition(lambda self: self._running())
+    @rule(data=st.data())
+    def stop(self, data) -> None:
+        request = data.draw(st.sampled_from(self._running()))
+        if request.is_parent:
+            return
+        kept = data.draw(st.integers(0, request.num_outputs))
+        self.interrupted.add((request.request_id, request.index))
+        self.core.stop(request.request_id, request.index, kept)
+
+    @precondition(lambda self: self._running())
+    @rule(data=st.data())
+    def preempt(self, data) -> None:
+        self.core.scheduler.preempt(data.draw(st.sampled_from(self._running())))
+
+    @rule(group=st.integers(0, 1), share=st.floats(0, 1))
+    def evict(self, group, share) -> None:
+        kv = self.core.scheduler.kv
+        group %= len(kv.pools)
+        kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
+
+    @invariant()
+    def pages_add_up(self) -> None:
+        if hasattr(self, "core"):
+            check_pages(self.core)
+            check_slots(self.core)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for _ in range(3000):
+            if not self.core.has_work():
+                break
+            self._take(self.core.step())
+            self.pages_add_up()
+        assert not self.core.has_work(), "the engine hangs"
+        assert set(self.ended) == set(self.expected)
+        for key, tokens in self.got.items():
+            if key in self.interrupted:
+                assert tokens == self.expected[key][: len(tokens)]
+            else:
+                assert tokens == self.expected[key]
+        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.kv.pools)
+        assert not live_requests(self.core)
+
+    def _take(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            key = (delta.request_id, delta.index)
+            assert key not in self.ended, "a choice goes on after its end"
+            self.got[key] += delta.token_ids
+            if delta.prompt_logprobs is not None:
+                self._check_prompt_logprobs(delta)
+            if delta.finish_reason is not None:
+                self.ended[key] = delta.finish_reason
+                self._check_reason(key, delta)
+
+    def _check_reason(self, key: tuple[str, int], delta: TokenDelta) -> None:
+        if delta.finish_reason in (FinishReason.LENGTH, FinishReason.STOP) and key not in self.interrupted:
+            stopped = self.got[key][-1] in EOS and delta.finish_reason is FinishReason.STOP
+            assert stopped or delta.finish_reason is FinishReason.LENGTH
+            assert delta.stop_token_id == (self.got[key][-1] if stopped else None)
+
+    def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
+        first, *rest = delta.prompt_logprobs
+        choices = self.core._choices.get(delta.request_id, [])
+        assert first is None
+        assert delta.index == 0
+        for choice in choices:
+            if choice.index == 0:
+                assert [entry.token_id for entry in rest] == list(choice.tokens[1 : choice.prompt_len])
+
+    def _running(self) -> list:
+        return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
+
+    def _interrupt(self, name: str) -> None:
+        for key in self.expected:
+            if key[0] == name and key not in self.ended:
+                self.interrupted.add(key)
+
+
+def _to_stop(tokens: list[int]) -> list[int]:
+    for i, token in enumerate(tokens):
+        if token in EOS:
+            return tokens[: i + 1]
+    return tokens
+
+
+def _run(examples: int) -> None:
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    run_state_machine_as_test(
+        Histories,
+        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet),
+    )
+
+
+@pytest.mark.smoke
+def test_random_histories() -> None:
+    _run(150)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_many_random_histories() -> None:
+    _run(2500)
