@@ -42,7 +42,7 @@ async def stream_reply(
         if options is not None and options.include_usage:
             await events.send([reply.chunk([], generation.usage())])
     except ConnectionError:
-        raise
+        pass  # the client has gone: there is nobody to tell, and leaving the generation aborts it
     except Exception as error:
         await events.fail(as_api_error(error))
     else:

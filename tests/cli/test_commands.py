@@ -1,0 +1,159 @@
+"""The commands as a user calls them: in a process of their own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import openai
+import pytest
+
+from jaxinfer.version import __version__
+from tests.material import REPOSITORY
+from tests.text.folders import byte_level_folder
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+SIMULATED = [sys.executable, "-m", "tests.cli.serve_simulated"]
+REAL = [sys.executable, "-m", "jaxinfer"]
+
+
+def call(*arguments: str, program: list[str] = REAL, **options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*program, *arguments], capture_output=True, text=True, cwd=REPOSITORY, env={**ENVIRONMENT, **options},
+        timeout=100, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return byte_level_folder(tmp_path / "model")
+
+
+@pytest.mark.smoke
+def test_version() -> None:
+    done = call("--version")
+    assert (done.returncode, done.stdout) == (0, f"jaxinfer {__version__}\n")
+
+
+def test_help_lists_the_commands() -> None:
+    done = call("--help")
+    assert done.returncode == 0
+    assert "serve" in done.stdout
+    assert "generate" in done.stdout
+    assert call().returncode == 2
+
+
+FLAGS = [
+    "--num-blocks", "--gpu-memory-utilization", "--kv-watermark", "--block-size", "--max-num-seqs",
+    "--max-num-batched-tokens", "--max-scored", "--max-model-len", "--long-prefill-token-threshold", "--seed",
+    "--no-enable-prefix-caching", "--no-enable-chunked-prefill", "--no-overlap", "--dtype", "--host", "--port",
+    "--api-key", "--served-model-name", "--config",
+]  # fmt: skip
+
+
+def test_flags_have_vllms_names() -> None:
+    told = call("serve", "--help").stdout
+    for flag in FLAGS:
+        assert re.search(f"{flag}\\b", told), flag
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fly"], "there is no command 'fly'"),
+        (["serve", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached by others; give --api-key"),
+        (["serve", "--config", "absent.yaml"], "config: cannot read absent.yaml"),
+    ],
+)
+def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: str) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("jaxinfer: error: ")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seq", "--no-such-flag"])
+def test_an_unknown_flag_is_named(flag: str) -> None:
+    done = call("serve", flag, "3")
+    assert done.returncode == 2
+    assert flag in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_value_out_of_range_is_named() -> None:
+    done = call("serve", "--max-num-seqs", "0")
+    assert done.returncode == 2
+    assert "max_num_seqs: 0 must be at least 1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Running:
+    """A server in a process of its own, once it says that it is ready."""
+
+    def __init__(self, program: list[str], *arguments: str):
+        self.process = subprocess.Popen(
+            [*program, "serve", *arguments, "--port", "0"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=ENVIRONMENT,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.ready_line = self.process.stdout.readline()
+        self.try_line = self.process.stdout.readline().strip()
+        found = re.search(r"http://[\d.]+:\d+", self.ready_line)
+        assert found is not None, self.process.communicate(timeout=30)
+        self.url = found.group()
+
+
+@pytest.fixture
+def running(folder: Path) -> Iterator[Running]:
+    server = Running(SIMULATED, str(folder), "--max-num-seqs", "4")
+    yield server
+    server.process.kill()
+    server.process.communicate()
+
+
+def test_serve_answers_the_openai_package_and_ends_on_sigterm(running: Running, folder: Path) -> None:
+    with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0) as client:
+        reply = client.completions.create(model=str(folder), prompt="hello", max_tokens=5)
+        assert reply.usage is not None
+        assert reply.usage.completion_tokens == 5
+        stream = client.chat.completions.create(
+            model=str(folder), messages=[{"role": "user", "content": "hi"}], max_tokens=5, stream=True
+        )
+        assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
+    running.process.send_signal(signal.SIGTERM)
+    assert running.process.wait(60) == 0
+
+
+def test_the_curl_line_that_serve_prints_works(running: Running) -> None:
+    found = re.fullmatch(r"curl (\S+) -H '(\S+): (\S+)' -d '(.*)'", running.try_line)
+    assert found is not None, running.try_line
+    url, header, value, data = found.groups()
+    with urlopen(Request(url, data.encode(), {header: value}), timeout=60) as response:
+        assert json.load(response)["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_generate_streams_to_the_terminal(folder: Path) -> None:
+    done = call("generate", str(folder), "--prompt", "hello", "--max-tokens", "6", program=SIMULATED)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n")
+    assert len(done.stdout) > 1
+    assert "6 tokens; first after" in done.stderr
+
+
+def test_generate_without_a_prompt_reads_standard_input(folder: Path) -> None:
+    done = call("generate", str(folder), program=SIMULATED)  # standard input is empty
+    assert done.returncode == 2
+    assert "prompt: is empty" in done.stderr
+
+
+def test_nothing_before_the_engine_imports_jax() -> None:
+    modules = "jaxinfer.cli.serve, jaxinfer.cli.generate, jaxinfer.llm, jaxinfer.server.app, jaxinfer.build"
+    code = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, cwd=REPOSITORY, check=False).returncode == 0

@@ -1,0 +1,52 @@
+"""An engine without a device behind `jaxinfer.build`, for tests of what stands before it."""
+
+from pathlib import Path
+
+import jaxinfer.build
+from jaxinfer.build import BuildProgress, BuiltEngine
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.types import ModelInfo
+
+VOCAB = 268
+"""The vocabulary of tests.text.folders.byte_level_folder."""
+
+
+def model_folder(config: EngineConfig) -> Path:
+    return Path(config.model)
+
+
+def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
+    """Token ids come from the simulated device; sizes from the settings."""
+    seqs = config.scheduler.max_num_seqs
+    length = config.load.max_model_len or 64
+    shapes = EngineShapes(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=max(seqs, 32),
+        max_scored=seqs,
+        max_model_len=length,
+        page_size=4,
+        groups=(KVGroup(None, 200),),
+        vocab_size=VOCAB,
+    )
+    if progress is not None:
+        progress.loaded(1, 2)
+        progress.compiled("forward", 1, 1, 0.1)
+    info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
+    core = EngineCore(
+        SimulatedRunner(shapes), info, scheduler=config.scheduler, cache=config.cache, eos_ids=(), seed=config.load.seed
+    )
+    return BuiltEngine(core, Path(config.model))
+
+
+def install() -> None:
+    """Puts the simulated engine in the place of the real one, for this process."""
+    jaxinfer.build.build_engine = build_engine
+    jaxinfer.build.model_folder = model_folder
+
+
+def right_tokens(prompt: list[int], count: int, *, seed: int, choice: int = 0) -> list[int]:
+    """What the simulated device must draw."""
+    return expected_tokens(prompt, count, seed=seed, choice=choice, windows=[None], vocab_size=VOCAB)

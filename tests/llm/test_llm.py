@@ -1,0 +1,240 @@
+"""LLM and AsyncLLM over the simulated device: prompts, parameters, results, ends."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jaxinfer
+from jaxinfer import LLM, AsyncLLM, SamplingParams
+from jaxinfer.errors import ParameterError
+from jaxinfer.llm import RequestOutput
+from tests.llm import simulated
+from tests.text.folders import byte_level_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("jaxinfer.build.build_engine", simulated.build_engine)
+    monkeypatch.setattr("jaxinfer.build.model_folder", simulated.model_folder)
+    return byte_level_folder(tmp_path)
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Callable[..., LLM]]:
+    made: list[LLM] = []
+
+    def new(**flags: Any) -> LLM:
+        made.append(LLM(str(folder), **flags))
+        return made[-1]
+
+    yield new
+    for llm in made:
+        llm.close()
+
+
+def right(llm: LLM, prompt: str, count: int, **named: int) -> tuple[list[int], str]:
+    ids = simulated.right_tokens(llm.get_tokenizer().encode(prompt), count, **named)
+    return ids, llm.get_tokenizer().decode(ids)
+
+
+@pytest.mark.smoke
+def test_results_stand_in_the_order_of_the_prompts(make) -> None:
+    llm = make()
+    lengths = [9, 3, 6]
+    params = [SamplingParams(max_tokens=length, seed=5) for length in lengths]
+    results = llm.generate(["hello", "b", "hello w"], params)
+    for result, prompt, length in zip(results, ["hello", "b", "hello w"], lengths, strict=True):
+        ids, text = right(llm, prompt, length, seed=5)
+        assert (result.prompt, result.prompt_token_ids) == (prompt, llm.get_tokenizer().encode(prompt))
+        assert (result.outputs[0].token_ids, result.outputs[0].text) == (ids, text)
+        assert (result.outputs[0].finish_reason, result.finished) == ("length", True)
+    assert not llm.engine.has_work()
+    assert llm.engine.stats().kv_pages_used == 0
+
+
+def test_prompts_are_texts_or_token_ids_one_or_many(make) -> None:
+    llm = make()
+    params = SamplingParams(max_tokens=2, seed=1)
+    forms: list[Any] = ["ab", {"prompt": "ab"}, {"prompt_token_ids": llm.get_tokenizer().encode("ab")}]
+    outputs = [llm.generate(form, params)[0] for form in forms] + llm.generate(forms, params)
+    assert len({tuple(output.outputs[0].token_ids) for output in outputs}) == 1
+    assert [output.prompt for output in outputs] == ["ab", "ab", None] * 2
+    assert llm.generate([], params) == []
+
+
+def test_choices_are_numbered_and_drawn_apart(make) -> None:
+    llm = make()
+    output = llm.generate("ab", SamplingParams(n=3, max_tokens=4, seed=2))[0]
+    assert [choice.index for choice in output.outputs] == [0, 1, 2]
+    for choice in output.outputs:
+        assert choice.token_ids == right(llm, "ab", 4, seed=2, choice=choice.index)[0]
+
+
+def test_more_prompts_than_may_wait_are_fed_bit_by_bit(make) -> None:
+    llm = make(max_waiting=2, max_num_seqs=2)
+    results = llm.generate(["hello"] * 20, SamplingParams(max_tokens=3, seed=9))
+    assert [result.outputs[0].token_ids for result in results] == [right(llm, "hello", 3, seed=9)[0]] * 20
+
+
+def test_a_stop_string_cuts_the_text_and_frees_the_pages(make) -> None:
+    llm = make()
+    ids, text = right(llm, "hello", 30, seed=3)
+    at = next(i for i in range(4, 20) if "\ufffd" not in text[i : i + 2])
+    stop = text[at : at + 2]
+    output = llm.generate("hello", SamplingParams(max_tokens=30, seed=3, stop=(stop,)))[0].outputs[0]
+    assert output.text == text[: text.index(stop)]
+    assert (output.finish_reason, output.stop_reason) == ("stop", stop)
+    assert output.token_ids == ids[: len(output.token_ids)]
+    assert len(output.token_ids) < 30
+    assert llm.engine.stats().running == 0
+
+
+def test_a_stop_token_ends_the_text_before_it(make) -> None:
+    llm = make()
+    ids, _ = right(llm, "hello", 10, seed=3)
+    output = llm.generate("hello", SamplingParams(max_tokens=10, seed=3, stop_token_ids=(ids[4],)))[0].outputs[0]
+    end = ids.index(ids[4])
+    assert output.token_ids == ids[: end + 1]
+    assert output.text == llm.get_tokenizer().decode(ids[:end])
+    assert (output.finish_reason, output.stop_reason) == ("stop", ids[4])
+
+
+def test_logprobs_have_vllms_shape(make) -> None:
+    llm = make()
+    output = llm.generate("hello", SamplingParams(max_tokens=3, seed=3, logprobs=2, prompt_logprobs=1))[0]
+    choice = output.outputs[0]
+    assert choice.logprobs is not None
+    assert [next(iter(entry)) for entry in choice.logprobs] == choice.token_ids
+    first = choice.logprobs[0][choice.token_ids[0]]
+    assert first.decoded_token == llm.get_tokenizer().token_text(choice.token_ids[0])
+    total = sum(entry[token].logprob for entry, token in zip(choice.logprobs, choice.token_ids, strict=True))
+    assert choice.cumulative_logprob == pytest.approx(total)
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_chat_renders_the_template(make) -> None:
+    llm = make()
+    talk = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
+    params = SamplingParams(max_tokens=2, seed=1)
+    one = llm.chat(talk, params)[0]
+    assert one.prompt == "<|user|>hi<|end|><|assistant|>"
+    assert llm.get_tokenizer().decode(one.prompt_token_ids, skip_special_tokens=False) == one.prompt
+    many = llm.chat([talk, talk], params, chat_template_kwargs={"style": "x"}, add_generation_prompt=False)
+    assert [output.prompt for output in many] == ["<|user|>hi<|end|>x"] * 2
+
+
+def test_a_stream_that_is_left_frees_its_request(make) -> None:
+    llm = make()
+    stream = llm.stream("hello", SamplingParams(max_tokens=50, seed=3))
+    next(stream)
+    assert llm.engine.has_work()
+    stream.close()
+    assert not llm.engine.has_work()
+    assert llm.engine.stats().kv_pages_used == 0
+
+
+def test_a_stream_joins_to_the_whole_text(make) -> None:
+    llm = make()
+    shown = list(llm.stream("hello", SamplingParams(max_tokens=20, seed=3)))
+    assert "".join(delta.text for delta in shown) == right(llm, "hello", 20, seed=3)[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_num_seq": 4}, "max_num_seq: is no setting; did you mean max_num_seqs"),
+        ({"max_num_seqs": "4"}, "max_num_seqs: Expected `int`, got `str`"),
+        ({"max_num_seqs": 0}, "max_num_seqs: 0 must be at least 1"),
+        ({"enable_prefix_caching": 1}, "enable_prefix_caching: Expected `bool`"),
+        ({"dtype": "int3"}, "dtype: Invalid enum value"),
+        ({"cache": {"blocksize": 4}}, "blocksize: is no setting; did you mean block_size"),
+        ({"cache": 5}, "cache: must be a mapping"),
+    ],
+)
+def test_a_wrong_setting_is_named(folder: Path, flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        LLM(str(folder), **flags)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "param"),
+    [
+        ("", "prompt"),
+        (5, None),
+        ([[1, 2]], "prompts"),
+        ({"prompt_token_ids": [1.5]}, "prompts.prompt_token_ids"),
+        ({"prompt_token_ids": [simulated.VOCAB]}, "prompt"),
+        ({"prompt": "a", "multi_modal_data": {}}, "prompts.multi_modal_data"),
+        (["a", {"nothing": 1}], "prompts[1].nothing"),
+    ],
+)
+def test_a_wrong_prompt_is_refused_before_anything_runs(make, prompts: Any, param: str | None) -> None:
+    llm = make()
+    with pytest.raises((ParameterError, TypeError)) as error:
+        llm.generate(prompts, SamplingParams(max_tokens=1))
+    assert getattr(error.value, "param", None) == param
+    assert not llm.engine.has_work()
+
+
+def test_parameters_must_be_as_many_as_prompts(make) -> None:
+    with pytest.raises(ParameterError, match="sampling_params: has 1 entries for 2 prompts"):
+        make().generate(["a", "b"], [SamplingParams()])
+
+
+def test_defaults_come_from_generation_config(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"temperature": 0.5, "max_new_tokens": 3}')
+    llm = LLM(str(folder))
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.5, max_tokens=3)
+    assert len(llm.generate("a")[0].outputs[0].token_ids) == 3
+    llm.close()
+
+
+def test_the_public_names() -> None:
+    assert jaxinfer.LLM is LLM
+    assert jaxinfer.AsyncLLM is AsyncLLM
+
+
+async def collect(llm: AsyncLLM, prompt: Any, params: SamplingParams) -> list[RequestOutput]:
+    return [output async for output in llm.generate(prompt, params)]
+
+
+async def test_async_outputs_are_cumulative(folder: Path) -> None:
+    llm = AsyncLLM(str(folder))
+    outputs = await collect(llm, "hello", SamplingParams(max_tokens=8, seed=4))
+    ids = simulated.right_tokens(llm.text.tokenizer.encode("hello"), 8, seed=4)
+    assert [output.outputs[0].token_ids for output in outputs] == [ids[:i] for i in range(1, 9)]
+    assert [output.finished for output in outputs] == [False] * 7 + [True]
+    await llm.close()
+
+
+async def test_async_abort_and_leaving_early_free_the_request(folder: Path) -> None:
+    llm = AsyncLLM(str(folder), max_model_len=4000, num_blocks=200)
+    params = SamplingParams(max_tokens=700, seed=4, ignore_eos=True)
+    outputs = []
+    async for output in llm.generate("hello", params, "mine"):
+        outputs.append(output)
+        await llm.abort("mine")
+    assert outputs[-1].outputs[0].finish_reason == "abort"
+    stream = llm.generate("hello", params, "other")
+    await anext(stream)
+    await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+    again = await collect(llm, "hello", SamplingParams(max_tokens=2, seed=4))
+    assert again[-1].finished
+    assert llm.client.stats().running == 0
+    await llm.close()
+
+
+async def test_async_stop_strings(folder: Path) -> None:
+    llm = AsyncLLM(str(folder))
+    ids = simulated.right_tokens(llm.text.tokenizer.encode("hello"), 30, seed=3)
+    text = llm.text.tokenizer.decode(ids)
+    at = next(i for i in range(4, 20) if "\ufffd" not in text[i : i + 2])
+    params = SamplingParams(max_tokens=30, seed=3, stop=(text[at : at + 2],))
+    last = (await collect(llm, "hello", params))[-1].outputs[0]
+    assert last.text == text[: text.index(text[at : at + 2])]
+    await llm.close()

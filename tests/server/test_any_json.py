@@ -1,0 +1,60 @@
+"""Whatever JSON a client sends, it gets an answer or an error of its own: never a failure of the server."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.server.body import check_supported, decode_body
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.params import chat_params, completion_params, fit_length
+from jaxinfer.server.schema import ChatBody, CompletionBody
+from jaxinfer.text.defaults import GenerationDefaults
+
+INFO = ModelInfo("m", 256, 300, 8, 16, 64)
+DEFAULTS = GenerationDefaults()
+
+NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-3, 30))
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=5))
+VALUES = st.recursive(
+    SCALARS, lambda inside: st.one_of(st.lists(inside, max_size=3), st.dictionaries(st.text(max_size=4), inside)),
+    max_leaves=6,
+)  # fmt: skip
+
+
+def bodies(kind: Any, required: dict[str, Any]) -> st.SearchStrategy[bytes]:
+    fields = st.sampled_from(kind.__struct_fields__)
+    some = st.dictionaries(fields, st.one_of(NUMBERS, VALUES), max_size=4)
+    return some.map(lambda body: json.dumps({**required, **body}).encode())
+
+
+@given(data=bodies(CompletionBody, {"prompt": "a"}))
+def test_any_completion_body(data: bytes) -> None:
+    try:
+        body = decode_body(data, CompletionBody)
+        check_supported(body)
+        params = completion_params(body, DEFAULTS, INFO)
+        assert fit_length([1], params, INFO, param="prompt", asked_by=None).max_tokens in range(1, 256)
+    except ApiError as error:
+        assert error.status == 400
+
+
+@given(data=bodies(ChatBody, {"messages": [{"role": "user", "content": "x"}]}))
+def test_any_chat_body(data: bytes) -> None:
+    try:
+        body = decode_body(data, ChatBody)
+        check_supported(body)
+        params = chat_params(body, DEFAULTS, INFO)
+        assert params.n in range(1, 129)
+    except ApiError as error:
+        assert error.status == 400
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes(data: bytes) -> None:
+    try:
+        decode_body(data, CompletionBody)
+    except ApiError as error:
+        assert error.status == 400
