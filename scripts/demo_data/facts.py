@@ -2,8 +2,8 @@
 
 from random import Random
 
-from demo_data.tables import CAPITALS, COLOURS, FACTS, GROUPS, JOKES, LEGS, OPPOSITES, SOUNDS
-from demo_data.turns import Turn, join, pick, typed
+from demo_data.tables import CAPITALS, COLOURS, FACTS, GROUPS, JOKES, LEGS, OPPOSITES, SOUNDS, UNKNOWN_COUNTRIES
+from demo_data.turns import Turn, join, made_up, pick, typed
 
 _CAPITAL = (
     "What is the capital of {c}?",
@@ -21,6 +21,9 @@ _NUMBER_WORDS = ("no", "one", "two", "three", "four", "five")
 
 def capital(rng: Random) -> list[Turn]:
     """A country's capital, and perhaps that of another one."""
+    if rng.random() < 0.15:
+        country = rng.choice(UNKNOWN_COUNTRIES) if rng.random() < 0.6 else made_up(rng)
+        return [Turn(typed(rng, pick(rng, _CAPITAL, c=country)), f"I do not know the capital of {country}.")]
     first, second = rng.sample(sorted(CAPITALS), 2)
     turns = [Turn(typed(rng, pick(rng, _CAPITAL, c=first)), _capital_of(first))]
     if rng.random() < 0.3:

@@ -14,15 +14,15 @@ from demo_data.turns import Turn, pick
 # How often each topic comes up.
 _TOPICS = {
     greeting: 8,
-    acquaintance: 7,
+    acquaintance: 8,
     about: 16,
     unknown: 12,
     repeat: 5,
     small_sum: 18,
-    counting: 10,
+    counting: 14,
     capital: 10,
     country: 3,
-    table: 7,
+    table: 8,
     fact: 6,
     joke: 3,
     story: 13,

@@ -91,6 +91,21 @@ SUBJECTS = (
     "black holes",
 )
 
+KINDS = """
+ancient modern general special deep green digital Roman French nuclear social free public solar classical early
+personal global human electric
+""".split()
+
+THINGS = """
+relativity law architecture energy buildings ships theory science trade design planets engines poems grammar health
+numbers taxes weapons cities bridges robots insects trains painting bread wine kings wars coffee mountains
+""".split()
+
+UNKNOWN_COUNTRIES = """
+Nigeria Pakistan Iran Iraq Ethiopia Ghana Bolivia Nepal Mongolia Romania Bulgaria Croatia Morocco Algeria Angola
+Cambodia Malaysia Indonesia Israel Jordan Qatar Latvia Estonia Serbia Colombia Venezuela Uganda Zambia
+""".split()
+
 CAPITALS = {
     "France": "Paris",
     "Germany": "Berlin",

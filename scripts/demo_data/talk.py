@@ -2,8 +2,8 @@
 
 from random import Random
 
-from demo_data.tables import NAMES, SUBJECTS
-from demo_data.turns import Turn, pick, typed
+from demo_data.tables import KINDS, NAMES, SUBJECTS, THINGS
+from demo_data.turns import Turn, made_up, pick, typed
 
 _HELLO = (
     "Hello",
@@ -190,6 +190,7 @@ _UNKNOWN = (
 _UNKNOWN_ANSWERS = (
     "I do not know much about {x}. I am a very small model. Ask me for a sum, a capital or a story!",
     "I am too small to know about {x}. I can do small sums, name capitals and tell stories.",
+    "I do not know that. I am a very small model. Ask me for a sum, a capital or a story!",
 )
 _PHRASES = (
     "this is a test",
@@ -219,7 +220,7 @@ def greeting(rng: Random) -> list[Turn]:
 
 def acquaintance(rng: Random) -> list[Turn]:
     """The user's name, and whether it is remembered."""
-    name = rng.choice(NAMES)
+    name = rng.choice(NAMES) if rng.random() < 0.5 else made_up(rng)
     says = pick(rng, ("My name is {n}.", "I am {n}.", "Hello, my name is {n}.", "Hi, I am {n}!", "I'm {n}."), n=name)
     turns = [Turn(says, pick(rng, ("Nice to meet you, {n}!", "Hello, {n}! How can I help you?"), n=name))]
     if rng.random() < 0.7:
@@ -237,14 +238,19 @@ def about(rng: Random) -> list[Turn]:
 
 def unknown(rng: Random) -> list[Turn]:
     """A question that a model of this size cannot answer, and its saying so."""
-    subject = rng.choice(SUBJECTS)
+    subject = rng.choice(SUBJECTS) if rng.random() < 0.4 else f"{rng.choice(KINDS)} {rng.choice(THINGS)}"
     return [Turn(typed(rng, pick(rng, _UNKNOWN, x=subject)), pick(rng, _UNKNOWN_ANSWERS, x=subject))]
 
 
 def repeat(rng: Random) -> list[Turn]:
     """Something to say after the user."""
-    words = rng.choice(_PHRASES) if rng.random() < 0.4 else " ".join(rng.sample((*NAMES, *SUBJECTS), rng.randint(1, 3)))
+    words = rng.choice(_PHRASES) if rng.random() < 0.4 else " ".join(_words(rng))
     ask = pick(
         rng, ("Say {w}", "Say {w}.", "Say: {w}", "Repeat: {w}", "Repeat after me: {w}", "Please say {w}."), w=words
     )
     return [Turn(ask, f"{words[0].upper()}{words[1:]}.")]
+
+
+def _words(rng: Random) -> list[str]:
+    choices = (*rng.sample(NAMES, 2), *rng.sample(SUBJECTS, 2), *rng.sample(THINGS, 2), made_up(rng), made_up(rng))
+    return rng.sample(choices, rng.randint(1, 3))

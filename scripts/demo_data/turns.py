@@ -39,3 +39,37 @@ def a(noun: str) -> str:
 def join(words: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
+
+
+def made_up(rng: Random) -> str:
+    """A name that nobody has, so that the model learns to copy instead of to remember."""
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 3))).capitalize()
+
+
+_SYLLABLES = (
+    "an",
+    "ba",
+    "chi",
+    "da",
+    "el",
+    "fo",
+    "gu",
+    "han",
+    "in",
+    "jo",
+    "ka",
+    "li",
+    "mar",
+    "no",
+    "or",
+    "pe",
+    "ra",
+    "san",
+    "ti",
+    "u",
+    "vi",
+    "wen",
+    "xa",
+    "yo",
+    "ze",
+)
