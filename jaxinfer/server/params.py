@@ -31,7 +31,7 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
 
 def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """Raises ApiError, naming the field."""
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     both = (body.max_tokens, body.max_completion_tokens)
     if None not in both and both[0] != both[1]:

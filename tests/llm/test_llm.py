@@ -88,6 +88,7 @@ def test_a_stop_string_cuts_the_text_and_frees_the_pages(make) -> None:
     assert (output.finish_reason, output.stop_reason) == ("stop", stop)
     assert output.token_ids == ids[: len(output.token_ids)]
     assert len(output.token_ids) < 30
+    assert llm.engine.stats().generation_tokens < 30
     assert llm.engine.stats().running == 0
 
 
@@ -134,6 +135,7 @@ def test_a_stream_that_is_left_frees_its_request(make) -> None:
     assert llm.engine.has_work()
     stream.close()
     assert not llm.engine.has_work()
+    assert llm.engine.stats().generation_tokens < 10
     assert llm.engine.stats().kv_pages_used == 0
 
 

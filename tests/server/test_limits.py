@@ -1,8 +1,10 @@
 """Who may come in, and what the server survives: keys, headers, queues, lost clients, template bombs."""
 
+import ast
 import asyncio
 import hmac
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket
 from jaxinfer.text.template_process import TemplateLimits
+from tests.material import REPOSITORY
 from tests.server.conftest import Served
 from tests.server.test_refusals import check
 
@@ -196,3 +199,19 @@ async def test_do_sample_false_makes_greedy_the_default(serve, folder: Path) -> 
     await served.post("/v1/chat/completions", {"messages": CHAT})
     assert served.engine.submitted[0].sampling.greedy
     assert served.engine.submitted[0].sampling.max_tokens is None
+
+
+@pytest.mark.parametrize("package", ["text", "server", "metrics", "cli", "engine"])
+def test_nothing_that_reads_from_outside_can_unpickle(package: str) -> None:
+    # Whatever crosses a process or a socket is JSON: a module that cannot run code by being read.
+    for file in (REPOSITORY / "jaxinfer" / package).rglob("*.py"):
+        names = {name for name in _imported(ast.parse(file.read_text()))}
+        assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "multiprocessing"}, file
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
