@@ -205,7 +205,7 @@ async def test_do_sample_false_makes_greedy_the_default(serve, folder: Path) -> 
 def test_nothing_that_reads_from_outside_can_unpickle(package: str) -> None:
     # Whatever crosses a process or a socket is JSON: a module that cannot run code by being read.
     for file in (REPOSITORY / "jaxinfer" / package).rglob("*.py"):
-        names = {name for name in _imported(ast.parse(file.read_text()))}
+        names = set(_imported(ast.parse(file.read_text())))
         assert not names & {"pickle", "marshal", "shelve", "dill", "cloudpickle", "multiprocessing"}, file
 
 
