@@ -143,7 +143,7 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
         raise ModelError(f"{file}: cannot be read: {error.strerror}") from error
     except ModelError:
         raise
-    except (ValueError, struct.error, AttributeError) as error:
+    except (ValueError, TypeError, struct.error, AttributeError) as error:
         raise ModelError(f"{file}: is truncated or corrupt: {error}") from error
     return infos
 

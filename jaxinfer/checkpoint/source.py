@@ -21,7 +21,7 @@ def resolve(model: str, revision: str | None = None) -> Path:
     be reached. HF_HUB_OFFLINE and HF_HOME are honoured.
     """
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():
         if revision is not None:
             raise ModelError(f"{model}: is a folder; revision {revision!r} is for hub models only")
         if not (folder / "config.json").is_file():

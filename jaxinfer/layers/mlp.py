@@ -29,8 +29,9 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 
 
 def gate_up_block(intermediate_size: int) -> int:
-    """Channels of gate that lie together before as many of up: a vector register's width on a TPU, where it divides."""
-    return math.gcd(intermediate_size, 128)
+    """Channels of gate that lie together before as many of up: 128, a TPU's vector width, or fewer such that the
+    blocks can be split over 16 devices where the channels can."""
+    return max(1, math.gcd(intermediate_size, 16 * 128) // 16)
 
 
 class Mlp(nnx.Module):

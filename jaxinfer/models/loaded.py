@@ -156,9 +156,10 @@ def _describe(state: nnx.State, config: DecoderConfig, blocks: int) -> tuple[Wei
         if path[0] == "vectors":
             layers = tuple(range(config.num_layers))
         elif path[0] == "blocks":
-            layers = tuple(range(int(path[1]), config.num_layers, blocks))
+            layers = tuple(range(int(str(path[1])), config.num_layers, blocks))
         metadata = parameter.get_metadata()
-        described.append(Weight(path, held.shape, held.dtype, metadata["axes"], metadata["std"], layers))
+        names = tuple(part if isinstance(part, int) else str(part) for part in path)
+        described.append(Weight(names, held.shape, held.dtype, metadata["axes"], metadata["std"], layers))
     return tuple(described)
 
 

@@ -1,7 +1,6 @@
 """Ragged attention over paged KV: the one signature behind which all backends stand."""
 
 import jax
-import jax.numpy as jnp
 
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
 from jaxinfer_kernels.pages import quantise, write_kv
@@ -52,8 +51,8 @@ def ragged_paged_attention(
     kv_pages = write_kv(kv_pages, layer, k, v, places)
     scoring = Scoring(scale, window, soft_cap, sinks, k_scale, v_scale)
     sizes = block_sizes or default_block_sizes()
-    out = attend_pages(q, kv_pages, layer, rows, short_rows, short_len, scoring, sizes)
-    return jnp.where(places.real[:, None, None], out, 0), kv_pages
+    out, kv_pages = attend_pages(q, kv_pages, layer, rows, short_rows, short_len, scoring, sizes)
+    return out, kv_pages
 
 
 def _check(

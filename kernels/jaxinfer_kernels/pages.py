@@ -5,8 +5,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.rows import TokenPlaces
 
-# NOTE: every function here indexes `kv_pages` with the layer and never takes `kv_pages[layer]`: a slice of
-# a whole layer is a copy of it, and XLA keeps the donated buffer only when all writes are scatters into it.
+# NOTE: `kv_pages` is indexed with the layer and more; `kv_pages[layer]` alone is a copy of a whole layer.
 
 
 def write_kv(kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces) -> jax.Array:
@@ -30,19 +29,7 @@ def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) ->
 def copy_pages(kv_pages: jax.Array, source: jax.Array, destination: jax.Array) -> jax.Array:
     """Copies whole pages over all layers: page source[i] to page destination[i]; in place under donation.
 
-    kv_pages: [L, 2, N, page, Hkv, D]. source, destination: [C] int32; (0, 0) is padding. No destination may be
-    the source of another entry of the same call.
+    kv_pages: [L, 2, N, page, Hkv, D]. source, destination: [C] int32; (0, 0) is padding. All are read before any is
+    written; destinations other than 0 must differ.
     """
-
-    def copy(pages: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
-        return jax.lax.cond(pair[1] == 0, lambda pages: pages, _copy_page(*pair), pages), None
-
-    return jax.lax.scan(copy, kv_pages, (source, destination))[0]
-
-
-def _copy_page(source: jax.Array, destination: jax.Array):
-    def copy(pages: jax.Array) -> jax.Array:
-        page = jax.lax.dynamic_slice_in_dim(pages, source, 1, axis=2)
-        return jax.lax.dynamic_update_slice_in_dim(pages, page, destination, axis=2)
-
-    return copy
+    return kv_pages.at[:, :, destination].set(kv_pages[:, :, source])

@@ -21,7 +21,11 @@ class Scoring(NamedTuple):
 
 
 class Pages(NamedTuple):
-    """The keys and values of one layer, [L, 2, N, page, Hkv, D] and an index, and how many pages a tile takes."""
+    """The keys and values of one layer: [L, 2, N, page, Hkv, D], an index into L, and how many pages a tile takes.
+
+    NOTE: the array is part of the state of every loop below, though no loop writes it. Where a loop only reads it and
+    the next layer writes what went into the loop, not what came out of it, XLA copies all pages in every layer.
+    """
 
     array: jax.Array
     layer: jax.Array | int
@@ -31,6 +35,10 @@ class Pages(NamedTuple):
     def keys_per_tile(self) -> int:
         """Keys in one tile."""
         return self.per_tile * self.array.shape[3]
+
+    def through_loop(self, array: jax.Array) -> "Pages":
+        """The pages over a loop's state; JAX must not see that the loop passes it on unchanged."""
+        return self._replace(array=jax.lax.optimization_barrier(array))
 
     def read(self, side: int, page_ids: jax.Array, dtype: jnp.dtype) -> jax.Array:
         """K (side 0) or V (1) of pages [B, per_tile], as [B, keys, Hkv, D]."""
@@ -55,18 +63,22 @@ def attend_pages(
     short_len: int,
     scoring: Scoring,
     sizes: BlockSizes,
-) -> jax.Array:
-    """Attention of q, [T, Hq, D], over pages that hold all keys already; zero for tokens of no row."""
+) -> tuple[jax.Array, jax.Array]:
+    """Attention of q, [T, Hq, D], over pages that hold all keys already.
+
+    Returns (out [T, Hq, D], zero for tokens of no row; kv_pages, to which later writes must go).
+    """
     total = rows.count.shape[0]
     is_short = jnp.arange(total) < short_rows
     pages = Pages(kv_pages, layer, -(-sizes.keys // kv_pages.shape[3]))
     out = jnp.zeros_like(q)
     if not (isinstance(short_rows, int) and short_rows == 0):
-        out = _run(out, q, _masked(rows, is_short), short_len, sizes.short_rows or total, pages, scoring)
+        short = _masked(rows, is_short)
+        out, pages = _run(out, q, short, short_len, sizes.short_rows or total, pages, scoring)
     if not (isinstance(short_rows, int) and short_rows == total):
         blocks = _query_blocks(_masked(rows, ~is_short), q.shape[0], sizes.query_tokens)
-        out = _run(out, q, blocks, sizes.query_tokens, sizes.query_blocks, pages, scoring)
-    return out
+        out, pages = _run(out, q, blocks, sizes.query_tokens, sizes.query_blocks, pages, scoring)
+    return out, pages.array
 
 
 def _masked(rows: RaggedRows, keep: jax.Array) -> RaggedRows:
@@ -94,7 +106,7 @@ def _key_range(rows: RaggedRows, window: int | None) -> tuple[jax.Array, jax.Arr
 
 def _run(
     out: jax.Array, q: jax.Array, rows: RaggedRows, width: int, batch: int, pages: Pages, scoring: Scoring
-) -> jax.Array:
+) -> tuple[jax.Array, Pages]:
     """Attends rows of at most `width` tokens, `batch` at a time, and puts the results into `out`, [T, Hq, D]."""
     total = rows.count.shape[0]
     if total <= batch:
@@ -104,12 +116,15 @@ def _run(
     spare = -total % batch
     rows = RaggedRows(*(jnp.pad(x, [(0, spare)] + [(0, 0)] * (x.ndim - 1)) for x in rows))
 
-    def step(index: jax.Array, out: jax.Array) -> jax.Array:
+    def step(index: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out, array = state
         part = RaggedRows(*(jax.lax.dynamic_slice_in_dim(x, index * batch, batch) for x in rows))
-        return _attend(out, q, part, width, pages, scoring)
+        out, through = _attend(out, q, part, width, pages.through_loop(array), scoring)
+        return out, through.array
 
     used = jnp.sum(rows.count > 0)
-    return jax.lax.fori_loop(0, -(-used // batch), step, out)
+    out, array = jax.lax.fori_loop(0, -(-used // batch), step, (out, pages.array))
+    return out, pages._replace(array=array)
 
 
 def _longest_first(rows: RaggedRows, window: int | None) -> RaggedRows:
@@ -119,38 +134,45 @@ def _longest_first(rows: RaggedRows, window: int | None) -> RaggedRows:
     return RaggedRows(*(x[order] for x in rows))
 
 
-def _attend(out: jax.Array, q: jax.Array, rows: RaggedRows, width: int, pages: Pages, scoring: Scoring) -> jax.Array:
+def _attend(
+    out: jax.Array, q: jax.Array, rows: RaggedRows, width: int, pages: Pages, scoring: Scoring
+) -> tuple[jax.Array, Pages]:
     heads, dim = pages.array.shape[4:]
     step = jnp.arange(width, dtype=jnp.int32)
     token = rows.offset[:, None] + step
     real = step < rows.count[:, None]
     packed = q[jnp.where(real, token, 0)].reshape(*token.shape, heads, -1, dim)
     position = jnp.where(real, rows.start[:, None] + step, -1)
-    sums = _sum_tiles(packed, position, rows, pages, scoring)
+    sums, pages = _sum_tiles(packed, position, rows, pages, scoring)
     weight = jnp.where(sums.weight > 0, sums.weight, 1)
     result = sums.value / weight[..., None]
     if scoring.v_scale is not None:
         result = result * scoring.v_scale
     result = jnp.moveaxis(result, 1, 2).reshape(*token.shape, *q.shape[1:]).astype(q.dtype)
-    return out.at[jnp.where(real, token, q.shape[0])].set(result, mode="drop")
+    return out.at[jnp.where(real, token, q.shape[0])].set(result, mode="drop"), pages
 
 
-def _sum_tiles(q: jax.Array, position: jax.Array, rows: RaggedRows, pages: Pages, scoring: Scoring) -> Sums:
+def _sum_tiles(
+    q: jax.Array, position: jax.Array, rows: RaggedRows, pages: Pages, scoring: Scoring
+) -> tuple[Sums, Pages]:
     """Online softmax of q, [B, Q, Hkv, G, D] at positions [B, Q], over the tiles that any row of the batch needs."""
     first, end = _key_range(rows, scoring.window)
     size = pages.keys_per_tile
     first_tile = first // size
     tiles = jnp.max(-(-end // size) - first_tile, where=rows.count > 0, initial=0)
 
-    def step(index: jax.Array, sums: Sums) -> Sums:
+    def step(index: jax.Array, state: tuple[Sums, jax.Array]) -> tuple[Sums, jax.Array]:
+        sums, array = state
+        through = pages.through_loop(array)
         tile = (first_tile + index)[:, None]
         entry = tile * pages.per_tile + jnp.arange(pages.per_tile)
         page_ids = jnp.take_along_axis(rows.page_table, entry, axis=1, mode="clip")
         key = tile * size + jnp.arange(size)
         held = (key >= first[:, None]) & (key < end[:, None])
-        return _add_tile(sums, q, position, pages, page_ids, key, held, scoring)
+        return _add_tile(sums, q, position, through, page_ids, key, held, scoring), through.array
 
-    return jax.lax.fori_loop(0, tiles, step, _no_sums(q, scoring.sinks))
+    sums, array = jax.lax.fori_loop(0, tiles, step, (_no_sums(q, scoring.sinks), pages.array))
+    return sums, pages._replace(array=array)
 
 
 def _no_sums(q: jax.Array, sinks: jax.Array | None) -> Sums:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels import RaggedRows
 
@@ -62,4 +63,5 @@ def make_batch(
     new = rng.standard_normal((total, shape.q_heads + 2 * shape.kv_heads, shape.dim)).astype(np.float32)
     q, k, v = np.split(new, [shape.q_heads, shape.q_heads + shape.kv_heads], axis=1)
     short_rows = sum(count <= short_len for count in counts)
-    return Batch(q, k, v, kv_pages, RaggedRows(table, starts, offsets, counts), short_rows)
+    rows = RaggedRows(*map(jnp.asarray, (table, starts, offsets, counts)))
+    return Batch(q, k, v, kv_pages, rows, short_rows)

@@ -1,10 +1,12 @@
 """The `xla` backend against a float64 oracle."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels import BlockSizes, RaggedRows, ragged_paged_attention
+from jaxinfer_kernels import BlockSizes, ragged_paged_attention
 
 from .batches import Batch, Shape, make_batch
 from .oracle import attend, write
@@ -33,9 +35,8 @@ def run(batch: Batch, layer: int, *, short_len: int, dtype=jnp.float32, traced_r
         )
 
     arrays = [jnp.asarray(x, dtype) for x in batch[:4]]
-    rows = RaggedRows(*map(jnp.asarray, batch.rows))
     static = () if traced_rows else (5,)
-    out, pages = jax.jit(call, static_argnums=static)(*arrays, rows, batch.short_rows, layer)
+    out, pages = jax.jit(call, static_argnums=static)(*arrays, batch.rows, batch.short_rows, layer)
     return np.asarray(out, np.float32), np.asarray(pages, np.float32)
 
 
@@ -123,11 +124,14 @@ def test_quantised_pages(dtype):
 
     want_pages = write(np.zeros(pages.shape), 0, rounded(batch.k, k_scale), rounded(batch.v, v_scale), batch.rows)
     want = attend(batch.q, want_pages, 0, batch.rows, scale=0.3)
+    q, k, v = map(jnp.asarray, batch[:3])
     out, _ = ragged_paged_attention(
-        *map(jnp.asarray, batch[:3]),
+        q,
+        k,
+        v,
         pages,
         0,
-        RaggedRows(*map(jnp.asarray, batch.rows)),
+        batch.rows,
         short_rows=batch.short_rows,
         short_len=1,
         scale=0.3,
@@ -139,10 +143,9 @@ def test_quantised_pages(dtype):
 def test_values_out_of_the_range_of_quantised_pages_saturate():
     batch = make_batch(np.random.default_rng(5), [(0, 1)], Shape(), layer=0, short_len=1)
     pages = jnp.zeros(batch.kv_pages.shape, jnp.float8_e4m3fn)
-    rows = RaggedRows(*map(jnp.asarray, batch.rows))
     big = jnp.full_like(batch.v, 1e6)
     out, _ = ragged_paged_attention(
-        jnp.asarray(batch.q), big, big, pages, 0, rows, short_rows=1, short_len=1, scale=1.0, kv_scale=(1.0, 1.0)
+        jnp.asarray(batch.q), big, big, pages, 0, batch.rows, short_rows=1, short_len=1, scale=1.0, kv_scale=(1.0, 1.0)
     )
     np.testing.assert_array_equal(out[0], 448.0)
 
@@ -164,7 +167,7 @@ def test_static_short_rows_equal_traced():
 )
 def test_bad_arguments(change: dict, message: str):
     batch = make_batch(np.random.default_rng(7), [(0, 1)], Shape(), layer=0, short_len=1)
-    rows = RaggedRows(*map(jnp.asarray, batch.rows))
-    options = {"short_rows": 1, "short_len": 1, "scale": 1.0} | change
+    q, k, v, pages = map(jnp.asarray, batch[:4])
+    options: dict[str, Any] = {"short_rows": 1, "short_len": 1, "scale": 1.0} | change
     with pytest.raises(ValueError, match=message):
-        ragged_paged_attention(*map(jnp.asarray, batch[:4]), 0, rows, **options)
+        ragged_paged_attention(q, k, v, pages, 0, batch.rows, **options)

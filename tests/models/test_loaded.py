@@ -1,0 +1,151 @@
+"""Random models, the layers seam, sharding over a mesh, and the shapes that cross to the runner."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.errors import ParameterError
+from jaxinfer.layers.stack import period
+from jaxinfer.models.config import DecoderConfig, RopeConfig
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+
+CONFIG = DecoderConfig(
+    vocab_size=256,
+    hidden_size=64,
+    intermediate_size=384,
+    num_layers=6,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=16,
+    max_position_embeddings=128,
+    windows=(8, None, None) * 2,
+    rope=RopeConfig("linear", 10000.0, 2.0),
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    qk_norm=True,
+)
+
+
+def dense_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
+    """Logits by plain attention over this call's tokens; kv counts how often each layer of each group was reached."""
+    config = model.config
+
+    def attend(q, k, v, kv, group, layer):
+        window = config.kv_groups[group].window
+        distance = jnp.arange(len(tokens))[:, None] - jnp.arange(len(tokens))
+        seen = (distance >= 0) & (distance < (window or len(tokens)))
+        q = q.reshape(len(tokens), config.num_kv_heads, config.group_size, -1)
+        scores = jnp.einsum("tkgd,skd->kgts", q, k) * config.attention_scale
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+        out = jnp.einsum("kgts,skd->tkgd", weights, v).reshape(len(tokens), config.num_heads, -1)
+        return out, (*kv[:group], kv[group].at[layer].add(1), *kv[group + 1 :])
+
+    def forward(weights, head, tokens):
+        decoder = model.build(weights)
+        counts = tuple(jnp.zeros(len(group.layers)) for group in config.kv_groups)
+        hidden, counts = decoder(tokens, jnp.arange(len(tokens)), counts, attend)
+        return model.logits(head, decoder.final_norm(hidden)), counts
+
+    logits, counts = jax.jit(forward)(model.weights, model.head, tokens)
+    for count in counts:
+        np.testing.assert_array_equal(count, 1)
+    return np.asarray(logits)
+
+
+TOKENS = np.random.default_rng(0).integers(0, 256, 24)
+
+
+def test_layouts_give_equal_results():
+    unrolled, stacked = (random_model(CONFIG, dtype=jnp.float32, seed=3, layout=x) for x in ("unrolled", "stacked"))
+    assert len(stacked.weights) < len(unrolled.weights)
+    np.testing.assert_allclose(dense_logits(unrolled, TOKENS), dense_logits(stacked, TOKENS), atol=1e-4)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("hidden", [64, 256])
+def test_random_logits_have_a_deviation_of_three(tied: bool, hidden: int):
+    config = replace(CONFIG, hidden_size=hidden, tie_word_embeddings=tied)
+    logits = dense_logits(random_model(config, dtype=jnp.float32, seed=1), TOKENS)
+    assert 2 < logits.std() < 4
+    other = dense_logits(random_model(config, dtype=jnp.float32, seed=2), TOKENS)
+    assert np.abs(logits - other).max() > 1
+
+
+def test_random_model_does_not_repeat_its_input():
+    logits = dense_logits(random_model(replace(CONFIG, tie_word_embeddings=True), dtype=jnp.float32), TOKENS)
+    assert (logits.argmax(axis=-1) == TOKENS).mean() < 0.5
+
+
+def test_head_is_the_embedding_where_it_is_tied():
+    tied = random_model(replace(CONFIG, tie_word_embeddings=True), dtype=jnp.float32)
+    assert any(leaf is tied.head[0] for leaf in tied.weights)
+    untied = random_model(CONFIG, dtype=jnp.float32)
+    assert not any(leaf is untied.head[0] for leaf in untied.weights)
+
+
+def test_kv_shapes():
+    model = random_model(CONFIG, dtype=jnp.bfloat16)
+    assert model.kv_shape(0, 10, 16) == (2, 2, 10, 16, 2, 16)
+    assert model.kv_shape(1, 10, 16) == (4, 2, 10, 16, 2, 16)
+    assert {leaf.dtype for leaf in (*model.weights, *model.head)} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "length"), [([1], 1), ([1, 1, 1], 1), ([1, 2, 1, 2], 2), ([1, 2, 2], 3), ([1, 1, 2], 3)]
+)
+def test_period(kinds: list[int], length: int):
+    assert period(kinds) == length
+
+
+def test_mesh_larger_than_the_machine_is_refused():
+    with pytest.raises(ParameterError, match="needs 4096 devices"):
+        make_mesh(MeshSizes(tensor=4096))
+    with pytest.raises(ParameterError, match="tensor: 0 must be at least 1"):
+        MeshSizes(tensor=0)
+
+
+SHARDED = """
+import numpy as np, jax.numpy as jnp
+from tests.models.test_loaded import CONFIG, TOKENS, dense_logits
+from tests.models.test_goldens import GOLDENS, load
+from jaxinfer.errors import ParameterError
+from jaxinfer.models.loaded import random_model
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.rules import ShardingRules
+
+mesh = make_mesh(MeshSizes(tensor=2))
+assert dict(mesh.shape) == {"stage": 1, "expert": 1, "tensor": 2}
+for layout in ("unrolled", "stacked"):
+    one = random_model(CONFIG, dtype=jnp.float32, layout=layout)
+    two = random_model(CONFIG, dtype=jnp.float32, layout=layout, mesh=mesh)
+    np.testing.assert_allclose(dense_logits(two, TOKENS), dense_logits(one, TOKENS), atol=1e-4)
+    split = [leaf.addressable_shards[0].data.size * 2 == leaf.size for leaf in two.weights]
+    assert sum(split) > len(split) / 2, split
+    assert two.kv_sharding(0, 8, 4).shard_shape(two.kv_shape(0, 8, 4)) == (2, 2, 8, 4, 1, 16)
+for family in ("llama2", "qwen2"):
+    for layout in ("unrolled", "stacked"):
+        whole, parts = (load(GOLDENS / family, mesh=m, layout=layout) for m in (None, mesh))
+        for a, b in zip((*whole.weights, *whole.head), (*parts.weights, *parts.head), strict=True):
+            np.testing.assert_array_equal(a, b)
+try:
+    load(GOLDENS / "mistral", mesh=mesh)
+except ParameterError as error:
+    assert "kv_heads, 1, cannot be split over tensor=2" in str(error), error
+else:
+    raise AssertionError("one KV head cannot be split")
+load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=None))
+"""
+
+
+def test_two_devices_equal_one():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
