@@ -109,6 +109,14 @@ class KVCache:
             request.cursor = node
             request.committed = i + 1
 
+    def all_committed(self, parent: Request) -> bool:
+        """True where the tree was offered every full page of a parent's prompt.
+
+        Only then may it fork: a page that two choices hold and that enters the tree later would be held by one
+        of them without the pages above it.
+        """
+        return parent.cursor is None or parent.committed == (parent.prompt_len - 1) // self.page_size
+
     def fork(self, parent: Request, child: Request) -> None:
         """Lets `child` hold every page of `parent`, the partial last one included."""
         child.pages = [list(pages) for pages in parent.pages]

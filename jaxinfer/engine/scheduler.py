@@ -283,7 +283,7 @@ class Scheduler:
         """Parts the choices of every parent whose prompt but the last token is computed."""
         for parent in [request for request in self.running if request.is_parent]:
             slot = parent.slot
-            if self.table.computed[slot] == self.table.total[slot]:
+            if self.table.computed[slot] == self.table.total[slot] and self.kv.all_committed(parent):
                 self._fork(parent)
 
     def _fork(self, parent: Request) -> None:
