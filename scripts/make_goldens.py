@@ -62,13 +62,13 @@ MIN_MARGIN = 1e-3
 TOKENS, PROMPT, NEW = 40, 9, 24
 
 
-def make(name: str, folder: Path) -> None:
-    """Writes one family's folder: config.json, model.safetensors, golden.npz."""
+def make(name: str, folder: Path, seed: int | None = None) -> None:
+    """Writes one family's folder: config.json, model.safetensors, golden.npz. seed: by default the family's own."""
     architecture, differences, dtype = FAMILIES[name]
     config_class = getattr(transformers, f"{architecture}Config")
     config = config_class(**{**SIZES, **differences}, attn_implementation="eager")
     model = getattr(transformers, f"{architecture}ForCausalLM")(config).eval()
-    _draw(model, dtype, seed=sorted(FAMILIES).index(name))
+    _draw(model, dtype, sorted(FAMILIES).index(name) if seed is None else seed)
     ids = np.random.default_rng(0).integers(3, config.vocab_size, TOKENS)
     logits, greedy = _logits(model, ids), _greedy(model, ids[:PROMPT])
     folder.mkdir(parents=True, exist_ok=True)

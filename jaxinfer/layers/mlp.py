@@ -49,7 +49,7 @@ class Mlp(nnx.Module):
             (*lead, ff // block, 2, block, hidden), (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5
         )
         self.down = param((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5)
-        self.activation = config.activation
+        self.activation: Activation = config.activation
 
     def __call__(self, x: jax.Array, gate_up_bias: jax.Array | None, down_bias: jax.Array | None) -> jax.Array:
         """x: [T, hidden]; biases [ff / B, 2, B] and [hidden]."""

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class ModelPlan:
 
     config: DecoderConfig
     graph: nnx.GraphDef
-    tree: jax.tree_util.PyTreeDef
+    tree: Any
     weights: tuple[Weight, ...]
     head: tuple[Weight, ...]
 
@@ -66,7 +66,7 @@ class LoadedModel:
     mesh: Mesh
     rules: ShardingRules
     graph: nnx.GraphDef
-    tree: jax.tree_util.PyTreeDef
+    tree: Any
     weights: tuple[jax.Array, ...]
     head: tuple[jax.Array, ...]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,8 +27,8 @@ class MeshSizes:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
 
 
-def make_mesh(sizes: MeshSizes | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A mesh over the first of `devices`, by default all of this process's platform.
+def make_mesh(sizes: MeshSizes | None = None, devices: Sequence[Any] | None = None) -> Mesh:
+    """A mesh over the first of `devices` (jax.Device), by default all of this process's platform.
 
     Raises ParameterError where there are fewer devices than the sizes ask for.
     """

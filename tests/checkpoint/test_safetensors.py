@@ -31,8 +31,8 @@ def load(folder: Path, family: str = "llama2", **options):
     return load_model(folder, config_of(family), **{"dtype": jnp.float32, **options})
 
 
-def named(model, layout="unrolled"):
-    plan = plan_model(model.config, jnp.float32, layout)
+def named(model):
+    plan = plan_model(model.config, jnp.dtype(jnp.float32))
     return {weight.path: np.asarray(array) for weight, array in zip(plan.weights, model.weights, strict=True)}
 
 

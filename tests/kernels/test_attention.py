@@ -80,8 +80,7 @@ def test_options_equal_oracle(options: dict, sizes: BlockSizes):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
-@pytest.mark.parametrize(("q_heads", "kv_heads"), [(4, 4), (9, 3), (8, 1), (14, 2)])
-@pytest.mark.parametrize("dim", [8, 64, 128])
+@pytest.mark.parametrize(("q_heads", "kv_heads", "dim"), [(4, 4, 8), (9, 3, 64), (8, 1, 128), (14, 2, 64)])
 def test_heads_and_dims(q_heads: int, kv_heads: int, dim: int):
     shape = Shape(q_heads, kv_heads, dim, page=16, layers=1)
     batch = make_batch(np.random.default_rng(2), MIXES["mixed"], shape, layer=0, short_len=1)
@@ -91,7 +90,7 @@ def test_heads_and_dims(q_heads: int, kv_heads: int, dim: int):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(i, marks=pytest.mark.long) for i in range(6, 60))])
 def test_random_batches(seed: int):
     rng = np.random.default_rng(100 + seed)
     short_len = int(rng.integers(1, 4))

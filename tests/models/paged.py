@@ -44,10 +44,10 @@ class PagedModel:
         width = len(parts) if decode else TOKENS
         positions = [part.start + np.arange(len(part.ids)) for part in parts]
         rows = RaggedRows(
-            self.table[[part.row for part in parts]],
-            np.array([part.start for part in parts], np.int32),
-            np.cumsum([0, *counts[:-1]]).astype(np.int32),
-            np.array(counts, np.int32),
+            jnp.asarray(self.table[[part.row for part in parts]]),
+            jnp.asarray(np.array([part.start for part in parts], np.int32)),
+            jnp.asarray(np.cumsum([0, *counts[:-1]]).astype(np.int32)),
+            jnp.asarray(np.array(counts, np.int32)),
         )
         tokens, places = (_padded(x, width) for x in ([part.ids for part in parts], positions))
         short = np.int32(sum(count <= 1 for count in counts))

@@ -52,7 +52,7 @@ def test_greedy_tokens(family: str):
     assert tokens == wanted.tolist()
 
 
-@pytest.mark.parametrize("family", ["qwen2", "llama_linear"])
+@pytest.mark.parametrize("family", ["qwen2", pytest.param("llama_linear", marks=pytest.mark.long)])
 def test_stacked_layout_equals_unrolled(family: str):
     golden = np.load(GOLDENS / family / "golden.npz")
     logits = run_paged(PagedModel(load(GOLDENS / family, layout="stacked")), golden["token_ids"], ODD_CHUNKS)
@@ -75,7 +75,7 @@ def test_goldens_are_small_and_hard_enough():
         assert 2 < np.load(folder / "golden.npz")["logits"].std() < 4
 
 
-@pytest.mark.parametrize("layout", ["unrolled", "stacked"])
+@pytest.mark.parametrize("layout", ["unrolled", pytest.param("stacked", marks=pytest.mark.long)])
 def test_stories260k_logits(layout: str):
     folder = material("models", "stories260K")
     reference = np.load(folder / "logits_reference.npz")

@@ -69,8 +69,7 @@ def test_layouts_give_equal_results():
     np.testing.assert_allclose(dense_logits(unrolled, TOKENS), dense_logits(stacked, TOKENS), atol=1e-4)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("hidden", [64, 256])
+@pytest.mark.parametrize(("tied", "hidden"), [(True, 64), (False, 256)])
 def test_random_logits_have_a_deviation_of_three(tied: bool, hidden: int):
     config = replace(CONFIG, hidden_size=hidden, tie_word_embeddings=tied)
     logits = dense_logits(random_model(config, dtype=jnp.float32, seed=1), TOKENS)

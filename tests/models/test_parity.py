@@ -1,0 +1,40 @@
+"""Fresh random models of every family against transformers, live."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .paged import PagedModel, run_paged
+from .test_goldens import FAMILIES, ODD_CHUNKS, load
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_goldens.py"
+
+
+@pytest.fixture(scope="module")
+def goldens_script():
+    pytest.importorskip("torch", reason="the parity extra is not installed")
+    pytest.importorskip("transformers", reason="the parity extra is not installed")
+    spec = importlib.util.spec_from_file_location("make_goldens", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_equal_transformers(family: str, goldens_script, tmp_path: Path):
+    goldens_script.make(family, tmp_path, seed=11)
+    golden = np.load(tmp_path / "golden.npz")
+    committed = np.load(Path(__file__).resolve().parent.parent / "goldens" / family / "golden.npz")
+    assert np.abs(golden["logits"] - committed["logits"]).max() > 1
+    for row in run_paged(PagedModel(load(tmp_path)), golden["token_ids"], ODD_CHUNKS):
+        np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
+
+
+@pytest.mark.parity
+def test_every_family_has_a_golden(goldens_script):
+    assert sorted(goldens_script.FAMILIES) == FAMILIES
