@@ -158,14 +158,14 @@ class EngineCore:
         result = self.runner.collect(step.handle)
         self._collected += 1
         self.scheduler.in_flight -= 1
-        deltas = apply_result(self.scheduler, step.plan, result)
-        self._generation_tokens += sum(len(delta.token_ids) for delta in deltas)
-        for delta in deltas:
-            if delta.finish_reason is not None:
-                self._retire(delta.request_id)
+        applied = apply_result(self.scheduler, step.plan, result)
+        self._generation_tokens += len(applied.deltas)
+        for delta in applied.ended:
+            self._generation_tokens -= delta.error is not None
+            self._retire(delta.request_id)
         for request_id in [name for name, last in self._retiring.items() if last <= self._collected]:
             del self._retiring[request_id]
-        return deltas
+        return applied.deltas
 
     def _end(self, choice: Request, reason: FinishReason) -> None:
         choice.finish_reason = reason

@@ -63,8 +63,9 @@ class KVCache:
         need = -(-num_tokens // self.page_size) - len(request.pages[0])
         if need <= 0:
             return True
-        if any(pool.num_available < need + reserve for pool in self.pools):
-            return False
+        for pool in self.pools:
+            if pool.num_available < need + reserve:
+                return False
         for group, pool in enumerate(self.pools):
             if pool.num_free < need:
                 self.tree.evict(group, need - pool.num_free)
@@ -104,8 +105,7 @@ class KVCache:
                 if self.windows[group] is None and node.pages[group] != page:
                     self.pools[group].retain(node.pages[group])
                     request.shadows.append((group, node.pages[group]))
-            self.tree.pin(node)
-            self.tree.unpin(request.cursor)
+            self.tree.move_pin(request.cursor, node)
             request.cursor = node
             request.committed = i + 1
 

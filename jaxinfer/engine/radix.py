@@ -104,6 +104,11 @@ class RadixTree:
         node.pins -= 1
         self._prune(node)
 
+    def move_pin(self, node: Node, child: Node) -> None:
+        """Moves one pin from a node to its child."""
+        child.pins += 1
+        node.pins -= 1
+
     def became_evictable(self, group: int, page: int) -> None:
         """Must be called when the last reference to a page of the tree is dropped."""
         self._queue(self._nodes[group][page], group)

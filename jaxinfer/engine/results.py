@@ -1,5 +1,7 @@
 """From a collected step to what each request gained."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
@@ -10,7 +12,14 @@ from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
 _NOT_FINITE = "the model's logits are not finite"
 
 
-def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> list[TokenDelta]:
+class Applied(NamedTuple):
+    """What one collected step gave. ended holds those of `deltas` that are a choice's last."""
+
+    deltas: list[TokenDelta]
+    ended: list[TokenDelta]
+
+
+def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Applied:
     """Confirms what a step computed, ends requests that are done, and returns what each gained.
 
     Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
@@ -22,16 +31,26 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> li
     if result.logprobs is not None and not plan.decode_only:
         _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
     drawing = np.flatnonzero(valid & plan.draws)
-    scored = last_scored[drawing]
-    slots, tokens = plan.slots[drawing].tolist(), result.tokens[scored].tolist()
-    deltas = []
-    for slot, token, at in zip(slots, tokens, scored.tolist(), strict=True):
-        request = table.requests[slot]
+    slots, scored = plan.slots[drawing].tolist(), last_scored[drawing].tolist()
+    tokens = result.tokens[scored].tolist()
+    requests, arrays = table.requests, result.logprobs
+    deltas: list[TokenDelta] = []
+    ended: list[TokenDelta] = []
+    for slot, token, at in zip(slots, tokens, scored, strict=True):
+        request = requests[slot]
         assert request is not None
-        deltas.append(_add_token(request, token, at, result.logprobs))
-        if request.finish_reason is not None:
-            scheduler.finish(request)
-    return deltas
+        known = request.tokens
+        if token < 0 or token in request.stop_ids or len(known) + 1 >= request.limit or arrays is not None:
+            deltas.append(_add_token(request, token, at, arrays))
+            if request.finish_reason is not None:
+                scheduler.finish(request)
+                ended.append(deltas[-1])
+        else:
+            known.append(token)
+            # NOTE: most tokens of most steps come this way; `tuple.__new__` skips the default arguments.
+            fields = (request.request_id, request.index, [token], None, None, None, request.cached_tokens, None, None)
+            deltas.append(tuple.__new__(TokenDelta, fields))
+    return Applied(deltas, ended)
 
 
 def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:

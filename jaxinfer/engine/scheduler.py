@@ -50,6 +50,7 @@ class Scheduler:
         self.new_choices: list[Request] = []
         """Choices that forks made and nobody has fetched yet."""
         self._held: list[Request] = []
+        self._parents: list[Request] = []
         self._order: np.ndarray | None = None
         self._steps = 0
         smallest = min(group.num_pages for group in shapes.groups)
@@ -84,6 +85,8 @@ class Scheduler:
             self.table.release(request)
             if request in self.running:
                 self.running.remove(request)
+            if request in self._parents:
+                self._parents.remove(request)
             self._order = None
         if request.held:
             self._held.remove(request)
@@ -265,6 +268,8 @@ class Scheduler:
         capacity = len(request.pages[0]) * self.shapes.page_size
         self.table.take(request, computed=computed, total=total, capacity=capacity)
         insort(self.running, request, key=self.policy.rank)
+        if request.is_parent:
+            self._parents.append(request)
         self._order = None
         plan.admissions.append(make_admission(request))
 
@@ -281,7 +286,7 @@ class Scheduler:
 
     def _fork_parents(self) -> None:
         """Parts the choices of every parent whose prompt but the last token is computed."""
-        for parent in [request for request in self.running if request.is_parent]:
+        for parent in list(self._parents):
             slot = parent.slot
             if self.table.computed[slot] == self.table.total[slot] and self.kv.all_committed(parent):
                 self._fork(parent)
@@ -295,6 +300,7 @@ class Scheduler:
             self._held.append(child)
             self.waiting.push(child)
         parent.fork_to = 1
+        self._parents.remove(parent)
         self.table.total[parent.slot] = parent.prompt_len
         self.table.draws[parent.slot] = True
         self.new_choices += children
