@@ -1,0 +1,58 @@
+"""What every benchmark writes beside its figures: the command, the commit, the machine, the versions, the date."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("jaxinfer", "jax", "jaxlib", "flax", "numpy")
+
+
+def provenance() -> dict[str, Any]:
+    """Where, when and with what a figure was measured."""
+    return {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "versions": {name: _version(name) for name in _PACKAGES},
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def write_json(path: str | None, result: dict[str, Any]) -> None:
+    """Writes a result with its provenance, where a file was asked for."""
+    if path is not None:
+        Path(path).write_text(json.dumps({**result, "provenance": provenance()}, indent=1) + "\n")
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True)
+        dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
+    except OSError:
+        return "unknown"
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
