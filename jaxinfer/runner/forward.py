@@ -1,5 +1,6 @@
 """`forward`: the layers over one step's tokens. Writes KV, and gathers the positions that will be scored."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -136,28 +137,41 @@ class ForwardPrograms:
         )
 
     def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
-        config = self._model.config
         decoder = self._model.build(weights)
+        attention = [self._attention(step, group) for group in range(len(kv))]
 
         def attend(
             q: jax.Array, k: jax.Array, v: jax.Array, kv: Arrays, group: int, layer: jax.Array | int
         ) -> tuple[jax.Array, Arrays]:
-            out, pages = ragged_paged_attention(
-                q,
-                k,
-                v,
-                kv[group],
-                layer,
-                RaggedRows(step.tables[group], step.start, step.offset, step.count),
-                short_rows=step.short_rows,
-                short_len=1,
-                scale=config.attention_scale,
-                window=self._shapes.groups[group].window,
-                backend=self._backend,
-            )
+            out, pages = attention[group](q, k, v, kv[group], jnp.int32(layer))
             return out, (*kv[:group], pages, *kv[group + 1 :])
 
         return decoder(step.tokens, step.positions, kv, attend)
+
+    def _attention(self, step: Step, group: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
+        """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
+        rows = RaggedRows(step.tables[group], step.start, step.offset, step.count)
+        scale, window = self._model.config.attention_scale, self._shapes.groups[group].window
+
+        @jax.jit
+        def attention(
+            q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, layer: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            return ragged_paged_attention(
+                q,
+                k,
+                v,
+                pages,
+                layer,
+                rows,
+                short_rows=step.short_rows,
+                short_len=1,
+                scale=scale,
+                window=window,
+                backend=self._backend,
+            )
+
+        return attention
 
     def _finish(self, weights: Arrays, kv: Arrays, tables: Arrays, hidden: jax.Array, scored: Scored) -> Forward:
         missing = self._shapes.max_scored - hidden.shape[0]
