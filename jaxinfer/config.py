@@ -86,6 +86,8 @@ class SchedulerConfig:
                 raise ParameterError(name, f"{value} must be at least max_num_seqs, {self.max_num_seqs}")
         if self.long_prefill_token_threshold is not None:
             _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 1)
+            if not self.enable_chunked_prefill:
+                raise ParameterError("long_prefill_token_threshold", "needs enable_chunked_prefill: it splits prompts")
 
 
 @dataclass(frozen=True)
