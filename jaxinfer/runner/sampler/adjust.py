@@ -40,7 +40,9 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     generated = (counts & MAX_COUNT).astype(jnp.float32)
     seen = counts > 0
     factor = params.repetition_penalty[:, None]
-    repeated = jnp.where(logits > 0, logits / factor, logits * factor)
+    # A tiny factor must not make infinities of finite logits.
+    largest = jnp.finfo(jnp.float32).max
+    repeated = jnp.where(logits > 0, jnp.minimum(logits / factor, largest), logits * factor)
     penalised = jnp.where(seen, repeated, logits)
     penalised -= params.frequency_penalty[:, None] * generated
     penalised -= params.presence_penalty[:, None] * (generated > 0)

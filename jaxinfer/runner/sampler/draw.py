@@ -38,8 +38,8 @@ def weights_left(logits: jax.Array, params: SlotParams) -> jax.Array:
     The most likely token weighs 1. Rows whose temperature is 0 get finite values without meaning.
     """
     temperature = jnp.where(params.temperature > 0, params.temperature, 1.0)
-    scaled = logits / temperature[:, None]
-    scaled -= jnp.max(scaled, axis=1, keepdims=True)
+    # The maximum goes first: a small temperature would make infinities, whose difference is NaN.
+    scaled = (logits - jnp.max(logits, axis=1, keepdims=True)) / temperature[:, None]
     weights = jnp.where(scaled >= jnp.log(params.min_p)[:, None], jnp.exp(scaled), 0.0)
     keys = jnp.where(weights > 0, ordered_bits(scaled), 0)
     weights, keys = _keep_top_k(weights, keys, params.top_k)
@@ -81,7 +81,9 @@ def _keep_top_k(weights: jax.Array, keys: jax.Array, top_k: jax.Array) -> tuple[
 
 def _keep_top_p(weights: jax.Array, keys: jax.Array, top_p: jax.Array) -> jax.Array:
     def cut() -> jax.Array:
-        threshold = largest_threshold(keys, weights, top_p * weights.sum(axis=1))
+        # A goal of 0, which a tiny top_p rounds to, would be reached by nothing.
+        goal = jnp.maximum(top_p * weights.sum(axis=1), jnp.finfo(jnp.float32).tiny)
+        threshold = largest_threshold(keys, weights, goal)
         threshold = jnp.where(top_p < 1, threshold, 0)
         return jnp.where(keys >= threshold[:, None], weights, 0.0)
 

@@ -32,7 +32,8 @@ def sample_tokens(
     positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
     log-probability is asked for.
     """
-    finite = jnp.isfinite(jnp.max(logits, axis=1))
+    # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN.
+    finite = jnp.all(logits < jnp.inf, axis=1) & jnp.any(logits > -jnp.inf, axis=1)
     adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len)
     tokens = jnp.argmax(adjusted, axis=1).astype(jnp.int32)
     greedy = (params.temperature == 0) | (params.top_k == 1)
