@@ -1,0 +1,91 @@
+"""Rows for the sampler alone: logits, and what a request asks, without a model or an engine."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxinfer.engine.plan import SEEN_IN_PROMPT
+from jaxinfer.runner.sampler import Sampled, sample_tokens
+from jaxinfer.runner.state import SlotParams
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
+
+
+class Row(NamedTuple):
+    """One scored position. target: a token whose log-probability is asked for, -1 for a draw."""
+
+    logits: np.ndarray
+    params: SamplingParams
+    prompt: Sequence[int] = (0,)
+    output: Sequence[int] = ()
+    stop_ids: Sequence[int] = ()
+    choice: int = 0
+    target: int = -1
+
+    @property
+    def position(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+
+_program = jax.jit(sample_tokens)
+
+
+def run(rows: Sequence[Row]) -> Sampled:
+    """The sampler's program over rows, each in a slot of its own; arrays come back as NumPy's."""
+    slots = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.int32)
+    counts = np.zeros((len(rows) + 1, len(rows[0].logits)), np.int16)
+    for slot, row in zip(slots, rows, strict=True):
+        counts[slot] = packed_counts(row)
+    positions = np.array([row.position for row in rows], np.int32)
+    targets = np.array([row.target for row in rows], np.int32)
+    logits = np.stack([row.logits for row in rows]).astype(np.float32)
+    sampled = _program(logits, counts, slots, slot_params(rows), positions, targets)
+    return jax.tree.map(np.asarray, sampled)
+
+
+def packed_counts(row: Row) -> np.ndarray:
+    """int16 [V]; of no meaning, and so filled with junk, where the row has no penalties."""
+    size = len(row.logits)
+    if not row.params.uses_counts:
+        return np.full(size, 5, np.int16)
+    counts = np.zeros(size, np.int16)
+    for token, count in Counter(row.output).items():
+        counts[token] = count
+    counts[list(set(row.prompt))] += SEEN_IN_PROMPT
+    return counts
+
+
+def slot_params(rows: Sequence[Row]) -> SlotParams:
+    """What `admit` keeps of the rows' parameters, in the rows' order."""
+
+    def each(name: str, dtype: type = np.int32) -> np.ndarray:
+        return np.array([getattr(row.params, name) for row in rows], dtype)
+
+    seeds = [row.params.seed or 0 for row in rows]
+    return SlotParams(
+        prompt_len=np.array([len(row.prompt) for row in rows], np.int32),
+        seed=np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32),
+        choice=np.array([row.choice for row in rows], np.int32),
+        temperature=each("temperature", np.float32),
+        top_k=each("top_k"),
+        top_p=each("top_p", np.float32),
+        min_p=each("min_p", np.float32),
+        presence_penalty=each("presence_penalty", np.float32),
+        frequency_penalty=each("frequency_penalty", np.float32),
+        repetition_penalty=each("repetition_penalty", np.float32),
+        min_tokens=each("min_tokens"),
+        uses_counts=each("uses_counts"),
+        wants_logprobs=np.array([row.params.logprobs is not None for row in rows], np.int32),
+        stop_ids=_filled([row.stop_ids for row in rows], MAX_STOP_TOKEN_IDS, -1, np.int32),
+        bias_ids=_filled([list(row.params.logit_bias) for row in rows], MAX_LOGIT_BIAS, -1, np.int32),
+        bias_values=_filled([list(row.params.logit_bias.values()) for row in rows], MAX_LOGIT_BIAS, 0, np.float32),
+    )
+
+
+def _filled(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: type) -> np.ndarray:
+    array = np.full((len(lists), width), fill, dtype)
+    for row, values in zip(array, lists, strict=True):
+        row[: len(values)] = values
+    return array

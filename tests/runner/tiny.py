@@ -1,0 +1,202 @@
+"""Small random models, an engine driven over them, and a judge that knows neither pages nor steps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta, TokenLogprobs
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.sampling import SamplingParams
+from tests.runner import oracle
+
+VOCABULARY = 300
+
+
+def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0) -> LoadedModel:
+    """Two layers of width 32; logits with a standard deviation of about 3."""
+    config = DecoderConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_layers=len(windows),
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        windows=windows,
+        qk_norm=True,
+    )
+    return random_model(config, dtype=jnp.dtype("float32"), seed=seed)
+
+
+def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:
+    """Few buckets: budget 64, pages of 4."""
+    sizes: dict[str, Any] = {
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_scored": changes.get("max_num_seqs", 8),
+        "max_model_len": 96,
+        "page_size": 4,
+        "vocab_size": model.config.vocab_size,
+        **changes,
+    }
+    pages = sizes.pop("pages", 400)
+    groups = tuple(KVGroup(group.window, pages) for group in model.config.kv_groups)
+    return EngineShapes(groups=groups, **sizes)
+
+
+def make_core(runner: Any, *, ahead: int = 1, caching: bool = True, eos: tuple[int, ...] = (), **config: Any):
+    """An engine over a runner whose steps have all been collected; slot state and pages of others do not matter."""
+    shapes = runner.shapes
+    pages = shapes.groups[0].num_pages
+    info = ModelInfo(
+        "tiny", shapes.max_model_len, shapes.vocab_size, shapes.max_num_seqs, shapes.page_size, num_blocks=pages
+    )
+    return EngineCore(
+        runner,
+        info,
+        scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
+        cache=CacheConfig(enable_prefix_caching=caching),
+        eos_ids=eos,
+        steps_ahead=ahead,
+    )
+
+
+@dataclass
+class Output:
+    """All that came for one choice."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    reason: FinishReason | None = None
+    stopped_by: int | None = None
+    cached: int = 0
+    error: str | None = None
+
+    def take(self, delta: TokenDelta) -> None:
+        assert self.reason is None, "a choice goes on after its end"
+        self.tokens += delta.token_ids
+        self.logprobs += delta.logprobs or []
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
+        self.reason, self.stopped_by = delta.finish_reason, delta.stop_token_id
+        self.cached, self.error = delta.cached_tokens, delta.error
+
+
+Outputs = dict[tuple[str, int], Output]
+
+
+def drive(
+    core: EngineCore, requests: Sequence[GenerateRequest], between: Callable[[EngineCore, int], None] | None = None
+) -> Outputs:
+    """Adds all requests and steps until nothing is left. between: called before each step with its number."""
+    outputs: Outputs = {}
+    for request in requests:
+        core.add_request(request)
+        outputs |= {(request.request_id, index): Output() for index in range(request.sampling.n)}
+    for number in range(5000):
+        if not core.has_work():
+            break
+        if between is not None:
+            between(core, number)
+        for delta in core.step():
+            outputs[delta.request_id, delta.index].take(delta)
+    assert not core.has_work(), "the engine hangs"
+    assert all(output.reason is not None for output in outputs.values())
+    assert all(pool.num_in_use == 0 for pool in core.scheduler.kv.pools)
+    return outputs
+
+
+class Judge:
+    """Dense attention over a whole sequence at once, and the sampler's oracle: says which tokens are right."""
+
+    def __init__(self, model: LoadedModel, length: int = 96):
+        self.model = model
+        self.length = length
+        self._forward = jax.jit(partial(_dense_logits, model))
+
+    def logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """[len(tokens), V]."""
+        padded = np.zeros(self.length, np.int32)
+        padded[: len(tokens)] = tokens
+        return np.asarray(self._forward(self.model.weights, self.model.head, padded))[: len(tokens)]
+
+    def flips(self, request: GenerateRequest, index: int, output: Output, stop_ids: Sequence[int] = ()) -> list[int]:
+        """Positions of tokens that are wrong, but excused as near ties. Fails on a token that is not.
+
+        Each token is judged after those that really came before it.
+        """
+        prompt, params, tokens = list(request.prompt_token_ids), request.sampling, output.tokens
+        logits = self.logits(prompt + tokens)[len(prompt) - 1 :]
+        flips = []
+        for i, token in enumerate(tokens):
+            own = oracle.adjusted(logits[i], params, prompt, tokens[:i], stop_ids)
+            number = 0.0 if params.greedy else oracle.uniform(params.seed or 0, index, len(prompt) + i)
+            right, excused = oracle.choose(own, params, number)
+            if token != right:
+                assert token in excused, f"{request.request_id}[{index}] at {i}: {token} instead of {right}"
+                flips.append(i)
+        return flips
+
+
+def check_all(
+    judge: Judge, requests: Sequence[GenerateRequest], outputs: Outputs, stop_ids: Sequence[int] = ()
+) -> None:
+    """Judges every choice; prints how many near ties fell the other way."""
+    by_id = {request.request_id: request for request in requests}
+    flips = {key: judge.flips(by_id[key[0]], key[1], output, stop_ids) for key, output in outputs.items()}
+    count = sum(map(len, flips.values()))
+    if count:
+        print(f"{count} of {sum(len(o.tokens) for o in outputs.values())} tokens diverge at near ties")
+
+
+def _dense_logits(model: LoadedModel, weights: Any, head: Any, tokens: jax.Array) -> jax.Array:
+    config, decoder = model.config, model.build(weights)
+    at = jnp.arange(len(tokens))
+
+    def attend(q, k, v, kv, group, layer):
+        window = config.kv_groups[group].window
+        seen = at[None, :] <= at[:, None]
+        if window is not None:
+            seen &= at[None, :] > at[:, None] - window
+        k, v = (jnp.repeat(x, config.group_size, axis=1) for x in (k, v))
+        scores = jnp.einsum("thd,shd->hts", q, k, precision="highest") * config.attention_scale
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        return jnp.einsum("hts,shd->thd", weights, v, precision="highest"), kv
+
+    hidden, _ = decoder(tokens, at, (), attend)
+    return model.logits(head, decoder.final_norm(hidden))
+
+
+def random_prompt(rng: np.random.Generator, length: int) -> list[int]:
+    return rng.integers(0, VOCABULARY, length).tolist()
+
+
+def greedy(count: int, **changes: Any) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0.0, "max_tokens": count, **changes})
+
+
+def seeded(count: int, seed: int, **changes: Any) -> SamplingParams:
+    """Sampling with everything that depends on what was generated before."""
+    penalties = {"presence_penalty": 0.3, "frequency_penalty": 0.2, "repetition_penalty": 1.1}
+    return SamplingParams(
+        **{"temperature": 0.8, "top_p": 0.9, "max_tokens": count, "seed": seed, **penalties, **changes}
+    )
+
+
+def tiny_runner(windows: tuple[int | None, ...] = (None, None), **changes: Any) -> JaxRunner:
+    """A runner that compiles what is asked for when it is asked for."""
+    model = tiny_model(windows)
+    runner = JaxRunner(model, tiny_shapes(model, **changes))
+    runner.warm_up(lazy=True)
+    return runner
