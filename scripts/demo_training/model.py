@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import ArrayLike
 
 from jaxinfer.layers.param import value
 from jaxinfer.models.config import DecoderConfig
@@ -76,8 +77,9 @@ class Trainee:
         hidden, _ = decoder(tokens.reshape(-1), positions, (), attend)
         return logits((value(decoder.embed),), decoder.final_norm(hidden)).reshape(batch, length, -1)
 
-    def loss(self, params: Params, tokens: jax.Array, weights: jax.Array) -> jax.Array:
+    def loss(self, params: Params, tokens: ArrayLike, weights: ArrayLike) -> jax.Array:
         """Mean cross-entropy of tokens[:, 1:], in nats, weighted by `weights` [B, T]; tokens: [B, T + 1]."""
+        tokens, weights = jnp.asarray(tokens), jnp.asarray(weights)
         logp = jax.nn.log_softmax(self.logits(params, tokens[:, :-1]))
         picked = jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1)[..., 0]
         return -jnp.sum(picked * weights) / jnp.sum(weights)
