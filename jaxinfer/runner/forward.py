@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxinfer_kernels import RaggedRows, copy_pages, ragged_paged_attention
+from jaxinfer_kernels import RaggedRows, copy_pages, default_block_sizes, ragged_paged_attention
 
 from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
@@ -63,6 +63,9 @@ class ForwardPrograms:
         self._shapes = shapes
         self._layouts = layouts
         self._backend = backend
+        # The mesh's platform and not the process's: programs are compiled for devices that are not here, too.
+        platform = model.mesh.devices.flat[0].platform
+        self._block_sizes = default_block_sizes("gpu" if platform in ("cuda", "rocm") else platform)
 
     def decode(
         self,
@@ -169,6 +172,7 @@ class ForwardPrograms:
                 scale=scale,
                 window=window,
                 backend=self._backend,
+                block_sizes=self._block_sizes,
             )
 
         return attention

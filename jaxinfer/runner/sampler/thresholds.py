@@ -6,6 +6,8 @@ is what costs, four bits a pass; on a CPU comparing costs, and one bit a pass is
 (32 rows of 151,936 on two cores).
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -25,7 +27,16 @@ def largest_threshold(keys: jax.Array, weights: jax.Array | None, goal: jax.Arra
     keys: uint32 [S, V]. weights: float32 [S, V], None counts. goal: float32, or int32 for counts, [S].
     Returns uint32 [S]. Entries that are equal to the threshold stay, so ties are kept whole.
     """
-    bits = _CPU_DIGIT_BITS if jax.default_backend() == "cpu" else _DIGIT_BITS
+    return jax.lax.platform_dependent(
+        keys,
+        goal,
+        *(() if weights is None else (weights,)),
+        cpu=partial(_search, _CPU_DIGIT_BITS),
+        default=partial(_search, _DIGIT_BITS),
+    )
+
+
+def _search(bits: int, keys: jax.Array, goal: jax.Array, weights: jax.Array | None = None) -> jax.Array:
     digits = jnp.arange(1, 1 << bits, dtype=jnp.uint32)
     weighed = jnp.int32(1) if weights is None else weights[:, :, None]
 
