@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from functools import lru_cache
+from functools import cache
 
 import jax
 import numpy as np
@@ -55,7 +55,7 @@ def inverse_cdf(probabilities: np.ndarray, uniform: float) -> int:
     return int(possible[min(np.searchsorted(sums, uniform, side="right"), len(possible) - 1)])
 
 
-@lru_cache(maxsize=None)
+@cache
 def uniform(seed: int, choice: int, position: int, purpose: int = 0) -> float:
     """The number that a draw at `position` uses, made alone."""
     words = np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)

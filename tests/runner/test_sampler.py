@@ -16,7 +16,8 @@ from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, SamplingParams
 from tests.runner import oracle
-from tests.runner.rows import Row, packed_counts as row_counts, run, slot_params
+from tests.runner.rows import Row, run, slot_params
+from tests.runner.rows import packed_counts as row_counts
 
 VOCABULARY = 1300  # two blocks of the cumulative distribution, and part of a third
 ROWS = 32

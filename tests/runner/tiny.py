@@ -200,3 +200,31 @@ def tiny_runner(windows: tuple[int | None, ...] = (None, None), **changes: Any) 
     runner = JaxRunner(model, tiny_shapes(model, **changes))
     runner.warm_up(lazy=True)
     return runner
+
+
+def check_logprobs(judge: Judge, request: GenerateRequest, output: Output) -> None:
+    """Log-probabilities of output and prompt against a float64 log-softmax of dense logits, within 1e-4."""
+    prompt = list(request.prompt_token_ids)
+    right = oracle.log_softmax(judge.logits(prompt + output.tokens))
+    if request.sampling.logprobs is not None:
+        assert len(output.logprobs) == len(output.tokens)
+        for i, (entry, token) in enumerate(zip(output.logprobs, output.tokens, strict=True)):
+            _check_entry(entry, token, right[len(prompt) - 1 + i], request.sampling.logprobs)
+    if request.sampling.prompt_logprobs is not None:
+        assert output.prompt_logprobs is not None
+        first, *rest = output.prompt_logprobs
+        assert first is None
+        for entry, token, row in zip(rest, prompt[1:], right[: len(prompt) - 1], strict=True):
+            assert entry is not None
+            _check_entry(entry, token, row, request.sampling.prompt_logprobs)
+
+
+def _check_entry(entry: TokenLogprobs, token: int, right: np.ndarray, asked: int) -> None:
+    assert entry.token_id == token
+    np.testing.assert_allclose(entry.logprob, right[token], atol=1e-4)
+    # Between log-probabilities this close either rank is right.
+    assert (right > right[token] + 1e-4).sum() < entry.rank <= 1 + (right > right[token] - 1e-4).sum()
+    assert len(entry.top) == asked
+    assert [value for _, value in entry.top] == sorted((value for _, value in entry.top), reverse=True)
+    np.testing.assert_allclose([value for _, value in entry.top], np.sort(right)[::-1][:asked], atol=1e-4)
+    np.testing.assert_allclose([value for _, value in entry.top], right[[token for token, _ in entry.top]], atol=1e-4)
