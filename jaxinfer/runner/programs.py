@@ -99,7 +99,8 @@ class Programs:
         state, kv, tables = self._state(), self._kv(), self._tables()
         weights = tuple(_like(weight) for weight in self._model.weights)
         arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
-        out = Forward(tuple(x.sharding for x in kv), tuple(x.sharding for x in tables), *[self._replicated] * 2)
+        shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
+        out = Forward(*shardings, *[self._replicated] * 2)
         return Program(_named(partial(function, size), f"{kind}_{size}"), arguments, (1, 2), out)
 
     def _sample(self, size: int) -> Program:

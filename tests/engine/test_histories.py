@@ -155,13 +155,13 @@ class Histories(RuleBasedStateMachine):
             assert delta.stop_token_id == (self.got[key][-1] if stopped else None)
 
     def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
-        first, *rest = delta.prompt_logprobs
+        first, *rest = delta.prompt_logprobs or []
         choices = self.core._choices.get(delta.request_id, [])
         assert first is None
         assert delta.index == 0
         for choice in choices:
             if choice.index == 0:
-                assert [entry.token_id for entry in rest] == list(choice.tokens[1 : choice.prompt_len])
+                assert [entry and entry.token_id for entry in rest] == list(choice.tokens[1 : choice.prompt_len])
 
     def _running(self) -> list:
         return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
