@@ -1,0 +1,26 @@
+"""The benchmark runs, writes what it promises, and ends with its headline. Nothing is timed here."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "host_cost.py"
+
+
+def test_it_writes_rows_and_ends_with_the_headline(tmp_path: Path) -> None:
+    file = tmp_path / "host_cost.json"
+    command = [sys.executable, str(PROGRAM), "--json", str(file), "--steps", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(file.read_text())
+    assert [(row["running"], row["waiting"]) for row in result["rows"]] == [
+        (1, 0),
+        (16, 0),
+        (64, 0),
+        (256, 0),
+        (256, 100_000),
+    ]
+    assert all(row["step_us"] > 0 for row in result["rows"])
+    assert set(result["provenance"]) >= {"command", "commit", "date", "processor", "versions", "xla_flags"}
+    assert done.stdout.splitlines()[-1].startswith("host cost of a step at 256 running requests:")
