@@ -1,0 +1,256 @@
+"""After warm-up: nothing compiles, no call leaves the C++ path, no host buffer is written while a step may read it."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.sampling import MAX_LOGIT_BIAS, SamplingParams
+from tests.runner.pairwise import pairwise
+from tests.runner.tiny import (
+    VOCABULARY,
+    Judge,
+    check_all,
+    drive,
+    greedy,
+    make_core,
+    random_prompt,
+    seeded,
+    tiny_model,
+    tiny_shapes,
+)
+
+EOS = (9,)
+
+TABLE: dict[str, Sequence[Any]] = {
+    "length": [1, 4, 19, 40],
+    "max_tokens": [1, 2, 11],
+    "temperature": [0.0, 0.7],
+    "top_p": [1.0, 0.8],
+    "top_k": [0, 1, 10],
+    "min_p": [0.0, 0.05],
+    "presence_penalty": [0.0, 0.5],
+    "frequency_penalty": [0.0, -0.5],
+    "repetition_penalty": [1.0, 1.2],
+    "logit_bias": [{}, {3: 2.0}, {i: 0.01 * i for i in range(VOCABULARY)}],
+    "min_tokens": [0, 1],
+    "stop_token_ids": [(), (5, 6), tuple(range(20, 52))],
+    "ignore_eos": [False, True],
+    "seed": [None, 3, -(2**63)],
+    "n": [1, 2, 4],
+    "logprobs": [None, 0, 20],
+    "prompt_logprobs": [None, 0, 20],
+    "cache_salt": ["", "tenant"],
+    "stop": [(), ("x",)],
+}
+
+
+@cache
+def runner() -> JaxRunner:
+    """Two KV groups, prompts of several chunks, pages for less than four long requests."""
+    assert MAX_LOGIT_BIAS >= VOCABULARY
+    model = tiny_model((None, 12))
+    made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, pages=30, admit_slots=2))
+    made.warm_up()
+    return made
+
+
+def workload() -> list[GenerateRequest]:
+    rng = np.random.default_rng(30)
+    prompt = random_prompt(rng, 40)
+    made = []
+    for i, row in enumerate(pairwise(TABLE)):
+        length, salt = row.pop("length"), row.pop("cache_salt")
+        own = prompt[:length] if i % 2 else random_prompt(rng, length)
+        made.append(GenerateRequest(f"r{i}", own, SamplingParams(**row), cache_salt=salt))
+    return made
+
+
+@pytest.fixture
+def compiles() -> Iterator[list[str]]:
+    """Names of JAX's own events of programs that it compiled."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if "compile" in event:
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def serve_everything(ahead: int, chunk: int | None) -> int:
+    """Runs the workload with preemptions and aborts on the way. Returns the steps it took."""
+    core = make_core(runner(), ahead=ahead, eos=EOS, long_prefill_token_threshold=chunk)
+
+    def between(core, number: int) -> None:
+        if number % 17 == 16 and number < 150 and core.scheduler.running:
+            core.scheduler.preempt(core.scheduler.running[-1])
+        if number in (40, 90):
+            core.abort(f"r{number // 4}")
+
+    drive(core, workload(), between)
+    return core.stats().steps
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(("ahead", "chunk"), [(0, None), (1, None), (1, 7), (3, 1)])
+def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles) -> None:
+    """With JAX's caches emptied, an eager operation that was used before would have to compile again."""
+    device = runner()
+    jax.clear_caches()
+    compiles.clear()
+    at_start = device.compiles_after_ready
+    assert serve_everything(ahead, chunk) > 30
+    assert compiles == []
+    assert device.compiles_after_ready == at_start
+    jnp.arange(3) + 1  # what would have been seen
+    assert compiles
+    assert device.compiles_after_ready > at_start
+
+
+def test_a_fresh_runner_counts_from_its_readiness() -> None:
+    device = runner()
+    assert set(device.programs._compiled) == set(device.programs.names)
+    assert len(device.programs.names) == 1 + 2 + 3 + 3
+
+
+@pytest.fixture
+def slow_calls(monkeypatch) -> list[int]:
+    """Counts calls of compiled programs that leave the C++ path: it hands them to `Compiled.call`."""
+    calls: list[int] = []
+    original = jax.stages.Compiled.call
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(jax.stages.Compiled, "call", staticmethod(counted))
+    return calls
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_calls_stay_on_the_cpp_path(ahead, slow_calls) -> None:
+    device = runner()
+    assert all(isinstance(program, jax.stages.Compiled) for program in device.programs._compiled.values())
+    # JAX keeps fast paths of a bounded number of programs, which other tests may have pushed out.
+    device._run_all()
+    slow_calls.clear()
+    assert serve_everything(ahead, None) > 30
+    assert slow_calls == []
+    program = jax.jit(lambda x: x + 1).lower(jnp.zeros(3)).compile()
+    program(jnp.zeros(3))
+    assert slow_calls  # the first call of a program is counted
+
+
+def aligned(like: np.ndarray) -> np.ndarray:
+    """A copy that begins at a multiple of 64 bytes, which XLA on CPU reads in place."""
+    raw = np.zeros(like.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    view = raw[start : start + like.nbytes].view(like.dtype).reshape(like.shape)
+    view[...] = like
+    assert view.ctypes.data % 64 == 0
+    return view
+
+
+def test_overwriting_an_aligned_buffer_corrupts_a_running_step() -> None:
+    """The hazard is real: this is why `dispatch` may not reuse what it packed into."""
+
+    def slow(matrix: jax.Array, packed: jax.Array) -> jax.Array:
+        result, _ = jax.lax.scan(lambda m, _: (jnp.tanh(m @ m), None), matrix, length=60)
+        return packed + jnp.where(jnp.isnan(result[0, 0]), 1, 0)
+
+    matrix, packed = jnp.ones((256, 256)) * 1e-3, np.arange(4096, dtype=np.int32)
+    program = jax.jit(slow).lower(matrix, packed).compile()
+    np.testing.assert_array_equal(program(matrix, packed), packed)
+    for _ in range(20):
+        buffer = aligned(packed)
+        result = program(matrix, buffer)
+        buffer[:] = -7
+        if (np.asarray(result) == -7).any():
+            return
+    pytest.skip("this JAX does not read host buffers in place")
+
+
+class RecordingPrograms:
+    """Programs that are given aligned copies of packed arrays. Keeps originals and copies since the last look."""
+
+    def __init__(self, programs: Any):
+        self._programs = programs
+        self.originals: list[np.ndarray] = []
+        self.copies: list[np.ndarray] = []
+
+    def __getitem__(self, name: tuple[str, int]) -> Any:
+        program = self._programs[name]
+
+        def call(*arguments: Any) -> Any:
+            *others, last = arguments
+            if isinstance(last, np.ndarray):
+                self.originals.append(last)
+                self.copies.append(aligned(last))
+                last = self.copies[-1]
+            return program(*others, last)
+
+        return call
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
+    """No array is used twice, and one may be written over once its step was collected, without harm."""
+    device = runner()
+    recorder = RecordingPrograms(device.programs)
+    monkeypatch.setattr(device, "programs", recorder)
+    dispatch, collect = device.dispatch, device.collect
+    every: list[np.ndarray] = []
+
+    def recording_dispatch(plan) -> Any:
+        handle = dispatch(plan)
+        mine = recorder.originals + recorder.copies
+        every.extend(recorder.originals)
+        recorder.originals, recorder.copies = [], []
+        return handle, mine
+
+    def overwriting_collect(pair) -> Any:
+        result = collect(pair[0])
+        for array in pair[1]:
+            array[:] = 2**31 - 1
+        return result
+
+    monkeypatch.setattr(device, "dispatch", recording_dispatch)
+    monkeypatch.setattr(device, "collect", overwriting_collect)
+    rng = np.random.default_rng(31)
+    requests = [
+        GenerateRequest(f"r{i}", random_prompt(rng, 3 + 9 * i), seeded(12, i) if i % 2 else greedy(12))
+        for i in range(6)
+    ]
+    outputs = drive(make_core(device, ahead=ahead), requests)
+    monkeypatch.undo()
+    check_all(Judge(device.model), requests, outputs)
+    assert len(every) > 15
+    spans = sorted((array.ctypes.data, array.ctypes.data + array.nbytes) for array in every)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_lazy_compiling_compiles_only_what_runs() -> None:
+    model = tiny_model()
+    lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, pages=30))
+    lazy.warm_up(lazy=True)
+    assert lazy.compiles_after_ready == 0
+    assert not lazy.programs._compiled
+    drive(make_core(lazy), [GenerateRequest("r", [1, 2, 3], greedy(3))])
+    assert set(lazy.programs._compiled) == {("admit", 0), ("mixed", 16), ("decode", 1), ("sample", 1)}
+    assert lazy.compiles_after_ready >= 4
+    again = [replace(GenerateRequest("r", [4, 2, 3], greedy(3)), request_id=name) for name in "ab"]
+    drive(make_core(lazy), again[:1])
+    compiled = dict(lazy.programs._compiled)
+    drive(make_core(lazy), again[1:])
+    assert lazy.programs._compiled == compiled
