@@ -68,6 +68,10 @@ class EngineCore:
         check_request(request, self.runner.shapes)
         stop_ids_of(request, self._eos_ids)
 
+    def is_retiring(self, request_id: str) -> bool:
+        """True while an ended request's id is taken still, by results in flight: a step or two."""
+        return request_id in self._retiring
+
     def add_request(self, request: GenerateRequest) -> None:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
         if request.request_id in self._choices or request.request_id in self._retiring:

@@ -1,6 +1,7 @@
 """LocalEngineClient: an engine in a thread of this process, behind the EngineClient seam."""
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -17,13 +18,17 @@ _Item = list[TokenDelta] | JaxinferError
 
 
 class LocalEngineClient:
-    """Owns the engine's thread. All methods belong to one event loop; only that thread touches the core."""
+    """Owns the engine's thread; only that thread touches the core. All methods belong to one event loop at a time.
+
+    A loop that was closed may be followed by another: what the old one left is aborted then.
+    """
 
     def __init__(self, core: EngineCore):
         self._core = core
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
-        self._adding = 0
+        self._num_submitted = 0
+        self._num_taken = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._dead: BaseException | None = None
         self._closing = False
@@ -40,15 +45,15 @@ class LocalEngineClient:
 
     def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         self._check_alive()
-        self._loop = asyncio.get_running_loop()
+        self._use_loop(asyncio.get_running_loop())
         if request.request_id in self._streams:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
         self._core.check(request)
-        waiting = self._core.num_waiting + self._adding
+        waiting = self._core.num_waiting + self._num_submitted - self._num_taken
         if waiting >= self._core.max_waiting:
             raise QueueFullError(waiting)
         stream = self._streams[request.request_id] = _Stream(request.sampling.n)
-        self._adding += 1
+        self._num_submitted += 1
         self._commands.put(lambda: self._add(request))
         return stream.read()
 
@@ -72,6 +77,16 @@ class LocalEngineClient:
     def _check_alive(self) -> None:
         if not self.ready:
             raise EngineDeadError("the engine has stopped") from self._dead
+
+    def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is self._loop:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            raise RuntimeError("the engine is in use by another event loop, which is not closed")
+        self._loop = loop
+        left = list(self._streams)
+        if left:
+            self._commands.put(lambda: self._abandon(left))
 
     # In the engine's thread
 
@@ -100,11 +115,25 @@ class LocalEngineClient:
             command()
 
     def _add(self, request: GenerateRequest) -> None:
+        # An id that ended a moment ago is taken until its last result in flight is read.
+        while self._core.is_retiring(request.request_id):
+            self._send(self._core.step())
         try:
             self._core.add_request(request)
         except JaxinferError as error:
             self._tell(self._deliver_error, request.request_id, error)
-        self._tell(self._added)
+        except Exception as error:  # whatever is wrong with one request ends no other
+            log.exception("request %s could not be queued", request.request_id)
+            failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
+            self._tell(self._deliver_error, request.request_id, failure)
+        self._num_taken += 1
+
+    def _abandon(self, request_ids: list[str]) -> None:
+        """Ends requests whose event loop was closed, and forgets those that had ended unheard."""
+        for request_id in request_ids:
+            self._core.abort(request_id)
+        self._send(self._core.step())
+        self._tell(self._forget, request_ids)
 
     def _send(self, deltas: list[TokenDelta]) -> None:
         if deltas:
@@ -112,13 +141,12 @@ class LocalEngineClient:
 
     def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
         """Runs `function` in the event loop: one wake-up a step, however many requests it serves."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(function, *arguments)
+        if self._loop is not None:
+            # A closed loop has no reader left to tell.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, *arguments)
 
     # In the event loop
-
-    def _added(self) -> None:
-        self._adding -= 1
 
     def _deliver(self, deltas: list[TokenDelta]) -> None:
         by_request: dict[str, list[TokenDelta]] = {}
@@ -131,6 +159,10 @@ class LocalEngineClient:
 
     def _deliver_error(self, request_id: str, error: JaxinferError) -> None:
         self._streams.pop(request_id).fail(error)
+
+    def _forget(self, request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            self._streams.pop(request_id, None)
 
     def _fail(self) -> None:
         for stream in self._streams.values():

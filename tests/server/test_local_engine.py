@@ -1,0 +1,96 @@
+"""The server before a LocalEngineClient, over the simulated device: many clients at once, and every way to leave."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import openai
+import pytest
+
+from jaxinfer.engine.local import LocalEngineClient
+from jaxinfer.llm import engine_config
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.run import bind_socket, start, url_of
+from jaxinfer.text import TextProcessor, Tokenizer
+from tests.llm import simulated
+from tests.server.test_limits import until
+
+
+class Local(NamedTuple):
+    """A running server, its engine, and the openai package's client."""
+
+    url: str
+    engine: LocalEngineClient
+    client: Any  # openai.AsyncOpenAI, whose overloads want literal types
+    tokenizer: Tokenizer
+
+
+@pytest.fixture
+async def serve_local(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Local]]]:
+    closing: list[Callable[[], Awaitable[Any]]] = []
+    texts: list[TextProcessor] = []
+
+    async def make(**flags: Any) -> Local:
+        text = TextProcessor.from_folder(folder)
+        engine = LocalEngineClient(simulated.build_engine(engine_config(str(folder), None, flags)).core)
+        options = ServerConfig(port=0, drain_seconds=2.0, served_model_name="m")
+        bound = bind_socket(options)
+        runner = await start(engine, text, options, bound)
+        client = openai.AsyncOpenAI(base_url=url_of(bound) + "/v1", api_key="none", max_retries=0, timeout=60)
+        texts.append(text)
+        closing.extend([engine.close, runner.cleanup, client.close])
+        return Local(url_of(bound), engine, client, text.tokenizer)
+
+    yield make
+    for close in reversed(closing):
+        await close()
+    for text in texts:
+        text.close()
+
+
+async def _one_client(local: Local, rng: random.Random, i: int) -> str:
+    """Streams a completion, in one of the ways that clients do; returns how it ended."""
+    prompt = f"{rng.choice(['hello world', 'hello', 'abc'])} {i % 7}"
+    n, seed, leave = rng.choice([1, 1, 1, 3]), rng.randrange(5), rng.choice(["end", "end", "close", "cancel", "stop"])
+    ids = local.tokenizer.encode(prompt)
+    length = rng.randrange(2, 40)
+    right = [local.tokenizer.decode(simulated.right_tokens(ids, length, seed=seed, choice=j)) for j in range(n)]
+    stop = next((c for c in right[0][1:] if c.isascii() and c.isprintable()), "zz") if leave == "stop" else None
+    body = {"model": "m", "prompt": prompt, "max_tokens": length, "n": n, "seed": seed, "stop": stop, "temperature": 1}
+    texts, reasons = [""] * n, [None] * n
+    stream = await local.client.completions.create(stream=True, **body)
+    left_after = rng.randrange(1, 8)
+    async for chunk in stream:
+        for choice in chunk.choices:
+            assert reasons[choice.index] is None
+            texts[choice.index] += choice.text
+            reasons[choice.index] = choice.finish_reason
+        left_after -= 1
+        if leave == "close" and not left_after:
+            await stream.close()
+            return leave
+        if leave == "cancel" and not left_after:
+            raise asyncio.CancelledError
+    for text, reason, whole in zip(texts, reasons, right, strict=True):
+        ended = whole.find(stop) if stop else -1
+        assert text == (whole if ended < 0 else whole[:ended])
+        assert reason == ("length" if ended < 0 else "stop")
+    return leave
+
+
+async def test_two_hundred_streams_that_end_in_every_way_leave_no_page_behind(serve_local) -> None:
+    local: Local = await serve_local(max_num_seqs=8)
+    rng = random.Random(7)
+    tasks = [asyncio.create_task(_one_client(local, random.Random(rng.random()), i)) for i in range(200)]
+    for task in rng.sample(tasks, 30):
+        asyncio.get_running_loop().call_later(rng.random(), task.cancel)
+    ends = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 100)
+    wrong = [end for end in ends if isinstance(end, BaseException) and not isinstance(end, asyncio.CancelledError)]
+    assert not wrong, wrong[0]
+    assert {"end", "close", "stop"} <= {end for end in ends if isinstance(end, str)}
+    await until(lambda: local.engine.stats().running + local.engine.stats().waiting == 0)
+    assert local.engine.stats().kv_pages_used == 0
+    assert not local.engine._streams
+    assert local.engine._num_submitted == local.engine._num_taken
