@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
-from jaxinfer.errors import ParameterError, QueueFullError
+from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, TextProcessor, Tokenizer
 from jaxinfer.text.messages import content_text
@@ -139,6 +139,8 @@ class LLM:
 
     def _run(self, work: list[_Work]) -> Generator[tuple[str, ChoiceDelta], None, None]:
         """Feeds the engine and runs its steps until every request has ended; ends those left where it is closed."""
+        if self.engine.has_work():
+            raise JaxinferError("a stream of this LLM is open; read it to its end or close it first")
         queued = iter(work)
         collectors: dict[str, OutputCollector] = {}
         waiting = next(queued, None)

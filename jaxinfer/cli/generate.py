@@ -10,6 +10,7 @@ from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.text.defaults import GenerationDefaults
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ def run(arguments: Sequence[str]) -> int:
     """Prints the text as it comes, and what it took on standard error."""
     config, settings = parse_settings("generate", {"generation": GenerateOptions()}, arguments)
     options: GenerateOptions = settings.generation
+    _params(GenerationDefaults(), options)  # what is out of range is told before a model is loaded
     prompt = _prompt(options)
     with BuildBars() as bars:
         llm = LLM(config=config, progress=bars)
     try:
-        return _generate(llm, prompt, _params(llm, options))
+        return _generate(llm, prompt, _params(llm.text.defaults, options))
     finally:
         llm.close()
 
@@ -57,8 +59,8 @@ def _prompt(options: GenerateOptions) -> str:
     return sys.stdin.read()
 
 
-def _params(llm: LLM, options: GenerateOptions) -> SamplingParams:
-    return llm.text.defaults.params(
+def _params(defaults: GenerationDefaults, options: GenerateOptions) -> SamplingParams:
+    return defaults.params(
         max_tokens=options.max_tokens,
         temperature=options.temperature,
         top_p=options.top_p,

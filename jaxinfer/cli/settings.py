@@ -80,4 +80,6 @@ def read_yaml(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise ParameterError("config", f"{file} must hold a mapping of settings, not a {type(value).__name__}")
+    if "config" in value:
+        raise ParameterError("config", f"is a flag and no setting: {file} cannot name another file")
     return value

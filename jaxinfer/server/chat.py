@@ -99,5 +99,5 @@ def _join(parts: list[ChunkChoice]) -> ChatChoice:
         message=ChatMessage("".join(part.delta.content or "" for part in parts)),
         logprobs=ChatLogprobs(entries) if any(part.logprobs is not None for part in parts) else None,
         finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason or None,
+        stop_reason=None if last.stop_reason is UNSET else last.stop_reason,
     )

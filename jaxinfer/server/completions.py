@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from jaxinfer.server.body import read_body
 from jaxinfer.server.context import CONTEXT, Context, reply_id
 from jaxinfer.server.generation import Generation, Step
-from jaxinfer.server.logprobs import completion_logprobs, prompt_logprobs
+from jaxinfer.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from jaxinfer.server.params import completion_params, fit_length
 from jaxinfer.server.prompts import completion_prompts
 from jaxinfer.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
@@ -25,7 +25,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     context.check_model(body.model)
     name = reply_id("cmpl")
     generation = await _prepare(name, context, body)
-    reply = _Reply(name, context, body.n or 1)
+    reply = _Reply(name, context, body)
     async with generation:
         if body.stream:
             return await stream_reply(request, body.stream_options, generation, reply)
@@ -45,13 +45,14 @@ async def _prepare(name: str, context: Context, body: CompletionBody) -> Generat
 class _Reply:
     """The choices of one reply, as chunks or whole."""
 
-    def __init__(self, name: str, context: Context, n: int):
+    def __init__(self, name: str, context: Context, body: CompletionBody):
         self._name = name
         self._created = int(time.time())
         self._model = context.model_name
         self._tokenizer: Tokenizer = context.text.tokenizer
-        self._n = n
-        self._offsets: dict[int, int] = {}
+        self._n = body.n or 1
+        self._skip_special_tokens = body.skip_special_tokens is not False
+        self._offsets: dict[int, TextOffsets] = {}
 
     def first(self) -> list[CompletionChoice]:
         """Nothing comes before the first token."""
@@ -80,8 +81,11 @@ class _Reply:
     def _choice(self, index: int, delta: ChoiceDelta) -> CompletionChoice:
         logprobs = None
         if delta.logprobs is not None:
-            offset = self._offsets.get(index, 0)
-            logprobs, self._offsets[index] = completion_logprobs(delta.logprobs, self._tokenizer, offset)
+            offsets = self._offsets.get(index)
+            if offsets is None:
+                offsets = TextOffsets(self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+                self._offsets[index] = offsets
+            logprobs = completion_logprobs(delta.logprobs, self._tokenizer, offsets)
         return CompletionChoice(index, delta.text, logprobs, delta.finish_reason, delta.stop_reason)
 
     def _join(self, parts: list[CompletionChoice], generation: Generation) -> CompletionChoice:

@@ -59,7 +59,7 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, QueueFullError):
         return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", retry_after=error.retry_after)
     if isinstance(error, EngineDeadError):
-        return unavailable(f"the engine has stopped: {error}")
+        return unavailable(str(error))
     if isinstance(error, web.HTTPException):
         return _from_http(error)
     logger.error("a request failed", exc_info=error)

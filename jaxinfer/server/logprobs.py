@@ -1,5 +1,6 @@
 """From the engine's log-probabilities to those of the API."""
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,13 +23,27 @@ def chat_logprobs(entries: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> Cha
     return ChatLogprobs([one(entry) for entry in entries])
 
 
-def completion_logprobs(
-    entries: Sequence[TokenLogprobs], tokenizer: Tokenizer, offset: int
-) -> tuple[CompletionLogprobs, int]:
-    """The older form of /v1/completions, and the offset behind it.
+class TextOffsets:
+    """Where each token of a choice begins in its text, in characters; half a character counts with its end."""
 
-    offset: characters of the tokens before. As in OpenAI's API the sampled token is always among the top.
-    """
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool):
+        self._pieces = tokenizer.pieces
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def push(self, token_id: int) -> int:
+        """The offset of the next token."""
+        at = self._length
+        if token_id not in self._skipped:
+            self._length += len(self._utf8.decode(self._pieces.piece(token_id)))
+        return at
+
+
+def completion_logprobs(
+    entries: Sequence[TokenLogprobs], tokenizer: Tokenizer, offsets: TextOffsets
+) -> CompletionLogprobs:
+    """The older form of /v1/completions. As in OpenAI's API the sampled token is always among the top."""
     lists = CompletionLogprobs([], [], [], [])
     for entry in entries:
         name = tokenizer.token_text(entry.token_id)
@@ -36,9 +51,8 @@ def completion_logprobs(
         lists.token_logprobs.append(_floored(entry.logprob))
         top = {text: _floored(lp) for (text, _), lp in _named(entry.top, tokenizer)}
         lists.top_logprobs.append({name: _floored(entry.logprob)} | top)
-        lists.text_offset.append(offset)
-        offset += len(name)
-    return lists, offset
+        lists.text_offset.append(offsets.push(entry.token_id))
+    return lists
 
 
 def prompt_logprobs(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> list[dict[str, Any] | None]:

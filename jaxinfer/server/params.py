@@ -1,6 +1,7 @@
 """From a request's body to SamplingParams."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from jaxinfer.engine.types import ModelInfo
@@ -70,6 +71,13 @@ def _check_common(body: GenerateBody) -> None:
         raise ApiError(400, f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
 
 
+def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:
+    """Raises ApiError where a prompt, which errors call `param`, leaves no room for an answer."""
+    if len(prompt) >= info.max_model_len:
+        message = f"{param}: has {len(prompt)} tokens; the context has {info.max_model_len}, one of them for an answer"
+        raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+
 def fit_length(
     prompt: list[int], params: SamplingParams, info: ModelInfo, *, param: str, asked_by: str | None
 ) -> SamplingParams:
@@ -81,9 +89,7 @@ def fit_length(
     room = info.max_model_len - len(prompt)
     if not prompt:
         raise ApiError(400, f"{param}: is empty; at least one token is needed", param=param)
-    if room < 1:
-        message = f"{param}: has {len(prompt)} tokens; the context has {info.max_model_len}, one of them for an answer"
-        raise ApiError(400, message, param=param, code="context_length_exceeded")
+    check_length(prompt, info, param)
     if params.max_tokens is None or params.max_tokens <= room:
         return params
     if asked_by is None:

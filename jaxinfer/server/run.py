@@ -84,14 +84,15 @@ def url_of(bound: socket.socket) -> str:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
+    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
 
-    def first(number: int) -> None:
+    def first() -> None:
         stop.set()
-        loop.remove_signal_handler(number)
+        for number in numbers:
+            loop.remove_signal_handler(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, first, number)
+    for number in numbers:
+        loop.add_signal_handler(number, first)
 
 
 async def _wait(stop: asyncio.Event) -> None:

@@ -67,6 +67,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
+    "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
     "use_beam_search": (False,),

@@ -68,6 +68,7 @@ def test_flags_have_vllms_names() -> None:
         (["fly"], "there is no command 'fly'"),
         (["serve", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached by others; give --api-key"),
         (["serve", "--config", "absent.yaml"], "config: cannot read absent.yaml"),
+        (["generate", "--prompt", "a", "--temperature", "-1"], "temperature: -1.0 is out of range"),
     ],
 )
 def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: str) -> None:

@@ -49,6 +49,7 @@ def test_the_file_takes_the_names_of_flags(tmp_path: Path) -> None:
         ("cache: {block_size: 3}", "block_size: 3 must be a power of two"),
         ("cache: {page_size: 4}", "page_size: is no setting"),
         ("server: {port: 70000}", "port: 70000 is out of range"),
+        ("config: other.yaml", "config: is a flag and no setting"),
         ("- a", "must hold a mapping"),
         ("a: [", "is not valid YAML"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 import jaxinfer
 from jaxinfer import LLM, AsyncLLM, SamplingParams
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import RequestOutput
 from tests.llm import simulated
 from tests.text.folders import byte_level_folder
@@ -137,6 +137,17 @@ def test_a_stream_that_is_left_frees_its_request(make) -> None:
     assert not llm.engine.has_work()
     assert llm.engine.stats().generation_tokens < 10
     assert llm.engine.stats().kv_pages_used == 0
+
+
+def test_nothing_else_runs_while_a_stream_is_open(make) -> None:
+    llm = make()
+    stream = llm.stream("hello", SamplingParams(max_tokens=20, seed=3))
+    shown = [next(stream)]
+    with pytest.raises(JaxinferError, match="a stream of this LLM is open"):
+        llm.generate("b", SamplingParams(max_tokens=2))
+    shown += stream
+    assert "".join(delta.text for delta in shown) == right(llm, "hello", 20, seed=3)[1]
+    assert llm.generate("b", SamplingParams(max_tokens=2))[0].finished
 
 
 def test_a_stream_joins_to_the_whole_text(make) -> None:

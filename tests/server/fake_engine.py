@@ -12,6 +12,7 @@ class FakeEngine:
     """Answers every choice with the tokens of `reply`, then with the end-of-sequence token.
 
     reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes.
+    stop_token: what ends a choice instead of the end-of-sequence token.
     submitted, stopped, aborted: what the server has asked for. active: ids of requests that have not ended.
     """
 
@@ -20,6 +21,7 @@ class FakeEngine:
         self.reply = reply
         self.max_waiting = 1000
         self.cached_tokens = 0
+        self.stop_token: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.submitted: list[GenerateRequest] = []
@@ -152,7 +154,7 @@ class _Active:
 
     def _delta(self, index: int, step: int) -> TokenDelta:
         tokens, params = self._tokens[index], self._request.sampling
-        eos = self._engine.tokenizer.eos_token_id
+        eos = self._engine.tokenizer.eos_token_id if self._engine.stop_token is None else self._engine.stop_token
         assert eos is not None
         over = step >= len(tokens)
         token = eos if over else tokens[step]

@@ -132,6 +132,28 @@ async def test_half_a_character_has_a_name_in_logprobs(serve) -> None:
     assert logprobs.tokens == ["bytes:\\xc3", "bytes:\\xa9"]
 
 
+async def test_offsets_are_those_of_the_text_where_characters_span_tokens(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = "é<|user|>hello 😀 w"
+    for skip in (True, False):
+        body = {"prompt": "a", "logprobs": 0, "max_tokens": 20, "skip_special_tokens": skip}
+        choice = (await served.post("/v1/completions", body)).body["choices"][0]
+        tokens, offsets = choice["logprobs"]["tokens"], choice["logprobs"]["text_offset"]
+        assert len(tokens) == len(offsets) == 11
+        for token, offset in zip(tokens[:-1], offsets[:-1], strict=True):  # the last one ends the text and is hidden
+            whole = not token.startswith("bytes:") and not (skip and token.startswith("<|"))
+            assert not whole or choice["text"][offset:].startswith(token)
+        assert ("<|user|>" in choice["text"]) is not skip
+
+
+async def test_a_stop_token_with_the_id_0_is_told(serve) -> None:
+    served: Served = await serve()
+    served.engine.stop_token = 0
+    for path, body in (("completions", {"prompt": "a"}), ("chat/completions", {"messages": CHAT})):
+        answer = await served.post(f"/v1/{path}", {**body, "stop_token_ids": [0]})
+        assert answer.body["choices"][0]["stop_reason"] == 0
+
+
 async def test_prompt_logprobs(serve) -> None:
     served: Served = await serve()
     status, body, _ = await served.post("/v1/completions", {"prompt": [65, 66], "prompt_logprobs": 1, "max_tokens": 1})

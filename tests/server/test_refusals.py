@@ -236,3 +236,14 @@ async def test_sampling_parameters_reach_the_engine(serve) -> None:
     expected = said | {"logit_bias": {65: -5}, "stop": ("x", "y"), "stop_token_ids": (4,)}
     assert {name: getattr(request.sampling, name) for name in expected} == expected
     assert math.isclose(request.sampling.temperature, 0.5)
+
+
+async def test_lists_are_counted_before_they_are_walked(serve) -> None:
+    served: Served = await serve()
+    path = "/v1/chat/completions"
+    check(await served.post(path, {"messages": CHAT * 10_001}), 400, "messages", "10001 messages")
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a"}] * 5001}] * 2
+    check(await served.post(path, {"messages": parts}), 400, "messages", "10002 text parts")
+    answer = await served.post("/v1/completions", {"prompt": [1] * 100_000})
+    check(answer, 400, "prompt", "100000 tokens")
+    assert answer.body["error"]["code"] == "context_length_exceeded"
