@@ -67,11 +67,10 @@ class LocalEngineClient:
         return self._core.stats()
 
     async def close(self) -> None:
-        if self._closing:
-            return
-        self._closing = True
-        self._commands.put(self._core.abort_all)
-        self._commands.put(None)
+        if not self._closing:
+            self._closing = True
+            self._commands.put(self._core.abort_all)
+            self._commands.put(None)
         await asyncio.to_thread(self._thread.join)
 
     def _check_alive(self) -> None:

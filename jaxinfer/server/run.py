@@ -17,6 +17,7 @@ BACKLOG = 4096
 """Connections that may wait to be accepted; with the usual 128 a burst of 200 costs a client a second."""
 
 _WATCH_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 2.0
 
 
 def bind_socket(options: ServerConfig) -> socket.socket:
@@ -42,7 +43,7 @@ async def start(
         make_app(client, text, options),
         handler_cancellation=True,
         access_log=None,
-        shutdown_timeout=options.drain_seconds,
+        shutdown_timeout=options.drain_seconds + _LAST_WORDS_SECONDS,
         max_line_size=options.max_header_bytes,
         max_field_size=options.max_header_bytes,
         auto_decompress=False,
@@ -72,8 +73,7 @@ async def serve(
             await _wait(stop)
         return 0 if stop.is_set() else 1
     finally:
-        await runner.cleanup()
-        await client.close()
+        await _drain(runner, client, options.drain_seconds)
         text.close()
 
 
@@ -93,6 +93,14 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
     for number in numbers:
         loop.add_signal_handler(number, first)
+
+
+async def _drain(runner: web.AppRunner, client: EngineClient, seconds: float) -> None:
+    """Lets requests end; those that have not when the time is up are aborted, and their clients are told."""
+    cleanup = asyncio.create_task(runner.cleanup())
+    await asyncio.wait([cleanup], timeout=seconds)
+    await client.close()
+    await cleanup
 
 
 async def _wait(stop: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -135,6 +136,19 @@ async def test_draining_is_bounded(folder) -> None:
         with pytest.raises(openai.APIError):
             await asking
     assert engine.active == set()
+
+
+async def test_a_stream_that_draining_cuts_ends_with_an_error_event(folder) -> None:
+    engine, task, url = await run_in_task(folder, "word " * 40, drain_seconds=0.2)
+    async with aiohttp.ClientSession() as session:
+        body = {"prompt": "a", "stream": True, "max_tokens": 200}
+        async with session.post(url + "/v1/completions", json=body) as response:
+            await response.content.readline()
+            engine.gate.clear()
+            os.kill(os.getpid(), signal.SIGTERM)
+            rest = (await response.content.read()).decode()
+    assert json.loads(rest.strip().split("\n\n")[-1].removeprefix("data: "))["error"]["code"] == "engine_unavailable"
+    assert await asyncio.wait_for(task, 20) == 0
 
 
 async def test_a_dead_engine_ends_the_server_with_an_honest_status(folder) -> None:
