@@ -14,7 +14,7 @@ from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.programs import Name, Programs
 
 _GRID = 64
 _TRIAL_PAGES = 64
@@ -86,22 +86,24 @@ def useful_pages(shapes: EngineShapes) -> list[int]:
     return counts
 
 
-def forward_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> int:
-    """Bytes of temporaries of the largest forward, from a trial compilation. They do not depend on the page count."""
+def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> int:
+    """Bytes of temporaries of the largest forward or sample, from trial compilations.
+
+    Programs run one after another, so the larger counts. They do not depend on the page count.
+    """
     trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
     programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend)
-    compiled = programs.lower(("mixed", trial.max_num_batched_tokens)).compile()
-    return int(compiled.memory_analysis().temp_size_in_bytes)
+    names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
+    return max(int(programs.lower(name).compile().memory_analysis().temp_size_in_bytes) for name in names)
 
 
 def device_pages(
     model: LoadedModel, shapes: EngineShapes, *, limit: int, share: float, backend: str, cache: Path | None
 ) -> list[int]:
     """Pages a group on a device that says how much memory it has. Raises ParameterError where not even one fits."""
-    temporaries = remembered(
-        cache, _digest(model, shapes, backend), lambda: forward_temporaries(model, shapes, backend)
-    )
-    weights = sum(_on_one_device(array) for array in (*model.weights, *model.head[-1:]))
+    temporaries = remembered(cache, _digest(model, shapes, backend), lambda: step_temporaries(model, shapes, backend))
+    # A tied head is one of the weights.
+    weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)
     memory = Memory(int(limit * share), weights, temporaries, state)
     costs = [page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
