@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.sampling import SamplingParams
@@ -58,7 +59,7 @@ def inverse_cdf(probabilities: np.ndarray, uniform: float) -> int:
 @cache
 def uniform(seed: int, choice: int, position: int, purpose: int = 0) -> float:
     """The number that a draw at `position` uses, made alone."""
-    words = np.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], np.uint32)
+    words = jnp.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32)
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     for part in (choice, position, purpose):
         key = jax.random.fold_in(key, part)

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.plan import SEEN_IN_PROMPT
@@ -64,24 +65,25 @@ def slot_params(rows: Sequence[Row]) -> SlotParams:
         return np.array([getattr(row.params, name) for row in rows], dtype)
 
     seeds = [row.params.seed or 0 for row in rows]
-    return SlotParams(
-        prompt_len=np.array([len(row.prompt) for row in rows], np.int32),
-        seed=np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32),
-        choice=np.array([row.choice for row in rows], np.int32),
-        temperature=each("temperature", np.float32),
-        top_k=each("top_k"),
-        top_p=each("top_p", np.float32),
-        min_p=each("min_p", np.float32),
-        presence_penalty=each("presence_penalty", np.float32),
-        frequency_penalty=each("frequency_penalty", np.float32),
-        repetition_penalty=each("repetition_penalty", np.float32),
-        min_tokens=each("min_tokens"),
-        uses_counts=each("uses_counts"),
-        wants_logprobs=np.array([row.params.logprobs is not None for row in rows], np.int32),
-        stop_ids=_filled([row.stop_ids for row in rows], MAX_STOP_TOKEN_IDS, -1, np.int32),
-        bias_ids=_filled([list(row.params.logit_bias) for row in rows], MAX_LOGIT_BIAS, -1, np.int32),
-        bias_values=_filled([list(row.params.logit_bias.values()) for row in rows], MAX_LOGIT_BIAS, 0, np.float32),
-    )
+    fields: dict[str, Any] = {
+        "prompt_len": np.array([len(row.prompt) for row in rows], np.int32),
+        "seed": np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32),
+        "choice": np.array([row.choice for row in rows], np.int32),
+        "temperature": each("temperature", np.float32),
+        "top_k": each("top_k"),
+        "top_p": each("top_p", np.float32),
+        "min_p": each("min_p", np.float32),
+        "presence_penalty": each("presence_penalty", np.float32),
+        "frequency_penalty": each("frequency_penalty", np.float32),
+        "repetition_penalty": each("repetition_penalty", np.float32),
+        "min_tokens": each("min_tokens"),
+        "uses_counts": each("uses_counts"),
+        "wants_logprobs": np.array([row.params.logprobs is not None for row in rows], np.int32),
+        "stop_ids": _filled([row.stop_ids for row in rows], MAX_STOP_TOKEN_IDS, -1, np.int32),
+        "bias_ids": _filled([list(row.params.logit_bias) for row in rows], MAX_LOGIT_BIAS, -1, np.int32),
+        "bias_values": _filled([list(row.params.logit_bias.values()) for row in rows], MAX_LOGIT_BIAS, 0, np.float32),
+    }
+    return SlotParams(**{name: jnp.asarray(value) for name, value in fields.items()})
 
 
 def _filled(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: type) -> np.ndarray:

@@ -82,7 +82,7 @@ def test_draws_are_the_oracles() -> None:
 def kept(logits, **asked) -> np.ndarray:
     """Probabilities that are left, [V] float64, of the device's sampler."""
     row = Row(np.asarray(logits, np.float32), SamplingParams(**asked))
-    weights = np.asarray(jax.jit(weights_left)(row.logits[None], jax.tree.map(jnp.asarray, slot_params([row]))))[0]
+    weights = np.asarray(jax.jit(weights_left)(row.logits[None], slot_params([row])))[0]
     return weights.astype(np.float64) / weights.sum()
 
 
@@ -135,7 +135,7 @@ def test_order_of_adjustments() -> None:
     )
     row = Row(logits, params, prompt=[0, 1, 1], output=[1, 2, 2], stop_ids=[3])
     counts = row_counts(row)[None]
-    own = jax.tree.map(jnp.asarray, slot_params([row]))
+    own = slot_params([row])
     generated = jnp.array([3])
     adjusted = adjust(jnp.asarray(logits)[None], jnp.asarray(counts), jnp.array([0]), own, generated)
     # 0: in the prompt. 1: in both, generated once. 2: generated twice. 3: banned.

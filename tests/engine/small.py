@@ -1,0 +1,125 @@
+"""A small engine on the simulated device, and what a request must give there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.policy import Policy
+from jaxinfer.engine.request import Request
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.sampling import SamplingParams
+
+VOCABULARY = 61
+
+
+def small_shapes(pages: int = 40, window: int | None = None, **changes: Any) -> EngineShapes:
+    sizes: dict[str, Any] = {
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 16,
+        "max_scored": 4,
+        "max_model_len": 48,
+        "page_size": 4,
+        "vocab_size": VOCABULARY,
+        "admit_slots": 2,
+        "copy_pages": 2,
+        **changes,
+    }
+    return EngineShapes(groups=(KVGroup(window, pages),), **sizes)
+
+
+class RecordingRunner(SimulatedRunner):
+    """Keeps the plans that it was given."""
+
+    def __init__(self, shapes: EngineShapes, **options: Any):
+        super().__init__(shapes, **options)
+        self.plans: list[StepPlan] = []
+
+    def dispatch(self, plan: StepPlan) -> Any:
+        self.plans.append(plan)
+        return super().dispatch(plan)
+
+
+def small_core(
+    runner: SimulatedRunner | None = None,
+    *,
+    ahead: int = 0,
+    policy: Policy | None = None,
+    eos: tuple[int, ...] = (),
+    watermark: float = 0.01,
+    caching: bool = True,
+    **config: Any,
+) -> EngineCore:
+    runner = runner or RecordingRunner(small_shapes())
+    shapes = runner.shapes
+    info = ModelInfo(
+        "simulated",
+        shapes.max_model_len,
+        shapes.vocab_size,
+        shapes.max_num_seqs,
+        shapes.page_size,
+        shapes.groups[0].num_pages,
+    )
+    return EngineCore(
+        runner,
+        info,
+        scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
+        cache=CacheConfig(kv_watermark=watermark, enable_prefix_caching=caching),
+        policy=policy,
+        eos_ids=eos,
+        steps_ahead=ahead,
+    )
+
+
+def ask(name: str, prompt: Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:
+    """A request; a number stands for a prompt of that length that shares nothing with one of another name."""
+    if isinstance(prompt, int):
+        prompt = [sum(map(ord, name)) % VOCABULARY, *((i * 7 + len(name)) % VOCABULARY for i in range(prompt - 1))]
+    return GenerateRequest(name, prompt, SamplingParams(max_tokens=tokens, **{"seed": 5, **changes}))
+
+
+def right(core: EngineCore, request: GenerateRequest, choice: int = 0) -> list[int]:
+    """What choice `choice` must give where nothing stops it."""
+    params = request.sampling
+    windows = [group.window for group in core.runner.shapes.groups]
+    return expected_tokens(
+        request.prompt_token_ids,
+        params.max_tokens or 0,
+        seed=params.seed or 0,
+        choice=choice,
+        windows=windows,
+        vocab_size=VOCABULARY,
+    )
+
+
+Got = dict[tuple[str, int], list[TokenDelta]]
+
+
+def run(core: EngineCore, got: Got | None = None) -> Got:
+    """Steps until nothing is left; deltas by choice."""
+    got = {} if got is None else got
+    for _ in range(2000):
+        if not core.has_work():
+            break
+        step(core, got)
+    assert not core.has_work(), "the engine hangs"
+    assert all(pool.num_in_use == 0 for pool in core.scheduler.kv.pools)
+    assert core.scheduler.table.num_taken == 0
+    return got
+
+
+def step(core: EngineCore, got: Got) -> None:
+    for delta in core.step():
+        got.setdefault((delta.request_id, delta.index), []).append(delta)
+
+
+def tokens_of(deltas: Sequence[TokenDelta]) -> list[int]:
+    return [token for delta in deltas for token in delta.token_ids]
+
+
+def choice_of(core: EngineCore, name: str, index: int = 0) -> Request:
+    """A request's live choice."""
+    return next(choice for choice in core._choices[name] if choice.index == index)

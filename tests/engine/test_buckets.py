@@ -1,0 +1,37 @@
+"""Buckets: every size that a plan can have is in one, and the top is the budget."""
+
+import pytest
+
+from jaxinfer.engine.buckets import bucket_of, make_buckets
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.errors import ParameterError
+
+
+def shapes(seqs: int, tokens: int, scored: int) -> EngineShapes:
+    return EngineShapes(seqs, tokens, scored, 64, 4, (KVGroup(None, 9),), 61)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "scored"),
+    [(1, 1, 1), (3, 5, 4), (8, 8, 8), (8, 16, 8), (100, 700, 300), (256, 2048, 256), (33, 40959, 40960)],
+)
+def test_every_size_has_a_bucket_and_the_top_is_the_budget(seqs, tokens, scored) -> None:
+    buckets = make_buckets(shapes(seqs, tokens, scored))
+    for sizes, budget in zip(buckets, (tokens, seqs, scored), strict=True):
+        assert sizes[-1] == budget
+        assert list(sizes) == sorted(set(sizes))
+        for size in range(1, min(budget, 3000) + 1):
+            assert bucket_of(size, sizes) == min(bucket for bucket in sizes if bucket >= size)
+        with pytest.raises(ValueError, match="above the largest"):
+            bucket_of(budget + 1, sizes)
+
+
+def test_programs_are_a_sum_and_about_thirty() -> None:
+    assert sum(map(len, make_buckets(shapes(256, 2048, 256)))) <= 30
+
+
+@pytest.mark.parametrize(("tokens", "scored", "name"), [(3, 4, "max_num_batched_tokens"), (4, 3, "max_scored")])
+def test_budgets_hold_a_row_of_every_slot(tokens, scored, name) -> None:
+    with pytest.raises(ParameterError) as error:
+        shapes(4, tokens, scored)
+    assert error.value.param == name

@@ -1,0 +1,231 @@
+"""EngineCore: steps ahead, ids, ends of every kind."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jaxinfer.engine.plan import StepResult
+from jaxinfer.engine.types import FinishReason
+from jaxinfer.errors import ParameterError, QueueFullError
+from tests.engine.small import (
+    Got,
+    RecordingRunner,
+    ask,
+    choice_of,
+    right,
+    run,
+    small_core,
+    small_shapes,
+    step,
+    tokens_of,
+)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_so_many_steps_are_in_flight(ahead) -> None:
+    core = small_core(ahead=ahead)
+    request = ask("r", 5, 12)
+    core.add_request(request)
+    got: Got = {}
+    flying = []
+    while core.has_work():
+        step(core, got)
+        flying.append(core.scheduler.in_flight)
+    assert max(flying) == ahead
+    assert flying[ahead : 12 - 1] == [ahead] * (12 - 1 - ahead)
+    assert tokens_of(got["r", 0]) == right(core, request)
+    assert core.stats().steps == 12
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_an_id_is_taken_until_its_last_result_was_collected(ahead) -> None:
+    core = small_core(ahead=ahead)
+    core.add_request(ask("r", 3, 20))
+    core.add_request(ask("other", 3, 20))
+    for _ in range(4):
+        core.step()
+    with pytest.raises(ParameterError, match="in use"):
+        core.add_request(ask("r", 3))
+    core.abort("r")
+    ended = [delta for delta in core.step() if delta.request_id == "r"]
+    assert [delta.finish_reason for delta in ended] == [FinishReason.ABORT]
+    for _ in range(ahead - 1):
+        with pytest.raises(ParameterError, match="in use"):
+            core.add_request(ask("r", 4))
+        core.step()
+    second = ask("r", 4, 5, seed=99)
+    core.add_request(second)
+    got = run(core)
+    assert tokens_of(got["r", 0]) == right(core, second)
+
+
+def test_an_id_is_free_at_once_where_nothing_is_in_flight() -> None:
+    core = small_core()
+    core.add_request(ask("r", 3))
+    core.abort("r")
+    core.add_request(ask("r", 3))
+    run(core)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_late_results_of_ended_and_preempted_requests_are_dropped(ahead) -> None:
+    core = small_core(ahead=ahead)
+    kept, preempted, gone = ask("kept", 5, 15), ask("preempted", 6, 15), ask("gone", 7, 15)
+    for request in (kept, preempted, gone):
+        core.add_request(request)
+    got: Got = {}
+    for number in range(5):
+        step(core, got)
+        if number == 2:
+            core.scheduler.preempt(choice_of(core, "preempted"))
+            core.abort("gone")
+    run(core, got)
+    assert tokens_of(got["kept", 0]) == right(core, kept)
+    assert tokens_of(got["preempted", 0]) == right(core, preempted)
+    assert tokens_of(got["gone", 0]) == right(core, gone)[: len(tokens_of(got["gone", 0]))]
+    assert got["gone", 0][-1].finish_reason is FinishReason.ABORT
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_stop_ids_end_a_choice_and_what_overran_is_dropped(ahead) -> None:
+    free = ask("r", 5, 12)
+    tokens = right(small_core(), free)
+    end = next(token for i, token in enumerate(tokens) if i > 3 and token not in tokens[:i])
+    core = small_core(ahead=ahead, eos=(end,))
+    core.add_request(free)
+    core.add_request(ask("ignores", free.prompt_token_ids, 12, ignore_eos=True))
+    core.add_request(ask("own", free.prompt_token_ids, 12, ignore_eos=True, stop_token_ids=[end]))
+    got = run(core)
+    for name in ("r", "own"):
+        assert tokens_of(got[name, 0]) == tokens[: tokens.index(end) + 1]
+        assert got[name, 0][-1].finish_reason is FinishReason.STOP
+        assert got[name, 0][-1].stop_token_id == end
+    assert tokens_of(got["ignores", 0]) == tokens
+    assert got["ignores", 0][-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_stop_ends_one_choice_and_abort_all_of_them(ahead) -> None:
+    core = small_core(ahead=ahead)
+    forked = ask("r", 6, 20, n=3)
+    core.add_request(forked)
+    got: Got = {}
+    for _ in range(8):
+        step(core, got)
+    core.stop("r", 1, 2)
+    core.stop("r", 7, 0)
+    core.stop("nobody", 0, 0)
+    step(core, got)
+    assert got["r", 1][-1].finish_reason is FinishReason.STOP
+    assert got["r", 1][-1].token_ids == []
+    assert ("r", 0) in got
+    core.stop("r", 1, 0)  # again
+    core.abort("r")
+    core.abort("r")
+    core.abort("nobody")
+    run(core, got)
+    for index, reason in ((0, FinishReason.ABORT), (1, FinishReason.STOP), (2, FinishReason.ABORT)):
+        assert [delta.finish_reason for delta in got["r", index] if delta.finish_reason] == [reason]
+        found = tokens_of(got["r", index])
+        assert found == right(core, forked, index)[: len(found)]
+
+
+def test_an_abort_before_the_fork_ends_every_choice() -> None:
+    core = small_core()
+    core.add_request(ask("waiting", 6, n=3))
+    core.abort("waiting")
+    core.add_request(ask("parent", 40, n=4))
+    got: Got = {}
+    step(core, got)
+    core.abort("parent")
+    run(core, got)
+    assert set(got) == {("waiting", i) for i in range(3)} | {("parent", i) for i in range(4)}
+    assert {deltas[-1].finish_reason for deltas in got.values()} == {FinishReason.ABORT}
+
+
+def test_abort_all() -> None:
+    core = small_core(ahead=1)
+    for i in range(9):
+        core.add_request(ask(f"r{i}", 4 + i, n=1 + i % 3))
+    for _ in range(4):
+        core.step()
+    core.abort_all()
+    run(core)
+    assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
+
+
+class BrokenFor(RecordingRunner):
+    """Gives no token (-1) to one slot from some step on."""
+
+    bad_slot = -1
+
+    def collect(self, handle) -> StepResult:
+        result = super().collect(handle)
+        plan = handle.plan
+        last = np.cumsum(plan.scored) - 1
+        tokens = result.tokens.copy()
+        tokens[last[(plan.slots == self.bad_slot) & plan.draws]] = -1
+        return StepResult(tokens, result.logprobs)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_no_token_ends_a_request_with_an_error_and_the_others_go_on(ahead) -> None:
+    runner = BrokenFor(small_shapes())
+    core = small_core(runner, ahead=ahead)
+    requests = [ask(name, 6, 12) for name in "abc"]
+    for request in requests:
+        core.add_request(request)
+    got: Got = {}
+    for _ in range(5):
+        step(core, got)
+    runner.bad_slot = choice_of(core, "b").slot
+    for _ in range(5):
+        step(core, got)
+    runner.bad_slot = -1
+    core.add_request(ask("d", 6, 12))  # takes the slot
+    run(core, got)
+    assert got["b", 0][-1].finish_reason is FinishReason.ERROR
+    assert "finite" in (got["b", 0][-1].error or "")
+    for request in (requests[0], requests[2], ask("d", 6, 12)):
+        assert tokens_of(got[request.request_id, 0]) == right(core, request)
+    assert core.stats().generation_tokens == sum(len(tokens_of(deltas)) for deltas in got.values())
+
+
+def test_a_full_queue_refuses() -> None:
+    core = small_core(max_waiting=2)
+    for name in "ab":
+        core.add_request(ask(name, 3))
+    with pytest.raises(QueueFullError):
+        core.add_request(ask("c", 3))
+    core.step()
+    core.add_request(ask("c", 3))
+    run(core)
+
+
+def test_stats_count_what_happened() -> None:
+    core = small_core()
+    core.add_request(ask("a", [*range(1, 13)], 4))
+    run(core)
+    core.add_request(ask("b", [*range(1, 13)], 4))
+    core.add_request(ask("c", [*range(1, 13)], 4))
+    stats = core.stats()
+    assert (stats.running, stats.waiting) == (0, 2)
+    core.step()
+    assert core.stats().running == 2
+    got = run(core)
+    stats = core.stats()
+    assert stats.prefix_queries == 36
+    assert stats.prefix_hits == 16  # two of three pages each: the last token is computed
+    assert got["b", 0][0].cached_tokens == 8
+    assert (stats.prompt_tokens, stats.generation_tokens) == (36, 12)
+    assert stats.kv_pages_total == 39
+
+
+def test_salts_part_the_cache() -> None:
+    core = small_core()
+    prompt = [*range(1, 13)]
+    for name, salt in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "")):
+        core.add_request(replace(ask(name, prompt, 2), cache_salt=salt))
+        assert run(core)[name, 0][-1].cached_tokens == (8 if name == "c" else 0)
