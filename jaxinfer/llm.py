@@ -1,5 +1,6 @@
 """LLM and AsyncLLM: the Python API, shaped as vLLM's offline API."""
 
+import asyncio
 import contextlib
 import itertools
 import sys
@@ -14,6 +15,7 @@ from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, TextProcessor, Tokenizer
 from jaxinfer.text.messages import content_text
+from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
 
 if TYPE_CHECKING:
@@ -203,7 +205,7 @@ class AsyncLLM:
         Raises ParameterError, QueueFullError, EngineDeadError.
         """
         params = sampling_params or self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
-        text, ids = encode_prompt(self.text.tokenizer, prompt, "prompt")
+        text, ids = await self._encode(prompt)
         request = GenerateRequest(request_id or uuid.uuid4().hex, ids, params)
         collector = OutputCollector(self.text.tokenizer, request, text)
         source = self.client.submit(request)
@@ -219,6 +221,12 @@ class AsyncLLM:
         finally:
             if not collector.output.finished:
                 self.client.abort(request.request_id)
+
+    async def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if isinstance(text, str) and len(text) > SHORT_CHARS:
+            return await asyncio.to_thread(encode_prompt, self.text.tokenizer, prompt, "prompt")
+        return encode_prompt(self.text.tokenizer, prompt, "prompt")
 
     async def abort(self, request_id: str) -> None:
         """Ends a request: its iterator gives a last item, with finish_reason `abort`."""

@@ -21,7 +21,7 @@ _MODEL = Annotated[
 ]
 _CONFIG = Annotated[
     Path | None,
-    tyro.conf.arg(metavar="FILE", help="YAML file of settings, by the names of the flags; flags come before it."),
+    tyro.conf.arg(metavar="FILE", help="YAML file of settings, by the names of the flags; flags override it."),
 ]
 
 

@@ -23,7 +23,7 @@ from jaxinfer.server.responses import (
     Usage,
 )
 from jaxinfer.server.schema import ChatBody
-from jaxinfer.server.stream import stream_reply
+from jaxinfer.server.stream import stream_reply, whole_reply
 from jaxinfer.text import ChoiceDelta
 
 
@@ -38,8 +38,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     async with generation:
         if body.stream:
             return await stream_reply(request, body.stream_options, generation, reply)
-        choices = [choice async for step in generation.steps() for choice in reply.choices(step)]
-        return web.Response(body=reply.whole(choices, generation), content_type="application/json")
+        return await whole_reply(generation, reply, large=body.prompt_logprobs is not None)
 
 
 async def _prepare(name: str, context: Context, body: ChatBody) -> Generation:

@@ -14,7 +14,7 @@ from jaxinfer.server.params import completion_params, fit_length
 from jaxinfer.server.prompts import completion_prompts
 from jaxinfer.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
 from jaxinfer.server.schema import CompletionBody
-from jaxinfer.server.stream import stream_reply
+from jaxinfer.server.stream import stream_reply, whole_reply
 from jaxinfer.text import ChoiceDelta, Tokenizer
 
 
@@ -29,8 +29,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     async with generation:
         if body.stream:
             return await stream_reply(request, body.stream_options, generation, reply)
-        choices = [choice async for step in generation.steps() for choice in reply.choices(step)]
-        return web.Response(body=reply.whole(choices, generation), content_type="application/json")
+        return await whole_reply(generation, reply, large=body.prompt_logprobs is not None)
 
 
 async def _prepare(name: str, context: Context, body: CompletionBody) -> Generation:

@@ -1,5 +1,7 @@
-"""The frame of a streamed reply: opens it, tells usage, and ends it well or badly."""
+"""The frame of a reply, whole or streamed: a stream is opened, tells usage, and ends well or badly."""
 
+import asyncio
+import contextlib
 from typing import Any, Protocol
 
 import msgspec
@@ -28,26 +30,45 @@ class Reply(Protocol):
         """An event."""
         ...
 
+    def whole(self, parts: list[Any], generation: Generation) -> bytes:
+        """The whole reply from all choices of all steps, as JSON."""
+        ...
+
+
+async def whole_reply(generation: Generation, reply: Reply, *, large: bool) -> web.Response:
+    """Answers once a generation that was submitted has ended. large: written off the event loop."""
+    parts = [choice async for step in generation.steps() for choice in reply.choices(step)]
+    body = await asyncio.to_thread(reply.whole, parts, generation) if large else reply.whole(parts, generation)
+    return web.Response(body=body, content_type="application/json")
+
 
 async def stream_reply(
     request: web.Request, options: StreamOptions | None, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
     """Streams a generation that was submitted. What fails after the first byte ends the stream with an error event."""
     events = EventStream()
-    await events.open(request)
-    try:
-        await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.first()])
-        async for step in generation.steps():
-            await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.choices(step)])
-        if options is not None and options.include_usage:
-            await events.send([reply.chunk([], generation.usage())])
-    except ConnectionError:
-        pass  # the client has gone: there is nobody to tell, and leaving the generation aborts it
-    except Exception as error:
-        await events.fail(as_api_error(error))
-    else:
-        await events.done()
+    # A client that has gone is nobody to tell, whenever it went; leaving the generation aborts it.
+    with contextlib.suppress(ConnectionError):
+        await events.open(request)
+        try:
+            await _send_chunks(events, options, generation, reply)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            await events.fail(as_api_error(error))
+        else:
+            await events.done()
     return events.response
+
+
+async def _send_chunks(
+    events: EventStream, options: StreamOptions | None, generation: Generation, reply: Reply
+) -> None:
+    await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.first()])
+    async for step in generation.steps():
+        await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.choices(step)])
+    if options is not None and options.include_usage:
+        await events.send([reply.chunk([], generation.usage())])
 
 
 def _usage(options: StreamOptions | None, generation: Generation) -> Usage | UnsetType | None:

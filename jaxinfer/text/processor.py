@@ -10,7 +10,7 @@ from jaxinfer.text.defaults import GenerationDefaults
 from jaxinfer.text.template_process import TemplateLimits
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
 
-_SHORT = 4096
+SHORT_CHARS = 4096
 """Characters that are tokenised on the event loop: below this a thread costs more than the work."""
 
 
@@ -38,7 +38,7 @@ class TextProcessor:
         """`Tokenizer.encode_batch`, off the event loop where the texts are long."""
         for text, param in zip(texts, params, strict=True):
             self.tokenizer.check_text(text, param)
-        if sum(map(len, texts)) <= _SHORT:
+        if sum(map(len, texts)) <= SHORT_CHARS:
             return self.tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens, params=params)
         return await asyncio.to_thread(
             self.tokenizer.encode_batch, texts, add_special_tokens=add_special_tokens, params=params

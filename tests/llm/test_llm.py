@@ -1,5 +1,7 @@
 """LLM and AsyncLLM over the simulated device: prompts, parameters, results, ends."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -250,4 +252,20 @@ async def test_async_stop_strings(folder: Path) -> None:
     params = SamplingParams(max_tokens=30, seed=3, stop=(text[at : at + 2],))
     last = (await collect(llm, "hello", params))[-1].outputs[0]
     assert last.text == text[: text.index(text[at : at + 2])]
+    await llm.close()
+
+
+async def test_a_long_prompt_is_tokenised_off_the_event_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = AsyncLLM(str(folder), max_model_len=8000)
+    threads, encode = [], llm.text.tokenizer.encode
+
+    def seen(text: str, **options: Any) -> list[int]:
+        threads.append(threading.current_thread())
+        return encode(text, **options)
+
+    monkeypatch.setattr(llm.text.tokenizer, "encode", seen)
+    for prompt in ("a" * 5000, {"prompt": "a" * 5000}, "a"):
+        with contextlib.suppress(ParameterError):
+            await collect(llm, prompt, SamplingParams(max_tokens=1))
+    assert [thread is threading.main_thread() for thread in threads] == [False, False, True]
     await llm.close()

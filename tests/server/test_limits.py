@@ -2,16 +2,19 @@
 
 import ast
 import asyncio
+import contextlib
 import hmac
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket
+from jaxinfer.server.sse import EventStream
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import REPOSITORY
 from tests.server.conftest import Served
@@ -128,6 +131,32 @@ async def test_a_client_that_closes_in_mid_stream_frees_its_request(serve) -> No
     await stream.close()
     await until(lambda: not served.engine.active)
     assert served.engine.aborted
+
+
+@pytest.mark.parametrize("moment", ["open", "send", "fail", "done"])
+async def test_a_client_lost_at_any_moment_of_a_stream_is_no_failure(
+    serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
+) -> None:
+    served: Served = await serve()
+    reached = asyncio.Event()
+
+    async def lost(*_: object) -> None:
+        reached.set()
+        raise ConnectionResetError
+
+    monkeypatch.setattr(EventStream, moment, lost)
+    if moment == "fail":
+        served.engine.gate.clear()
+        asyncio.get_running_loop().call_later(0.1, served.engine.fail_requests, "a kernel failed")
+    with contextlib.suppress(aiohttp.ClientError):
+        await served.session.post(
+            served.url + "/v1/completions",
+            json={"prompt": "a", "stream": True},
+            timeout=aiohttp.ClientTimeout(2),
+        )
+    await asyncio.wait_for(reached.wait(), 10)
+    await until(lambda: not served.engine.active)
+    assert not [record for record in caplog.records if record.name.startswith("jaxinfer")]
 
 
 async def test_a_request_that_ended_is_not_aborted(serve) -> None:

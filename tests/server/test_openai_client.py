@@ -1,6 +1,7 @@
 """The real openai package against the server: whole replies, streams, usage, log-probabilities."""
 
 import asyncio
+import threading
 from typing import Any
 
 import openai
@@ -166,6 +167,25 @@ async def test_prompt_logprobs(serve) -> None:
             "0": {"logprob": -0.5, "rank": 1, "decoded_token": name(0)},
         },
     ]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+async def test_logprobs_of_a_prompt_are_written_off_the_event_loop(
+    serve, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    served: Served = await serve()
+    threads = []
+    name = served.engine.tokenizer.token_text
+
+    def seen(token_id: int) -> str:
+        threads.append(threading.current_thread())
+        return name(token_id)
+
+    monkeypatch.setattr("jaxinfer.text.Tokenizer.token_text", lambda _, token_id: seen(token_id))
+    body = {"prompt": [65, 66]} if path == "completions" else {"messages": CHAT}
+    assert (await served.post(f"/v1/{path}", {**body, "prompt_logprobs": 1, "max_tokens": 1})).status == 200
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_cached_tokens_are_told(serve) -> None:
