@@ -51,8 +51,8 @@ class TimedPacking(SimulatedRunner):
         return handle
 
 
-def make_engine(running: int, waiting: int) -> EngineCore:
-    """An engine with `running` requests decoding, out of step with each other, and more in its queue."""
+def make_engine(running: int, waiting: int) -> tuple[EngineCore, list[float]]:
+    """An engine with `running` requests decoding, out of step, and more in its queue; seconds of its dispatches."""
     pages = 1 + running * CONTEXT // BLOCK
     tokens = max(2048, running)
     shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, (KVGroup(None, pages),), VOCABULARY)
@@ -68,13 +68,13 @@ def make_engine(running: int, waiting: int) -> EngineCore:
         core.step()
     for _ in range(2 * BLOCK):
         core.step()
-    return core
+    runner.pack_seconds.clear()
+    return core, runner.pack_seconds
 
 
 def time_steps(running: int, waiting: int, steps: int) -> Row:
     """Steady-state decode steps, each timed by itself."""
-    core = make_engine(running, waiting)
-    core.runner.pack_seconds.clear()
+    core, pack_seconds = make_engine(running, waiting)
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()
@@ -83,7 +83,7 @@ def time_steps(running: int, waiting: int, steps: int) -> Row:
         if len(deltas) != running:
             raise RuntimeError(f"a step gave {len(deltas)} tokens for {running} running requests")
     p95 = quantiles(seconds, n=20)[-1]
-    pack = median(core.runner.pack_seconds)
+    pack = median(pack_seconds)
     return Row(running, waiting, *(round(1e6 * value, 1) for value in (median(seconds), p95, pack)))
 
 

@@ -19,7 +19,7 @@ class CompileCounter:
     def count(self) -> int:
         return self._count
 
-    def _listen(self, event: str, duration: float, **_: str | int) -> None:
+    def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
             with self._lock:
                 self._count += 1

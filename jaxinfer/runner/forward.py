@@ -181,7 +181,7 @@ class ForwardPrograms:
         missing = self._shapes.max_scored - hidden.shape[0]
         hidden = self._model.build(weights).final_norm(hidden)
         hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
-        fill = Scored(self._shapes.scratch_slot, 0, -1, 0)
+        fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(kv, tables, hidden, scored)
 

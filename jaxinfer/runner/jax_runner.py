@@ -120,14 +120,13 @@ class JaxRunner:
         """Runs every program over padding alone."""
         empty = _empty_plan(len(self.shapes.groups))
         self._admit(self._packer.no_admissions())
-        hidden = scored = None
+        pack = {"decode": self._packer.decode, "mixed": self._packer.mixed}
+        runs = [
+            self._forward(kind, size, pack[kind](empty, size)) for kind, size in self.programs.names if kind in pack
+        ]
         for kind, size in self.programs.names:
-            if kind == "decode":
-                hidden, scored = self._forward(kind, size, self._packer.decode(empty, size))
-            elif kind == "mixed":
-                hidden, scored = self._forward(kind, size, self._packer.mixed(empty, size))
-            elif kind == "sample":
-                self._sample(size, hidden, scored).tokens.block_until_ready()
+            if kind == "sample":
+                self._sample(size, *runs[-1]).tokens.block_until_ready()
 
 
 def _empty_plan(groups: int) -> StepPlan:

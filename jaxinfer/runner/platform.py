@@ -2,11 +2,11 @@
 
 import hashlib
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 
 from jaxinfer.config import DType
 
@@ -58,7 +58,7 @@ def use_compile_cache(folder: str | None) -> Path | None:
 def _default_cache() -> Path:
     """A folder a version and processor: code made for one processor may not run on another."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = f"jax-{jax.__version__}-jaxlib-{jaxlib.__version__}"
+    versions = f"jax-{version('jax')}-jaxlib-{version('jaxlib')}"
     return Path(home) / "jaxinfer" / "xla" / f"{versions}-{_processor()}"
 
 
