@@ -49,7 +49,8 @@ async def serving(**options: Any) -> AsyncIterator[tuple[LocalEngineClient, Engi
 
 
 async def read(stream: AsyncIterator[list[TokenDelta]]) -> list[TokenDelta]:
-    return [delta async for deltas in stream for delta in deltas]
+    async with asyncio.timeout(30):
+        return [delta async for deltas in stream for delta in deltas]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -30,11 +30,21 @@ class Row(NamedTuple):
         return len(self.prompt) + len(self.output)
 
 
+_ROWS = 32
 _program = jax.jit(sample_tokens)
 
 
 def run(rows: Sequence[Row]) -> Sampled:
-    """The sampler's program over rows, each in a slot of its own; arrays come back as NumPy's."""
+    """The sampler's program over rows, each in a slot of its own; arrays come back as NumPy's.
+
+    Few rows are repeated to a fixed number, so that little is compiled.
+    """
+    sampled = run_just([*rows, *[rows[0]] * (-len(rows) % _ROWS)])
+    return jax.tree.map(lambda x: x[: len(rows)], sampled)
+
+
+def run_just(rows: Sequence[Row]) -> Sampled:
+    """The same with just these rows."""
     slots = np.random.default_rng(len(rows)).permutation(len(rows)).astype(np.int32)
     counts = np.zeros((len(rows) + 1, len(rows[0].logits)), np.int16)
     for slot, row in zip(slots, rows, strict=True):

@@ -191,6 +191,7 @@ class Histories(RuleBasedStateMachine):
         request, output = self.requests[name], self.got[name, index]
         params = request.sampling
         ends = set() if params.ignore_eos else set(EOS)
+        assert output.error is None
         assert not ends & set(output.tokens[:-1])
         if (name, index) not in self.interrupted:
             stopped = output.tokens[-1] in ends
