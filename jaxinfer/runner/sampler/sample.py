@@ -32,15 +32,17 @@ def sample_tokens(
     positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
     log-probability is asked for.
     """
-    # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN.
-    finite = jnp.all(logits < jnp.inf, axis=1) & jnp.any(logits > -jnp.inf, axis=1)
     adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len)
+    # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
+    finite = jnp.all(logits < jnp.inf, axis=1) & jnp.any(adjusted > -jnp.inf, axis=1)
     tokens = jnp.argmax(adjusted, axis=1).astype(jnp.int32)
     greedy = (params.temperature == 0) | (params.top_k == 1)
 
     def draw() -> jax.Array:
         uniform = uniforms(params, positions, Purpose.SAMPLE)
-        return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, params), uniform))
+        # Greedy rows, padding among them, must not make the whole batch search for thresholds.
+        asked = params._replace(top_k=jnp.where(greedy, 0, params.top_k), top_p=jnp.where(greedy, 1.0, params.top_p))
+        return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, asked), uniform))
 
     tokens = jax.lax.cond(jnp.all(greedy), lambda: tokens, draw)
     asked = (params.wants_logprobs > 0) | (targets >= 0)
