@@ -1,5 +1,7 @@
 """KVCache: which pages a request holds, and what the prefix cache keeps of them."""
 
+from collections.abc import Iterator
+
 from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.radix import RadixTree
 from jaxinfer.engine.request import Request
@@ -166,9 +168,9 @@ class KVCache:
             request.cursor = None
         request.committed = 0
 
-    def _keys(self, request: Request, count: int) -> list[bytes]:
+    def _keys(self, request: Request, count: int) -> Iterator[bytes]:
         data, width = request.tokens.tobytes(), request.tokens.itemsize * self.page_size
-        return [data[i * width : (i + 1) * width] for i in range(count)]
+        return (data[i * width : (i + 1) * width] for i in range(count))
 
     def _release(self, group: int, page: int) -> None:
         if self.pools[group].release(page):

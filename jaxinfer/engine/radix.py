@@ -7,7 +7,7 @@ them with Python's keyed hash and compares them byte by byte, so that no collisi
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxinfer.engine.pages import PagePool
 
@@ -57,7 +57,7 @@ class RadixTree:
             root = self._roots[namespace] = Node(None, namespace, len(self._pools))
         return root
 
-    def match(self, namespace: Namespace, keys: Sequence[bytes]) -> list[Node]:
+    def match(self, namespace: Namespace, keys: Iterable[bytes]) -> list[Node]:
         """The longest path along `keys` (page bytes) whose pages suffice to go on after it."""
         path: list[Node] = []
         node = self._roots.get(namespace)

@@ -53,6 +53,7 @@ class Scheduler:
         self._parents: list[Request] = []
         self._order: np.ndarray | None = None
         self._steps = 0
+        self._blocked: tuple[Request, list[int]] | None = None
         smallest = min(group.num_pages for group in shapes.groups)
         self._watermark = int(cache.kv_watermark * smallest)
         self._chunk = scheduler.long_prefill_token_threshold or shapes.max_num_batched_tokens
@@ -232,6 +233,8 @@ class Scheduler:
 
     def _admit(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a request that holds nothing, and a row for what of it fits."""
+        if self._still_blocked(request):
+            return False
         goal = request.num_known - request.is_parent
         start = self.kv.match(request)
         count, scored = self._fit(plan, request, goal - start)
@@ -239,12 +242,24 @@ class Scheduler:
         fits = count > 0 or start == goal
         if not fits or not self.kv.grow(request, start + count, reserve=reserve):
             self.kv.release(request)
+            if fits:
+                self._blocked = request, self._available()
             return False
+        self._blocked = None
         self._count_lookup(request, start)
         self._enter(plan, request, start, goal)
         if count:
             self._add_row(plan, request, start, count, scored)
         return True
+
+    def _still_blocked(self, request: Request) -> bool:
+        """True where a request found too few pages and no pool has more by now.
+
+        To match a long prompt again in every step would cost more than the rest of the step.
+        """
+        if self._blocked is None or self._blocked[0] is not request or not self.running:
+            return False
+        return all(now <= then for now, then in zip(self._available(), self._blocked[1], strict=True))
 
     def _admit_held(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
@@ -322,6 +337,10 @@ class Scheduler:
             self._order = np.array([request.slot for request in self.running], np.int32)
         return self._order
 
+    def _available(self) -> list[int]:
+        return [pool.num_available for pool in self.kv.pools]
+
     def _trim_windows(self) -> None:
+        # By what was collected, not by what was dispatched: the tree is offered a page before it is dropped.
         for request in self.running:
-            self.kv.trim(request, int(self.table.computed[request.slot]))
+            self.kv.trim(request, int(self.table.collected[request.slot]))

@@ -1,0 +1,28 @@
+"""A request that waits for pages costs the steps of those that run next to nothing."""
+
+from jaxinfer.engine.kv import KVCache
+from jaxinfer.engine.request import Request
+from tests.engine.small import RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
+
+
+def test_a_blocked_head_is_matched_again_only_when_pages_were_freed(monkeypatch) -> None:
+    matched: list[str] = []
+    match = KVCache.match
+
+    def counting(self: KVCache, request: Request) -> int:
+        matched.append(request.request_id)
+        return match(self, request)
+
+    monkeypatch.setattr(KVCache, "match", counting)
+    core = small_core(RecordingRunner(small_shapes(pages=7)), watermark=0.0)
+    runs, waits, got = ask("runs", 12, 8), ask("waits", 16, 4), {}
+    core.add_request(runs)
+    step(core, got)
+    core.add_request(waits)
+    for _ in range(5):
+        step(core, got)
+    assert core.num_waiting == 1, "the pool is meant to be too small for both"
+    assert matched == ["runs", "waits"]
+    run(core, got)
+    for request in (runs, waits):
+        assert tokens_of(got[request.request_id, 0]) == right(core, request)
