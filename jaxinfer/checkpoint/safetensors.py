@@ -116,7 +116,7 @@ def _read_index(folder: Path) -> dict[Path, list[str] | None]:
     try:
         weight_map = json.loads(path.read_bytes())["weight_map"]
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path}: is not an index with a weight_map: {error!r}") from error
     files: dict[Path, list[str] | None] = {}
     for name, file in pairs:
@@ -143,7 +143,7 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
         raise ModelError(f"{file}: cannot be read: {error.strerror}") from error
     except ModelError:
         raise
-    except (ValueError, TypeError, struct.error, AttributeError) as error:
+    except (ValueError, TypeError, struct.error, AttributeError, RecursionError) as error:
         raise ModelError(f"{file}: is truncated or corrupt: {error}") from error
     return infos
 
@@ -152,7 +152,7 @@ def _tensor(file: Path, name: str, entry: Any, data: int) -> TensorInfo:
     try:
         dtype, shape = str(entry["dtype"]), tuple(int(length) for length in entry["shape"])
         begin, end = (int(offset) for offset in entry["data_offsets"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(f"{file}: tensor {name}: its header entry is corrupt: {error!r}") from error
     if not 0 <= begin <= end <= data:
         missing = f"it ends at byte {end} of the data, the file holds {data}"
