@@ -134,6 +134,8 @@ def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
     room = min(full, default=shapes.pages_per_row) * shapes.page_size
     if room >= shapes.max_model_len:
         return shapes
+    if room < 2:
+        raise ParameterError("num_blocks", f"the KV pages hold {room} tokens; a prompt and its output need 2 at least")
     if config.load.max_model_len is not None:
         raise ParameterError(
             "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV pages, which hold {room}"
