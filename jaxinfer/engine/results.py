@@ -56,6 +56,7 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ap
 def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
     size = scheduler.shapes.page_size
     ends = plan.starts + plan.counts
+    scheduler.table.collected[plan.slots[valid]] = ends[valid]
     for row in np.flatnonzero(valid & (ends // size > plan.starts // size)).tolist():
         request = scheduler.table.requests[plan.slots[row]]
         assert request is not None

@@ -10,6 +10,7 @@ class SlotTable:
 
     serial: changes whenever a slot changes hands; (slot, serial) is the (request, epoch) of a result.
     computed: positions whose KV is computed by a dispatched step.
+    collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     draws: False for a parent, whose last computed position is not scored.
@@ -18,6 +19,7 @@ class SlotTable:
     def __init__(self, num_slots: int):
         self.serial = np.zeros(num_slots, np.int64)
         self.computed = np.zeros(num_slots, np.int32)
+        self.collected = np.zeros(num_slots, np.int32)
         self.total = np.zeros(num_slots, np.int32)
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
@@ -38,7 +40,7 @@ class SlotTable:
         """Gives `request` a slot."""
         slot = self._free.pop()
         self.serial[slot] += 1
-        self.computed[slot] = computed
+        self.computed[slot] = self.collected[slot] = computed
         self.total[slot] = total
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
