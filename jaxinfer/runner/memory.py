@@ -78,7 +78,8 @@ def useful_pages(shapes: EngineShapes) -> list[int]:
     for group in shapes.groups:
         tokens = shapes.max_model_len
         if group.window is not None:
-            tokens = min(tokens, group.window + shapes.max_num_batched_tokens)
+            # A page behind the window stays until the step after the one that left it behind was collected.
+            tokens = min(tokens, group.window + 2 * shapes.max_num_batched_tokens)
         counts.append(1 + 2 * shapes.max_num_seqs * (-(-tokens // shapes.page_size) + 1))
     if any(group.window is None for group in shapes.groups):
         # Full groups keep as long a prefix cache as memory allows.

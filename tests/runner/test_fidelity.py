@@ -149,10 +149,9 @@ def test_with_prefix_hits(models, ahead) -> None:
     outputs = drive(core, SUBJECTS)
     assert_same(models, outputs, SUBJECTS)
     for subject in SUBJECTS:
-        # All whole pages but that of the last token are hit; a windowed group may have dropped pages by then.
+        # All whole pages but that of the last token are hit.
         whole = (len(subject.prompt_token_ids) - 1) // 4 * 4
-        cached = outputs[subject.request_id, 0].cached
-        assert cached == whole or (models.runner.shapes.groups[-1].window and cached < whole)
+        assert outputs[subject.request_id, 0].cached == whole
     assert sum(output.cached > 0 for output in outputs.values()) > 5
     assert all(output.cached == 0 for output in models.alone.values())
 
