@@ -77,6 +77,12 @@ class PagePool:
             raise RuntimeError(f"page {page} cannot enter the radix tree")
         self._cached[page] = 1
 
+    def uncache(self, page: int) -> None:
+        """Notes that the radix tree no longer holds a page, which its holders keep."""
+        if not self._refs[page] or not self._cached[page]:
+            raise RuntimeError(f"page {page} cannot leave the radix tree")
+        self._cached[page] = 0
+
     def evict(self, page: int) -> None:
         """Frees a page that only the radix tree holds."""
         if self._refs[page] or not self._cached[page]:

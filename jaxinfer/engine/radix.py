@@ -160,7 +160,12 @@ class RadixTree:
         page = node.pages[group]
         node.pages[group] = 0
         del self._nodes[group][page]
-        self._pools[group].evict(page)
+        # NOTE: a choice that waits with its parent's partial page may hold the windowed pages of a node that got them
+        # when the parent filled that page, and not the node's full page, which had come from another request.
+        if self._pools[group].references(page):
+            self._pools[group].uncache(page)
+        else:
+            self._pools[group].evict(page)
 
     def _prune(self, node: Node) -> None:
         """Removes nodes that hold nothing and lead nowhere, from `node` upwards."""
