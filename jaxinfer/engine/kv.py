@@ -7,6 +7,8 @@ from jaxinfer.engine.radix import RadixTree
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.shapes import EngineShapes
 
+_NEVER = 2**31 - 1
+
 
 class KVCache:
     """The pools of all KV groups and the radix tree over them.
@@ -74,20 +76,23 @@ class KVCache:
             request.pages[group] += pool.take(need)
         return True
 
-    def trim(self, request: Request, position: int) -> None:
-        """Drops pages that no query at or after `position` can see.
+    def trim(self, request: Request, position: int) -> int:
+        """Drops pages that no query at or after `position` can see; returns the position at which the next one goes.
 
         Only for positions that every step planned from now on starts at: a page dropped here may be
         written by another row of the next plan.
         """
+        following = _NEVER
         for group, window in enumerate(self.windows):
             if window is None:
                 continue
-            end = min(max(0, position - window + 1) // self.page_size, len(request.pages[group]))
-            for i in range(request.trimmed[group], end):
+            behind = max(0, position - window + 1) // self.page_size
+            for i in range(request.trimmed[group], min(behind, len(request.pages[group]))):
                 self._release(group, request.pages[group][i])
                 request.pages[group][i] = 0
-            request.trimmed[group] = max(request.trimmed[group], end)
+                request.trimmed[group] = i + 1
+            following = min(following, (request.trimmed[group] + 1) * self.page_size + window - 1)
+        return following
 
     def commit(self, request: Request, num_computed: int) -> None:
         """Lets the tree keep the full pages among the first `num_computed` positions.

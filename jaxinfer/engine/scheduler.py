@@ -342,5 +342,8 @@ class Scheduler:
 
     def _trim_windows(self) -> None:
         # By what was collected, not by what was dispatched: the tree is offered a page before it is dropped.
-        for request in self.running:
-            self.kv.trim(request, int(self.table.collected[request.slot]))
+        table, order = self.table, self._running_slots()
+        for slot in order[table.collected[order] >= table.next_trim[order]].tolist():
+            request = table.requests[slot]
+            assert request is not None
+            table.next_trim[slot] = self.kv.trim(request, int(table.collected[slot]))

@@ -12,6 +12,7 @@ class SlotTable:
     computed: positions whose KV is computed by a dispatched step.
     collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
+    next_trim: collected positions at which a page falls behind a window.
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     draws: False for a parent, whose last computed position is not scored.
     """
@@ -21,6 +22,7 @@ class SlotTable:
         self.computed = np.zeros(num_slots, np.int32)
         self.collected = np.zeros(num_slots, np.int32)
         self.total = np.zeros(num_slots, np.int32)
+        self.next_trim = np.zeros(num_slots, np.int32)
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
         self.draws = np.zeros(num_slots, bool)
@@ -42,6 +44,7 @@ class SlotTable:
         self.serial[slot] += 1
         self.computed[slot] = self.collected[slot] = computed
         self.total[slot] = total
+        self.next_trim[slot] = 0
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
         self.draws[slot] = not request.is_parent
