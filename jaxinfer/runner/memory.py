@@ -99,20 +99,20 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> 
 
 
 def device_pages(
-    model: LoadedModel, shapes: EngineShapes, *, limit: int, share: float, backend: str, cache: Path | None
+    model: LoadedModel, shapes: EngineShapes, *, limit: int, backend: str, cache: Path | None
 ) -> list[int]:
-    """Pages a group on a device that says how much memory it has. Raises ParameterError where not even one fits."""
+    """Pages a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
     temporaries = remembered(cache, _digest(model, shapes, backend), lambda: step_temporaries(model, shapes, backend))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)
-    memory = Memory(int(limit * share), weights, temporaries, state)
+    memory = Memory(limit, weights, temporaries, state)
     costs = [page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
     pages = fit_pages(max(memory.for_pages, 0), costs, useful_pages(shapes))
     if min(pages) < 2:
         raise ParameterError(
             "gpu_memory_utilization",
-            f"{share} of {limit >> 20} MiB leaves no room for KV pages: weights take {weights >> 20} MiB, "
+            f"the {limit >> 20} MiB that it gives leave no room for KV pages: weights take {weights >> 20} MiB, "
             f"temporaries {temporaries >> 20} MiB, slot state {state >> 20} MiB",
         )
     return pages

@@ -10,6 +10,9 @@ import jax.numpy as jnp
 
 from jaxinfer.config import DType
 
+_POOL_MARGIN = 0.97
+"""Share of a GPU's pool that is planned for; the rest is left to fragmentation. Not measured on a card yet."""
+
 _DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
 
 
@@ -36,10 +39,24 @@ def default_token_budget() -> int:
     return 512 if platform_name() == "cpu" else 2048
 
 
-def memory_limit() -> int | None:
-    """Bytes of one device's memory; None where the platform does not say (CPU)."""
+def reserve_memory(share: float) -> None:
+    """Lets JAX's pool on a GPU take `share` of the card. Without effect once a device was used, or on TPU and CPU.
+
+    A share that the user set in the environment stays.
+    """
+    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.4f}")
+
+
+def usable_memory(share: float) -> int | None:
+    """Bytes of one device that everything together may take; None where the platform does not say (CPU).
+
+    On a GPU the pool that `reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole device.
+    """
     stats = jax.local_devices()[0].memory_stats()
-    return stats.get("bytes_limit") if stats else None
+    limit = stats.get("bytes_limit") if stats else None
+    if limit is None:
+        return None
+    return int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
 
 
 def use_compile_cache(folder: str | None) -> Path | None:

@@ -76,7 +76,7 @@ def test_step_temporaries_are_those_of_the_largest_program() -> None:
 
 
 def pages_of(model, limit: int, cache: Path | None = None) -> list[int]:
-    return memory.device_pages(model, SHAPES, limit=limit, share=0.5, backend="xla", cache=cache)
+    return memory.device_pages(model, SHAPES, limit=limit // 2, backend="xla", cache=cache)
 
 
 def test_a_devices_pages_are_what_is_left(tmp_path, monkeypatch) -> None:
@@ -117,8 +117,8 @@ def test_a_tied_head_is_counted_once(monkeypatch) -> None:
 
 
 def test_useful_pages_hold_what_can_run() -> None:
-    assert memory.useful_pages(SHAPES) == [2**31, 1 + 2 * 2 * ((12 + 32) // 4 + 1)]
+    assert memory.useful_pages(SHAPES) == [2**31, 1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
     only = replace(SHAPES, groups=SHAPES.groups[1:])
-    assert memory.useful_pages(only) == [1 + 2 * 2 * ((12 + 32) // 4 + 1)]
+    assert memory.useful_pages(only) == [1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
     assert memory.cpu_pages([1, 1]) == [4096, 4096]
     assert memory.cpu_pages([1 << 20]) == [2048]
