@@ -41,9 +41,9 @@ class BuiltEngine(NamedTuple):
 
 def model_folder(config: EngineConfig) -> Path:
     """The local folder of the model, fetched from the hub where it is named so."""
-    from jaxinfer.checkpoint.source import resolve
+    from jaxinfer.checkpoint.source import DEMO_NAME, resolve
 
-    return DEMO_FOLDER if config.model == "demo" else resolve(config.model, config.load.revision)
+    return DEMO_FOLDER if config.model == DEMO_NAME else resolve(config.model, config.load.revision)
 
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
@@ -51,16 +51,18 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.checkpoint.model_files import read_model_files
     from jaxinfer.models.loaded import load_model
     from jaxinfer.runner.jax_runner import JaxRunner
-    from jaxinfer.runner.platform import resolve_dtype, use_compile_cache
+    from jaxinfer.runner.platform import reserve_memory, resolve_dtype, use_compile_cache
 
+    reserve_memory(config.cache.gpu_memory_utilization)
     folder = model_folder(config)
     files = read_model_files(folder)
     decoder = files.config
     cache = use_compile_cache(config.runner.compile_cache_dir)
     dtype = resolve_dtype(config.load.dtype)
+    sizes = plan_shapes(config, decoder)  # what cannot be is told before weights are read
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     backend = "xla" if config.runner.attention_backend == "auto" else config.runner.attention_backend
-    shapes = _with_pages(config, model, plan_shapes(config, decoder), backend, cache)
+    shapes = _with_pages(config, model, sizes, backend, cache)
     runner = JaxRunner(model, shapes, backend=backend)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     core = EngineCore(
@@ -112,17 +114,16 @@ def _with_pages(
     config: EngineConfig, model: "LoadedModel", shapes: EngineShapes, backend: str, cache: Path | None
 ) -> EngineShapes:
     from jaxinfer.runner import memory
-    from jaxinfer.runner.platform import memory_limit
+    from jaxinfer.runner.platform import usable_memory
 
-    limit = memory_limit()
+    limit = usable_memory(config.cache.gpu_memory_utilization)
     if config.cache.num_blocks is not None:
         pages = [config.cache.num_blocks] * len(shapes.groups)
     elif limit is None:
         costs = [memory.page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
         pages = memory.cpu_pages(costs)
     else:
-        share = config.cache.gpu_memory_utilization
-        pages = memory.device_pages(model, shapes, limit=limit, share=share, backend=backend, cache=cache)
+        pages = memory.device_pages(model, shapes, limit=limit, backend=backend, cache=cache)
     return _fit_context(config, memory.with_pages(shapes, pages))
 
 

@@ -12,6 +12,9 @@ _WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _TIMEOUT_SECONDS = 5
 
+DEMO_NAME = "demo"
+"""The name of the model in the package."""
+
 
 def resolve(model: str, revision: str | None = None) -> Path:
     """The folder of `model`: an existing folder, or a hub id `owner/name` at `revision` (branch, tag or commit).
@@ -30,21 +33,28 @@ def resolve(model: str, revision: str | None = None) -> Path:
     if folder.is_file():
         raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds config.json")
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
-        raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(folder)}")
+        raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(model, folder)}")
     return _fetch(model, revision, folder)
 
 
-def _hint(folder: Path) -> str:
-    """Folders of a like name beside the one that was asked for."""
+def _hint(model: str, folder: Path) -> str:
+    """The model of the package, or a folder beside the one that was asked for, whichever has the likest name."""
     try:
         names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
     except OSError:
-        return f"; {folder.parent} does not exist" if str(folder.parent) != "." else ""
+        return f"; the folder {folder.parent} does not exist" if str(folder.parent) != "." else ""
     close = difflib.get_close_matches(folder.name, names, n=1)
+    if difflib.get_close_matches(model, [DEMO_NAME, *close], n=1) == [DEMO_NAME]:
+        return f"; did you mean {DEMO_NAME}, the model in the package?"
     if not close:
         return ""
     path = folder.parent / close[0]
     return f"; did you mean {path if path.is_absolute() else f'./{path}'}?"
+
+
+def _hub_hint(model: str, folder: Path) -> str:
+    """Whoever wrote a hub id may have meant a folder."""
+    return f"; there is no local folder {model} either" + (_hint(model, folder) if folder.parent.is_dir() else "")
 
 
 def _fetch(model: str, revision: str | None, folder: Path) -> Path:
@@ -61,11 +71,13 @@ def _fetch(model: str, revision: str | None, folder: Path) -> Path:
     except NoRevision as error:
         raise ModelError(f"{model}: revision {revision!r} does not exist on the hub") from error
     except RepositoryNotFoundError as error:
-        raise ModelError(f"{model}: does not exist on the hub, or needs HF_TOKEN{_hint(folder)}") from error
+        raise ModelError(f"{model}: does not exist on the hub, or needs HF_TOKEN{_hub_hint(model, folder)}") from error
     except LocalEntryNotFoundError as error:
         where = "HF_HUB_OFFLINE is set" if _offline() else "the hub cannot be reached"
         todo = "download it where there is a network and give its folder"
-        raise ModelError(f"{model}: is not in the local cache, and {where}; {todo}{_hint(folder)}") from error
+        raise ModelError(
+            f"{model}: is not in the local cache, and {where}; {todo}{_hub_hint(model, folder)}"
+        ) from error
     except OSError as error:
         raise ModelError(f"{model}: cannot be fetched from the hub: {error}") from error
 

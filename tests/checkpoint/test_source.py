@@ -29,6 +29,7 @@ def test_a_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch):
     [
         ("my-modle", r"neither a folder nor a hub id `owner/name`; did you mean \./my-model\?"),
         ("./my_model", r"did you mean \./my-model\?"),
+        ("dmeo", "did you mean demo, the model in the package"),
         ("nowhere", "neither a folder nor a hub id `owner/name`$"),
         ("a/b/c", "neither a folder nor a hub id"),
         ("owner/na me", "neither a folder nor a hub id"),
@@ -69,6 +70,13 @@ def offline(code: str, home: Path, **variables: str) -> str:
 def test_offline_says_what_to_do(tmp_path: Path):
     text = offline("resolve('owner/name')", tmp_path, HF_HUB_OFFLINE="1")
     assert "owner/name: is not in the local cache, and HF_HUB_OFFLINE is set; download it where" in text
+
+
+def test_a_hub_id_that_may_be_a_folder_is_told_so(tmp_path: Path):
+    text = offline("resolve('owner/name')", tmp_path, HF_HUB_OFFLINE="1")
+    assert text.endswith("; there is no local folder owner/name either\n")
+    text = offline("resolve('tests/chekpoint')", tmp_path, HF_HUB_OFFLINE="1")
+    assert text.endswith("no local folder tests/chekpoint either; did you mean ./tests/checkpoint?\n")
 
 
 def test_an_unreachable_hub_fails_at_once(tmp_path: Path):
