@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -54,8 +54,11 @@ def _places(tree: Any) -> Iterator[tuple[str, str | None]]:
 
 
 def _converted(tree: Any, name: str, value: Any) -> Any:
+    kind = get_type_hints(type(tree))[name]
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}")
     try:
-        return msgspec.convert(value, get_type_hints(type(tree))[name])
+        return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ParameterError(name, str(error)) from None
 

@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import sys
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig
@@ -80,6 +80,8 @@ class LLM:
         sampling_params: one for all, or one for each; None takes the model's defaults. use_tqdm: show a
         progress bar where standard error is a terminal. Raises ParameterError before anything runs.
         """
+        if not isinstance(prompts, Iterable):
+            raise ParameterError("prompts", f"must be a prompt or a list of prompts, not {type(prompts).__name__}")
         many = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
         return self._run_all(self._collectors(many, sampling_params), use_tqdm)
 

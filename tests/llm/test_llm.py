@@ -165,7 +165,7 @@ def test_a_stream_joins_to_the_whole_text(make) -> None:
         ({"max_num_seqs": "4"}, "max_num_seqs: Expected `int`, got `str`"),
         ({"max_num_seqs": 0}, "max_num_seqs: 0 must be at least 1"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching: Expected `bool`"),
-        ({"dtype": "int3"}, "dtype: Invalid enum value"),
+        ({"dtype": "int3"}, "dtype: 'int3' is not one of auto, bfloat16, float16, float32"),
         ({"cache": {"blocksize": 4}}, "blocksize: is no setting; did you mean block_size"),
         ({"cache": 5}, "cache: must be a mapping"),
     ],
@@ -176,11 +176,21 @@ def test_a_wrong_setting_is_named(folder: Path, flags: dict[str, Any], message: 
     assert message in str(error.value)
 
 
+def test_a_context_that_cannot_be_is_refused_before_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: object, **named: object) -> None:
+        pytest.fail("weights were read")
+
+    monkeypatch.setattr("jaxinfer.models.loaded.load_model", load)
+    with pytest.raises(ParameterError, match="max_model_len: 99999 is more than the model's"):
+        LLM("demo", max_model_len=99999, compile_cache_dir="off")
+
+
 @pytest.mark.parametrize(
     ("prompts", "param"),
     [
         ("", "prompt"),
-        (5, None),
+        (5, "prompts"),
+        (None, "prompts"),
         ([[1, 2]], "prompts"),
         ({"prompt_token_ids": [1.5]}, "prompts.prompt_token_ids"),
         ({"prompt_token_ids": [simulated.VOCAB]}, "prompt"),
