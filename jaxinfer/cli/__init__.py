@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxinfer.errors import JaxinferError
+from jaxinfer.signals import end_at_once_on_signals, end_process
 from jaxinfer.version import __version__
 
 _COMMANDS = {
@@ -14,8 +15,17 @@ _COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; arguments are the process's by default. The exit status: 2 for what the user can mend."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs a command. The exit status: 2 for what the user can mend.
+
+    Without arguments they are the process's, which ends with the command, and at once on SIGINT and SIGTERM.
+    """
+    if arguments is not None:
+        return _run(list(arguments))
+    end_at_once_on_signals()
+    return end_process(_run(sys.argv[1:]))
+
+
+def _run(given: list[str]) -> int:
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
         print(_help())
@@ -29,13 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return importlib.import_module(f"jaxinfer.cli.{name}").run(given[1:])
     except JaxinferError as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        return 130
 
 
 def _help() -> str:
     commands = "\n".join(f"  {name:10} {text}" for name, text in _COMMANDS.items())
-    return f"usage: jaxinfer COMMAND [MODEL] [flags]\n\n{commands}\n\n`jaxinfer COMMAND --help` tells its flags."
+    return (
+        f"usage: jaxinfer COMMAND [MODEL] [flags]\n\n{commands}\n\n"
+        "MODEL is a folder, a hub id `owner/name`, or by default `demo`, the model in the package.\n"
+        "`jaxinfer COMMAND --help` tells a command's flags."
+    )
 
 
 def _fail(message: str) -> int:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jaxinfer.cli.progress import BuildBars
+from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
@@ -43,8 +43,8 @@ def run(arguments: Sequence[str]) -> int:
     options: GenerateOptions = settings.generation
     _params(GenerationDefaults(), options)  # what is out of range is told before a model is loaded
     prompt = _prompt(options)
-    with BuildBars() as bars:
-        llm = LLM(config=config, progress=bars)
+    with build_progress() as progress:
+        llm = LLM(config=config, progress=progress)
     try:
         return _generate(llm, prompt, _params(llm.text.defaults, options))
     finally:
@@ -52,11 +52,12 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _prompt(options: GenerateOptions) -> str:
-    if options.prompt is not None:
-        return options.prompt
-    if sys.stdin.isatty():
+    if options.prompt is None and sys.stdin.isatty():
         raise ParameterError("prompt", "is missing; give --prompt TEXT, or the text on standard input")
-    return sys.stdin.read()
+    prompt = sys.stdin.read() if options.prompt is None else options.prompt
+    if not prompt:
+        raise ParameterError("prompt", "is empty; give --prompt TEXT, or the text on standard input")
+    return prompt
 
 
 def _params(defaults: GenerationDefaults, options: GenerateOptions) -> SamplingParams:

@@ -1,5 +1,6 @@
-"""Progress bars of an engine under construction."""
+"""How far an engine under construction is, on standard error."""
 
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -7,8 +8,42 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
+def build_progress() -> "BuildBars | BuildLines":
+    """Bars on a terminal, lines elsewhere."""
+    return BuildBars() if sys.stderr.isatty() else BuildLines()
+
+
+class BuildLines:
+    """A line a stage, for logs. A context manager."""
+
+    def __init__(self) -> None:
+        self._stages: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._tell("ready")
+
+    def loaded(self, done: int, total: int) -> None:
+        """Bytes of weights on the device so far, and in all."""
+        self._tell(f"loading weights: {_mebibytes(total)} MiB")
+
+    def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
+        """A program was compiled."""
+        self._tell(f"compiling {total} programs")
+
+    def _tell(self, stage: str) -> None:
+        if stage not in self._stages:
+            self._stages.add(stage)
+            print(stage, file=sys.stderr, flush=True)
+
+
 class BuildBars:
-    """Bars on standard error: weights in MiB, and programs. A context manager."""
+    """Bars: weights in MiB, and programs. A context manager."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -5,9 +5,10 @@ import dataclasses
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 
-from jaxinfer.cli.progress import BuildBars
+from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.server.config import ServerConfig
@@ -33,14 +34,17 @@ def _serve(config: EngineConfig, options: ServerConfig, bound: socket.socket) ->
 
     text = TextProcessor.from_folder(model_folder(config), max_chars=options.max_prompt_chars)
     text.chat_template.check()
-    with BuildBars() as bars:
-        core = build_engine(config, bars).core
+    with build_progress() as progress:
+        core = build_engine(config, progress).core
 
     def announce(url: str) -> None:
         print(ready_message(url, options.served_model_name or core.info.name, text, options), flush=True)
 
+    def stopping(count: int) -> None:
+        print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
+
     async def main() -> int:
-        return await serve(LocalEngineClient(core), text, options, bound, announce)
+        return await serve(LocalEngineClient(core), text, options, bound, announce, stopping)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main())
@@ -58,6 +62,14 @@ def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfi
         f"jaxinfer {__version__} serves {name} at {url} - try:\n"
         f"  curl {url}{path}{key} -H 'Content-Type: application/json' -d '{data}'"
     )
+
+
+def stop_message(count: int, seconds: float) -> str:
+    """What a user who stops the server waits for, while `count` generations are not done."""
+    if not count or not seconds:
+        return "stopping"
+    what = "1 generation" if count == 1 else f"{count} generations"
+    return f"stopping: {what} may go on for {seconds:g} s; Ctrl-C again ends at once"
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

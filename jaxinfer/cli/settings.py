@@ -16,7 +16,8 @@ _MODEL = Annotated[
     str,
     tyro.conf.Positional,
     tyro.conf.arg(
-        metavar="MODEL", help="A folder in Hugging Face layout, a hub id `owner/name`, or the model in the package."
+        metavar="[MODEL]",
+        help="A folder in Hugging Face layout, a hub id `owner/name`, or `demo`, the model in the package.",
     ),
 ]
 _CONFIG = Annotated[
@@ -33,13 +34,13 @@ def parse_settings(command: str, groups: dict[str, Any], arguments: Sequence[str
     """
     kind = _settings_class(groups)
     file = _config_file(arguments)
-    defaults = kind() if file is None else with_values(kind(), read_yaml(file))
+    defaults = kind() if file is None else _with_file(kind(), file)
     settings = tyro.cli(
         kind,
         default=defaults,
         args=list(arguments),
         prog=f"jaxinfer {command}",
-        config=(tyro.conf.OmitArgPrefixes,),
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
         description="",
     )
     engine = {field.name: getattr(settings, field.name) for field in dataclasses.fields(EngineConfig)}
@@ -66,6 +67,14 @@ def _config_file(arguments: Sequence[str]) -> Path | None:
         if argument == "--config" and i + 1 < len(arguments):
             return Path(arguments[i + 1])
     return None
+
+
+def _with_file(settings: Any, file: Path) -> Any:
+    values = read_yaml(file)
+    try:
+        return with_values(settings, values)
+    except ParameterError as error:
+        raise ParameterError(error.param, f"{error.message} (in {file})") from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

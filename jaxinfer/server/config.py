@@ -29,7 +29,7 @@ class ServerConfig:
     max_choices: int = 256
     """Prompts times `n` of one request."""
     drain_seconds: float = 30.0
-    """How long requests may go on after SIGTERM."""
+    """How long requests may go on after SIGTERM or Ctrl-C."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -1,16 +1,18 @@
 """Runs the server: socket, signals, and an orderly end."""
 
 import asyncio
+import contextlib
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
+from jaxinfer.signals import ENDING, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
 BACKLOG = 4096
@@ -22,11 +24,14 @@ _LAST_WORDS_SECONDS = 2.0
 
 def bind_socket(options: ServerConfig) -> socket.socket:
     """A socket bound to the address, before a model is loaded. Raises ParameterError where that cannot be."""
-    check_binding(options)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
+    except (OSError, UnicodeError):
+        raise ParameterError("host", f"cannot resolve {options.host!r}; give an address of this machine") from None
+    check_binding(options)
+    try:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
@@ -59,22 +64,26 @@ async def serve(
     options: ServerConfig,
     bound: socket.socket,
     on_ready: Callable[[str], None],
+    on_stop: Callable[[int], None] | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT, or until the engine dies; a second signal ends the process at once.
 
-    on_ready is called with the server's URL. The exit status: 0 after a signal, 1 where the engine died.
+    on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are not
+    done. The exit status: 0 after a signal, 1 where the engine died.
     """
     stop = asyncio.Event()
-    _stop_on_signals(stop)
-    runner = await start(client, text, options, bound)
-    try:
-        on_ready(url_of(bound))
-        while client.ready and not stop.is_set():
-            await _wait(stop)
-        return 0 if stop.is_set() else 1
-    finally:
-        await _drain(runner, client, options.drain_seconds)
-        text.close()
+    with _stop_on_signals(stop):
+        runner = await start(client, text, options, bound)
+        try:
+            on_ready(url_of(bound))
+            while client.ready and not stop.is_set():
+                await _wait(stop)
+            if stop.is_set() and on_stop is not None:
+                on_stop(_open_generations(client))
+            return 0 if stop.is_set() else 1
+        finally:
+            await _drain(runner, client, options.drain_seconds)
+            text.close()
 
 
 def url_of(bound: socket.socket) -> str:
@@ -83,16 +92,33 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+@contextlib.contextmanager
+def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Sets `stop` on the first signal; the second ends the process. Puts back what handled them before."""
+    loop, before = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in ENDING}
 
     def first() -> None:
         stop.set()
-        for number in numbers:
+        for number in ENDING:
             loop.remove_signal_handler(number)
+        end_at_once_on_signals()
 
-    for number in numbers:
+    for number in ENDING:
         loop.add_signal_handler(number, first)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def _open_generations(client: EngineClient) -> int:
+    try:
+        stats = client.stats()
+    except EngineDeadError:
+        return 0
+    return stats.running + stats.waiting
 
 
 async def _drain(runner: web.AppRunner, client: EngineClient, seconds: float) -> None:

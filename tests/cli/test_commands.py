@@ -68,7 +68,10 @@ def test_flags_have_vllms_names() -> None:
         (["fly"], "there is no command 'fly'"),
         (["serve", "--host", "0.0.0.0"], "host: 0.0.0.0 can be reached by others; give --api-key"),
         (["serve", "--config", "absent.yaml"], "config: cannot read absent.yaml"),
+        (["serve", "--host", "no.such.invalid"], "host: cannot resolve 'no.such.invalid'"),
+        (["serve", "dmeo"], "did you mean demo, the model in the package?"),
         (["generate", "--prompt", "a", "--temperature", "-1"], "temperature: -1.0 is out of range"),
+        (["generate", "--prompt", ""], "prompt: is empty"),
     ],
 )
 def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: str) -> None:
@@ -86,6 +89,21 @@ def test_an_unknown_flag_is_named(flag: str) -> None:
     assert done.returncode == 2
     assert flag in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_number_that_is_none_is_told_without_python_types() -> None:
+    done = call("generate", "--temperature", "hot")
+    assert done.returncode == 2
+    assert "--temperature FLOAT" in done.stderr
+    assert "None}" not in done.stderr
+    assert "NoneType" not in done.stderr
+
+
+def test_help_says_that_the_model_may_be_left_out() -> None:
+    told = call("serve", "--help").stdout
+    assert "[OPTIONS] [MODEL]" in told
+    assert "`demo`" in told
+    assert "{None}" not in told
 
 
 def test_a_value_out_of_range_is_named() -> None:

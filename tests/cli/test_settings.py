@@ -59,5 +59,11 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path: Path, text: str, message: st
         parse("--config", write(tmp_path, text))
 
 
+@pytest.mark.parametrize("text", ["max_num_seqs: eight", "cache: {block_size: 3}", "no_such: 1"])
+def test_the_file_with_a_wrong_value_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ParameterError, match=r"\(in .*settings\.yaml\)$"):
+        parse("--config", write(tmp_path, text))
+
+
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert parse("--config", write(tmp_path, ""))[0] == parse()[0]

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.config import ServerConfig, check_binding
 from jaxinfer.server.run import bind_socket
 from jaxinfer.server.sse import EventStream
 from jaxinfer.text.template_process import TemplateLimits
@@ -23,10 +23,16 @@ from tests.server.test_refusals import check
 CHAT = [{"role": "user", "content": "hi"}]
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_others_can_reach_the_server_only_with_a_key(host: str) -> None:
     with pytest.raises(ParameterError, match=r"host: .* give --api-key"):
         bind_socket(ServerConfig(host=host, port=0))
+
+
+def test_a_name_counts_as_an_address_of_others() -> None:
+    check_binding(ServerConfig(host="localhost"))
+    with pytest.raises(ParameterError, match=r"host: .* give --api-key"):
+        check_binding(ServerConfig(host="example.org"))
 
 
 def test_loopback_is_the_default() -> None:

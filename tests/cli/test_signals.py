@@ -1,0 +1,97 @@
+"""SIGINT and SIGTERM while an engine is built, while it serves, and while it drains."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.cli.test_commands import ENVIRONMENT, SIMULATED, Running
+from tests.material import REPOSITORY
+from tests.text.folders import byte_level_folder
+
+BUILD = [sys.executable, "-m", "tests.cli.slow", "build"]
+STEPS = [sys.executable, "-m", "tests.cli.slow", "steps"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return byte_level_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["generate", "--prompt", "a"]])
+def test_a_signal_ends_a_build_at_once(folder: Path, command: list[str], number: int, status: int) -> None:
+    process = subprocess.Popen(
+        [*BUILD, command[0], str(folder), *command[1:]],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=ENVIRONMENT,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "loading weights: 1 MiB\n"
+        process.send_signal(number)
+        assert process.wait(30) == status  # the build itself would take 60 s
+        assert process.communicate() == ("", "")
+    finally:
+        process.kill()
+
+
+def test_a_build_on_a_terminal_gives_the_cursor_back(folder: Path) -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*BUILD, "generate", str(folder), "--prompt", "a"],
+        stdout=subprocess.DEVNULL, stderr=theirs, cwd=REPOSITORY, env={**ENVIRONMENT, "TERM": "xterm"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    while b"loading weights" not in shown:
+        shown += os.read(ours, 4096)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    while b"\x1b[?25h" not in shown:
+        shown += os.read(ours, 4096)
+    assert b"\x1b[?25l" in shown
+    assert b"Traceback" not in shown
+    os.close(ours)
+
+
+@pytest.mark.parametrize(("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, second: int, status: int) -> None:
+    server = Running(STEPS, str(folder), "--max-num-seqs", "4")
+    try:
+        body = b'{"prompt": ["a", "b"], "max_tokens": 60, "stream": true}'
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(server.url + "/v1/completions", body, headers), timeout=60) as response:
+            response.readline()
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.stderr is not None
+            lines = iter(server.process.stderr.readline, "")
+            said = next(line for line in lines if line.startswith("stopping"))
+            assert said == "stopping: 2 generations may go on for 30 s; Ctrl-C again ends at once\n"
+            server.process.send_signal(second)
+            assert server.process.wait(20) == status
+            assert list(lines) == []
+    finally:
+        server.process.kill()
+
+
+def test_an_idle_server_just_stops(folder: Path) -> None:
+    server = Running(SIMULATED, str(folder))
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) == 0
+    said = server.process.communicate()[1]
+    assert said == "loading weights: 1 MiB\ncompiling 1 programs\nready\nstopping\n"
+
+
+def test_a_second_signal_to_an_idle_server_is_silent(folder: Path) -> None:
+    server = Running(SIMULATED, str(folder))
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.stderr is not None
+    lines = iter(server.process.stderr.readline, "")
+    next(line for line in lines if line.startswith("stopping"))
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(60) in (0, 130)  # it may have ended before
+    assert list(lines) == []
