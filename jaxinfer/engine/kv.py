@@ -1,6 +1,6 @@
 """KVCache: which pages a request holds, and what the prefix cache keeps of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxinfer.engine.pages import PagePool
 from jaxinfer.engine.radix import RadixTree
@@ -75,6 +75,21 @@ class KVCache:
                 self.tree.evict(group, need - pool.num_free)
             request.pages[group] += pool.take(need)
         return True
+
+    def grow_each(self, requests: Sequence[Request]) -> list[list[int]] | None:
+        """One more page for each request: page ids a KV group; None, and no change, where there are too few."""
+        count = len(requests)
+        if any(pool.num_available < count for pool in self.pools):
+            return None
+        taken = []
+        for group, pool in enumerate(self.pools):
+            if pool.num_free < count:
+                self.tree.evict(group, count - pool.num_free)
+            pages = pool.take(count)
+            for request, page in zip(requests, pages, strict=True):
+                request.pages[group].append(page)
+            taken.append(pages)
+        return taken
 
     def trim(self, request: Request, position: int) -> int:
         """Drops pages that no query at or after `position` can see; returns the position at which the next one goes.

@@ -19,6 +19,7 @@ class PlanBuilder:
     def __init__(self, shapes: EngineShapes, table: SlotTable):
         self._table = table
         self._updates: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
+        self._each: list[np.ndarray] = []
         self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
         self._slots: list[int] = []
@@ -66,6 +67,10 @@ class PlanBuilder:
         for group, new in enumerate(pages):
             self._updates[group] += [(slot, first + i, page) for i, page in enumerate(new)]
 
+    def add_page_each(self, slots: np.ndarray, indexes: np.ndarray, pages: Sequence[Sequence[int]]) -> None:
+        """One new page a slot, at an index of its page table; a list of pages a KV group. Once a plan."""
+        self._each = [np.stack([slots, indexes, np.array(new, np.int32)], axis=1) for new in pages]
+
     def add_copies(self, copies: Sequence[tuple[int, int]]) -> None:
         """One (source, destination) a KV group."""
         self.copies_left -= 1
@@ -98,7 +103,12 @@ class PlanBuilder:
             num_decode=len(decode),
             tokens=tokens,
             targets=targets,
-            page_updates=tuple(np.array(rows, np.int32) if rows else _NO_UPDATES for rows in self._updates),
+            page_updates=tuple(self._page_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
         )
+
+    def _page_updates(self, group: int) -> np.ndarray:
+        rows = self._updates[group]
+        each = self._each[group] if self._each else _NO_UPDATES
+        return np.concatenate([each, np.array(rows, np.int32)]) if rows else each

@@ -31,26 +31,46 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ap
     if result.logprobs is not None and not plan.decode_only:
         _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
     drawing = np.flatnonzero(valid & plan.draws)
-    slots, scored = plan.slots[drawing].tolist(), last_scored[drawing].tolist()
-    tokens = result.tokens[scored].tolist()
-    requests, arrays = table.requests, result.logprobs
-    deltas: list[TokenDelta] = []
+    scored = last_scored[drawing]
+    special = _needs_care(scheduler, plan, drawing, result.tokens[scored], result.logprobs)
+    plain, others = drawing[~special], drawing[special]
+    deltas = _add_plain(scheduler, plan.slots[plain], result.tokens[last_scored[plain]])
     ended: list[TokenDelta] = []
-    for slot, token, at in zip(slots, tokens, scored, strict=True):
+    for row in others.tolist():
+        request = table.requests[plan.slots[row]]
+        assert request is not None
+        at = int(last_scored[row])
+        deltas.append(_add_token(request, int(result.tokens[at]), at, result.logprobs))
+        if request.finish_reason is not None:
+            scheduler.finish(request)
+            ended.append(deltas[-1])
+    return Applied(deltas, ended)
+
+
+def _needs_care(
+    scheduler: Scheduler, plan: StepPlan, drawing: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
+) -> np.ndarray:
+    """Rows that end with this token, failed, or report log-probabilities: bool, an entry a drawing row."""
+    if logprobs is not None:
+        return np.ones(len(drawing), bool)
+    table, slots = scheduler.table, plan.slots[drawing]
+    known = plan.starts[drawing] + plan.counts[drawing] + 1
+    stops = (table.stop_ids[slots] == tokens[:, None]).any(axis=1)
+    return stops | (tokens < 0) | (known >= table.limit[slots])
+
+
+def _add_plain(scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray) -> list[TokenDelta]:
+    """Most rows of most steps: a token, and nothing else to say."""
+    requests = scheduler.table.requests
+    new, none = tuple.__new__, None  # NOTE: skips the default arguments of TokenDelta, half of this loop's time
+    deltas = []
+    for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
         request = requests[slot]
         assert request is not None
-        known = request.tokens
-        if token < 0 or token in request.stop_ids or len(known) + 1 >= request.limit or arrays is not None:
-            deltas.append(_add_token(request, token, at, arrays))
-            if request.finish_reason is not None:
-                scheduler.finish(request)
-                ended.append(deltas[-1])
-        else:
-            known.append(token)
-            # NOTE: most tokens of most steps come this way; `tuple.__new__` skips the default arguments.
-            fields = (request.request_id, request.index, [token], None, None, None, request.cached_tokens, None, None)
-            deltas.append(tuple.__new__(TokenDelta, fields))
-    return Applied(deltas, ended)
+        request.tokens.append(token)
+        fields = (request.request_id, request.index, [token], none, none, none, request.cached_tokens, none, none)
+        deltas.append(new(TokenDelta, fields))
+    return deltas
 
 
 def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:

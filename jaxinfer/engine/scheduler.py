@@ -117,13 +117,23 @@ class Scheduler:
         """Rows whose one pending token the device holds."""
         table, order = self.table, self._running_slots()
         decode = order[(table.total[order] - table.computed[order] == 1) & table.draws[order]]
-        full = table.computed[decode] >= table.capacity[decode]
-        if full.any():
-            blocked = [slot for slot in decode[full].tolist() if not self._grow_slot(plan, slot)]
+        full = decode[table.computed[decode] >= table.capacity[decode]]
+        if len(full) and not self._grow_together(plan, full):
+            blocked = [slot for slot in full.tolist() if not self._grow_slot(plan, slot)]
             gone = [slot for slot in decode.tolist() if table.requests[slot] is None]
-            if blocked or gone:
-                decode = decode[~np.isin(decode, blocked + gone)]
+            decode = decode[~np.isin(decode, blocked + gone)]
         plan.add_decode(decode)
+
+    def _grow_together(self, plan: PlanBuilder, slots: np.ndarray) -> bool:
+        """A page for each of `slots` at once; False where there are too few, and somebody must give way."""
+        table, size = self.table, self.shapes.page_size
+        requests = [request for request in map(table.requests.__getitem__, slots.tolist()) if request is not None]
+        pages = self.kv.grow_each(requests)
+        if pages is None:
+            return False
+        plan.add_page_each(slots, table.capacity[slots] // size, pages)
+        table.capacity[slots] += size
+        return True
 
     def _plan_chunks(self, plan: PlanBuilder) -> None:
         """Rows of running requests with more than one pending token, or with prompt tokens of a parent."""

@@ -4,6 +4,8 @@ import numpy as np
 
 from jaxinfer.engine.request import Request
 
+_NO_ID = -(2**31)
+
 
 class SlotTable:
     """What changes every step, kept in columns so that a step over all slots is a few vector operations.
@@ -14,6 +16,7 @@ class SlotTable:
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
     next_trim: collected positions at which a page falls behind a window.
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
+    stop_ids: ids that end the request, as wide as anybody has needed yet.
     draws: False for a parent, whose last computed position is not scored.
     """
 
@@ -26,6 +29,7 @@ class SlotTable:
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
         self.draws = np.zeros(num_slots, bool)
+        self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
         self.requests: list[Request | None] = [None] * num_slots
         self._free = list(range(num_slots - 1, -1, -1))
@@ -48,10 +52,18 @@ class SlotTable:
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
         self.draws[slot] = not request.is_parent
+        self._set_stop_ids(slot, sorted(request.stop_ids))
         self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
         self.requests[slot] = request
         request.slot = slot
         return slot
+
+    def _set_stop_ids(self, slot: int, ids: list[int]) -> None:
+        missing = len(ids) - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_ID)
+        self.stop_ids[slot] = _NO_ID
+        self.stop_ids[slot, : len(ids)] = ids
 
     def release(self, request: Request) -> None:
         """Takes the slot back: results that are still in flight for it are void from now on."""

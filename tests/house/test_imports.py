@@ -40,6 +40,7 @@ SEAM = ("engine.client", "engine.types")
 ARROWS = {
     "errors": (),
     "version": (),
+    "signals": (),
     "sampling": ("errors",),
     "config": ("errors",),
     "config_tree": ("errors", "config"),
@@ -49,7 +50,7 @@ ARROWS = {
     "speculative": BASE,
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),
-    "server": (*BASE, "metrics", "text", *SEAM),
+    "server": (*BASE, "metrics", "text", "signals", *SEAM),
     "rpc": (*BASE, "metrics", *SEAM),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
