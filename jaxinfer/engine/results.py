@@ -68,7 +68,7 @@ def _add_plain(scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray) -> l
         request = requests[slot]
         assert request is not None
         request.tokens.append(token)
-        fields = (request.request_id, request.index, [token], None, None, None, request.cached_tokens, None, None)
+        fields = (request.request_id, request.index, [token], None, None, None, request.cached_tokens, None, None, None)
         deltas.append(new(TokenDelta, fields))
     return deltas
 

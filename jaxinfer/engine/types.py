@@ -43,12 +43,23 @@ class TokenLogprobs(NamedTuple):
     top: list[tuple[int, float]]
 
 
+class RequestTimes(NamedTuple):
+    """How a request came to its first token, in seconds.
+
+    queue: from when it was queued until it first got a slot. prefill: from then until choice 0's first token
+    was read from the device, preemptions included.
+    """
+
+    queue: float
+    prefill: float
+
+
 class TokenDelta(NamedTuple):
     """What one engine step adds to one choice of a request.
 
     finish_reason is set on a choice's last delta. stop_token_id is the stop id that ended it, or None.
     cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with choice
-    0's first tokens; its first entry is None. error says what failed where finish_reason is `error`.
+    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
     """
 
     request_id: str
@@ -60,6 +71,7 @@ class TokenDelta(NamedTuple):
     cached_tokens: int = 0
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
+    times: RequestTimes | None = None
 
 
 class EngineStats(NamedTuple):

@@ -14,6 +14,7 @@ _GAUGES = (
 _COUNTERS = (
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_queries"),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_hits"),
+    ("vllm:prompt_tokens_cached", "Prompt tokens whose KV was not computed but found.", "prefix_hits"),
     ("vllm:num_preemptions", "Requests whose pages were taken away to be computed again.", "preemptions"),
     ("vllm:prompt_tokens", "Prompt tokens of requests that were started.", "prompt_tokens"),
     ("vllm:generation_tokens", "Tokens that were generated.", "generation_tokens"),
