@@ -4,11 +4,13 @@ Flag names are vLLM's where vLLM has the flag. Every field is validated when the
 that a bad value is reported before a model is loaded. Nothing here imports jax.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
 
+SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 
 
@@ -44,6 +46,8 @@ class CacheConfig:
     """Share of the pages that admitting a new request must leave free."""
     enable_prefix_caching: bool = True
     """Reuse KV pages of equal prefixes across requests."""
+    prefix_cache_max_tokens: int | None = None
+    """Tokens kept for reuse though no request holds them, at most; the least recently used go first. By default all."""
 
     def __post_init__(self) -> None:
         if self.block_size is not None:
@@ -56,6 +60,10 @@ class CacheConfig:
             raise ParameterError("gpu_memory_utilization", "must be above 0 and at most 1")
         if not 0.0 <= self.kv_watermark < 1.0:
             raise ParameterError("kv_watermark", "must be at least 0 and below 1")
+        if self.prefix_cache_max_tokens is not None:
+            _at_least("prefix_cache_max_tokens", self.prefix_cache_max_tokens, 0)
+            if not self.enable_prefix_caching:
+                raise ParameterError("prefix_cache_max_tokens", "needs enable_prefix_caching: it bounds what is kept")
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,14 @@ class SchedulerConfig:
     """Tokens a step computes at most; by default 512 on CPU, 2,048 elsewhere, and at least a row a slot."""
     max_scored: int | None = None
     """Positions a step scores at most; by default max_num_seqs."""
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    """Who is served first: who came first; the lowest `priority` of a request; or the shortest uncached prompt."""
+    priority_ageing_seconds: float | None = None
+    """Waiting time that is worth a level of priority, by default 60; 0: strict priorities, which may starve some."""
+    sjf_tokens_per_second: float | None = None
+    """Prompt tokens that a second of waiting makes up for, by default 1,000; 0: none, which may starve long prompts."""
+    max_num_partial_prefills: int | None = None
+    """Prompts at once that one step does not finish; they leave short ones a share of each. By default no bound."""
     long_prefill_token_threshold: int | None = None
     """Prompt tokens a step computes of one request at most; by default no bound of its own."""
     enable_chunked_prefill: bool = True
@@ -84,10 +100,28 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value is not None and value < self.max_num_seqs:
                 raise ParameterError(name, f"{value} must be at least max_num_seqs, {self.max_num_seqs}")
-        if self.long_prefill_token_threshold is not None:
-            _at_least("long_prefill_token_threshold", self.long_prefill_token_threshold, 1)
-            if not self.enable_chunked_prefill:
-                raise ParameterError("long_prefill_token_threshold", "needs enable_chunked_prefill: it splits prompts")
+        self._check_prefills()
+        self._check_policy()
+
+    def _check_prefills(self) -> None:
+        for name in ("long_prefill_token_threshold", "max_num_partial_prefills"):
+            value = getattr(self, name)
+            if value is not None:
+                _at_least(name, value, 1)
+                if not self.enable_chunked_prefill:
+                    raise ParameterError(name, "needs enable_chunked_prefill: it splits prompts")
+
+    def _check_policy(self) -> None:
+        if self.scheduling_policy == "shortest_job_first":
+            object.__setattr__(self, "scheduling_policy", "sjf")
+        for name, policy in (("priority_ageing_seconds", "priority"), ("sjf_tokens_per_second", "sjf")):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if self.scheduling_policy != policy:
+                raise ParameterError(name, f"needs scheduling_policy {policy}")
+            if not (math.isfinite(value) and value >= 0):
+                raise ParameterError(name, f"{value} must be a finite number, at least 0")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """EngineCore: the loop of schedule, dispatch, collect. One thread calls it."""
 
 import random
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
@@ -25,7 +27,8 @@ class EngineCore:
     """Continuous batching over a Runner.
 
     steps_ahead: steps dispatched and not read when the next one is planned: 1 hides the host's work
-    behind the device's, 0 reads every step before the next is planned.
+    behind the device's, 0 reads every step before the next is planned. policy: by default what `scheduler` names.
+    clock: nanoseconds that only grow.
     """
 
     def __init__(
@@ -39,11 +42,12 @@ class EngineCore:
         eos_ids: tuple[int, ...] = (),
         seed: int = 0,
         steps_ahead: int | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ):
         self.runner = runner
         self.info = info
         config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
-        self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy)
+        self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
         self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
         self.max_waiting = config.max_waiting
         self._eos_ids = eos_ids
@@ -60,12 +64,12 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        """Requests without a slot."""
-        return len(self.scheduler.waiting)
+        """Requests of which a choice waits for a slot."""
+        return self.scheduler.waiting.num_requests
 
     def check(self, request: GenerateRequest) -> None:
         """Raises ParameterError where a request can never be served. Safe in any thread."""
-        check_request(request, self.runner.shapes)
+        check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
         stop_ids_of(request, self._eos_ids)
 
     def is_retiring(self, request_id: str) -> bool:
@@ -76,7 +80,7 @@ class EngineCore:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
         if request.request_id in self._choices or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
-        limit = check_request(request, self.runner.shapes)
+        limit = check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
         stop_ids = stop_ids_of(request, self._eos_ids)
         waiting = self.num_waiting
         if waiting >= self.max_waiting:
@@ -91,6 +95,7 @@ class EngineCore:
             stop_ids=stop_ids,
             arrival=self._arrivals,
             num_groups=len(self.runner.shapes.groups),
+            priority=request.priority,
             namespace=("", request.cache_salt),
             fork_to=params.n,
         )
@@ -186,6 +191,7 @@ class EngineCore:
                 self._retiring[request_id] = self._dispatched
 
     def _register_forks(self) -> None:
-        for choice in self.scheduler.new_choices:
+        new_choices = self.scheduler.forks.new_choices
+        for choice in new_choices:
             self._choices[choice.request_id].append(choice)
-        self.scheduler.new_choices.clear()
+        new_choices.clear()

@@ -5,8 +5,10 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
+MAX_PRIORITY = 2**31 - 1
 
-def check_request(request: GenerateRequest, shapes: EngineShapes) -> int:
+
+def check_request(request: GenerateRequest, shapes: EngineShapes, *, uses_priority: bool) -> int:
     """Returns the most tokens, prompt included, that the request may grow to. Raises ParameterError."""
     prompt, params = request.prompt_token_ids, request.sampling
     if not len(prompt):
@@ -21,8 +23,10 @@ def check_request(request: GenerateRequest, shapes: EngineShapes) -> int:
         raise ParameterError("prompt", f"token id {low if low < 0 else high} is not in 0 to {shapes.vocab_size - 1}")
     if params.n > shapes.max_num_seqs:
         raise ParameterError("n", f"{params.n} is more than the {shapes.max_num_seqs} requests that run at once")
-    if request.priority:
-        raise ParameterError("priority", "must be 0: the scheduling policy is first come, first served")
+    if request.priority and not uses_priority:
+        raise ParameterError("priority", "must be 0: the engine's scheduling_policy is not priority")
+    if abs(request.priority) > MAX_PRIORITY:
+        raise ParameterError("priority", f"{request.priority} is out of range; {MAX_PRIORITY} either way is allowed")
     params.check_vocabulary(shapes.vocab_size)
     room = shapes.max_model_len - len(prompt)
     limit = len(prompt) + min(room, params.max_tokens or room)

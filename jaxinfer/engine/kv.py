@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from jaxinfer.engine.pages import PagePool
-from jaxinfer.engine.radix import RadixTree
+from jaxinfer.engine.radix import Node, RadixTree
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.shapes import EngineShapes
 
@@ -14,14 +14,16 @@ class KVCache:
     """The pools of all KV groups and the radix tree over them.
 
     With prefix caching off the tree stays empty; everything else is the same.
+    max_cached_tokens: most tokens of a KV group that are kept though no request holds them.
     """
 
-    def __init__(self, shapes: EngineShapes, *, enable_prefix_caching: bool):
+    def __init__(self, shapes: EngineShapes, *, enable_prefix_caching: bool, max_cached_tokens: int | None = None):
         self.page_size = shapes.page_size
         self.windows = [group.window for group in shapes.groups]
         self.pools = [PagePool(group.num_pages) for group in shapes.groups]
         self.tree = RadixTree(self.pools, self.windows, self.page_size)
         self.caching = enable_prefix_caching
+        self._max_cached = None if max_cached_tokens is None else max_cached_tokens // self.page_size
         self.has_windows = any(window is not None for window in self.windows)
 
     @property
@@ -31,6 +33,12 @@ class KVCache:
     @property
     def pages_in_use(self) -> int:
         return sum(pool.num_in_use for pool in self.pools)
+
+    def cached_tokens(self, request: Request) -> int:
+        """Prompt tokens that `match` would find now; takes nothing."""
+        if not self.caching or request.owes_prompt_logprobs:
+            return 0
+        return len(self._cached_path(request)) * self.page_size
 
     def match(self, request: Request) -> int:
         """Takes the longest cached prefix into `request`, which holds nothing. Returns its tokens.
@@ -43,7 +51,7 @@ class KVCache:
         request.cursor = self.tree.root(request.namespace)
         request.committed = 0
         self.tree.pin(request.cursor)
-        path = self.tree.match(request.namespace, self._keys(request, (request.num_known - 1) // self.page_size))
+        path = self._cached_path(request)
         if not path:
             return 0
         self.tree.use(path[-1])
@@ -58,6 +66,11 @@ class KVCache:
         request.cursor = path[-1]
         request.committed = len(path)
         return len(path) * self.page_size
+
+    def missing(self, request: Request, num_tokens: int, *, reserve: int = 0) -> int:
+        """How many more pages of a group must be available for `grow` to succeed."""
+        need = -(-num_tokens // self.page_size) - len(request.pages[0]) + reserve
+        return max(0, *(need - pool.num_available for pool in self.pools))
 
     def grow(self, request: Request, num_tokens: int, *, reserve: int = 0) -> bool:
         """Gives `request` pages for `num_tokens` positions, evicting where needed.
@@ -106,6 +119,7 @@ class KVCache:
                 self._release(group, request.pages[group][i])
                 request.pages[group][i] = 0
                 request.trimmed[group] = i + 1
+            self._keep_at_most(group)
             following = min(following, (request.trimmed[group] + 1) * self.page_size + window - 1)
         return following
 
@@ -168,6 +182,7 @@ class KVCache:
             request.pages[group][-1] = fresh
             copies.append((shared, fresh))
             self._release(group, shared)
+            self._keep_at_most(group)
         return copies
 
     def release(self, request: Request) -> None:
@@ -183,10 +198,23 @@ class KVCache:
         for group, page in request.shadows:
             self._release(group, page)
         request.shadows = []
+        for group in range(len(self.pools)):
+            self._keep_at_most(group)
         if request.cursor is not None:
             self.tree.unpin(request.cursor)
             request.cursor = None
         request.committed = 0
+
+    def _cached_path(self, request: Request) -> list[Node]:
+        keys = self._keys(request, (request.num_known - 1) // self.page_size)
+        return self.tree.match(request.namespace, keys)
+
+    def _keep_at_most(self, group: int) -> None:
+        """Evicts what is above the cap; only where the holders of every page hold those above it too."""
+        if self._max_cached is not None:
+            excess = self.pools[group].num_evictable - self._max_cached
+            if excess > 0:
+                self.tree.evict(group, excess)
 
     def _keys(self, request: Request, count: int) -> Iterator[bytes]:
         data, width = request.tokens.tobytes(), request.tokens.itemsize * self.page_size

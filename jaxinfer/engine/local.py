@@ -101,6 +101,14 @@ class LocalEngineClient:
             log.exception("the engine has stopped")
             self._dead = error
             self._tell(self._fail)
+            self._close_core()
+
+    def _close_core(self) -> None:
+        """Frees what a broken device still holds, where it can."""
+        try:
+            self._core.close()
+        except Exception:
+            log.exception("the device could not be closed")
 
     def _run_commands(self) -> bool:
         """Runs what is queued, waiting for the first where there is no work. False once the client closes."""

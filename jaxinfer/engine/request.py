@@ -27,6 +27,8 @@ class Request:
     shadows: (group, page) of the tree's own page, held where ours is a copy of equal content.
     cursor: the node of the radix tree that holds our newest committed page.
     committed: pages of ours that the tree holds.
+    queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
+    rank: its place among all requests (policy.py); the last entry is `index`.
     fork_to: choices that this request becomes once all of its prompt but the last token is computed.
     held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
     """
@@ -48,7 +50,10 @@ class Request:
         "priority",
         "prompt_len",
         "prompt_logprobs",
+        "queued_at",
+        "rank",
         "request_id",
+        "scheduled_at",
         "seed",
         "shadows",
         "slot",
@@ -89,6 +94,9 @@ class Request:
         self.namespace = namespace
         self.fork_to = fork_to
         self.status = Status.WAITING
+        self.queued_at = 0
+        self.scheduled_at: int | None = None
+        self.rank: tuple[int, ...] = ()
         self.slot = -1
         self.pages: list[list[int]] = [[] for _ in range(num_groups)]
         self.trimmed = [0] * num_groups
@@ -142,5 +150,7 @@ class Request:
             priority=self.priority,
             namespace=self.namespace,
         )
+        child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at
+        child.rank = (*self.rank[:-1], index)
         child.prompt_logprobs = None  # the prompt's are reported once, with choice 0
         return child

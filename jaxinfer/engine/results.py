@@ -7,7 +7,7 @@ import numpy as np
 from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
+from jaxinfer.engine.types import FinishReason, RequestTimes, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
 
@@ -40,7 +40,8 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ap
         request = table.requests[plan.slots[row]]
         assert request is not None
         at = int(last_scored[row])
-        deltas.append(_add_token(request, int(result.tokens[at]), at, result.logprobs))
+        times = _times(scheduler, request)
+        deltas.append(_add_token(request, int(result.tokens[at]), at, result.logprobs, times))
         if request.finish_reason is not None:
             scheduler.finish(request)
             ended.append(deltas[-1])
@@ -50,13 +51,13 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ap
 def _needs_care(
     scheduler: Scheduler, plan: StepPlan, drawing: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
 ) -> np.ndarray:
-    """Rows that end with this token, failed, or report log-probabilities: bool, an entry a drawing row."""
+    """Rows that begin or end with this token, failed, or report log-probabilities: bool, an entry a drawing row."""
     if logprobs is not None:
         return np.ones(len(drawing), bool)
     table, slots = scheduler.table, plan.slots[drawing]
     known = plan.starts[drawing] + plan.counts[drawing] + 1
     stops = (table.stop_ids[slots] == tokens[:, None]).any(axis=1)
-    return stops | (tokens < 0) | (known >= table.limit[slots])
+    return stops | table.fresh[slots] | (tokens < 0) | (known >= table.limit[slots])
 
 
 def _add_plain(scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray) -> list[TokenDelta]:
@@ -73,6 +74,16 @@ def _add_plain(scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray) -> l
     return deltas
 
 
+def _times(scheduler: Scheduler, request: Request) -> RequestTimes | None:
+    """Those of a request whose first token has come; None for later tokens."""
+    if not scheduler.table.fresh[request.slot]:
+        return None
+    scheduler.table.fresh[request.slot] = False
+    assert request.scheduled_at is not None
+    queue, prefill = request.scheduled_at - request.queued_at, scheduler.clock() - request.scheduled_at
+    return RequestTimes(queue * 1e-9, prefill * 1e-9)
+
+
 def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
     size = scheduler.shapes.page_size
     ends = plan.starts + plan.counts
@@ -83,7 +94,9 @@ def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
         scheduler.kv.commit(request, int(ends[row]))
 
 
-def _add_token(request: Request, token: int, at: int, arrays: LogprobArrays | None) -> TokenDelta:
+def _add_token(
+    request: Request, token: int, at: int, arrays: LogprobArrays | None, times: RequestTimes | None
+) -> TokenDelta:
     if token < 0:
         request.finish_reason = FinishReason.ERROR
         return TokenDelta(request.request_id, request.index, [], finish_reason=FinishReason.ERROR, error=_NOT_FINITE)
@@ -108,6 +121,7 @@ def _add_token(request: Request, token: int, at: int, arrays: LogprobArrays | No
         stopped_by,
         request.cached_tokens,
         prompt_logprobs,
+        times=times,
     )
 
 

@@ -5,19 +5,36 @@ positions) on running requests first, then on waiting ones. A chunk of a prompt,
 resumed request and a decoded token are then the same case.
 """
 
+import time
 from bisect import insort
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.admission import make_admission
+from jaxinfer.engine.forks import Forks
+from jaxinfer.engine.giving_way import victims_for_pages, victims_for_slots
 from jaxinfer.engine.kv import KVCache
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.plan_builder import PlanBuilder
-from jaxinfer.engine.policy import FirstComeFirstServed, Policy, WaitingQueue
+from jaxinfer.engine.policy import Policy, make_policy
 from jaxinfer.engine.request import Request, Status
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.engine.slots import SlotTable
+from jaxinfer.engine.waiting import WaitingQueue
+
+_BY_RANK = attrgetter("rank")
+
+
+class _Blocked(NamedTuple):
+    """A request that found too few pages: those that were there, an entry a KV group, and how many more it needed."""
+
+    request: Request
+    available: list[int]
+    missing: int
 
 
 class Scheduler:
@@ -34,34 +51,40 @@ class Scheduler:
         scheduler: SchedulerConfig,
         cache: CacheConfig,
         policy: Policy | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
     ):
         self.shapes = shapes
         self.config = scheduler
-        self.policy = policy or FirstComeFirstServed()
-        self.kv = KVCache(shapes, enable_prefix_caching=cache.enable_prefix_caching)
+        self.clock = clock
+        self.kv = KVCache(
+            shapes, enable_prefix_caching=cache.enable_prefix_caching, max_cached_tokens=cache.prefix_cache_max_tokens
+        )
+        self.policy = policy or make_policy(scheduler, self.kv.cached_tokens)
         self.table = SlotTable(shapes.max_num_seqs)
-        self.waiting = WaitingQueue(self.policy)
+        self.waiting = WaitingQueue()
+        self.forks = Forks(self.kv, self.table, self.waiting)
         self.running: list[Request] = []
         self.in_flight = 0
         self.starved = False
         self.num_preemptions = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
-        self.new_choices: list[Request] = []
-        """Choices that forks made and nobody has fetched yet."""
-        self._held: list[Request] = []
-        self._parents: list[Request] = []
         self._order: np.ndarray | None = None
         self._steps = 0
-        self._blocked: tuple[Request, list[int]] | None = None
+        self._blocked: _Blocked | None = None
+        self._first_victim: Request | None = None
+        self._partial = 0
         smallest = min(group.num_pages for group in shapes.groups)
         self._watermark = int(cache.kv_watermark * smallest)
         self._chunk = scheduler.long_prefill_token_threshold or shapes.max_num_batched_tokens
+        self._max_partial = scheduler.max_num_partial_prefills
 
     # Requests come and go
 
     def add(self, request: Request) -> None:
         """Queues a new request."""
+        request.queued_at = self.clock()
+        request.rank = self.policy.rank(request)
         self.waiting.push(request)
 
     def finish(self, request: Request) -> None:
@@ -86,12 +109,8 @@ class Scheduler:
             self.table.release(request)
             if request in self.running:
                 self.running.remove(request)
-            if request in self._parents:
-                self._parents.remove(request)
             self._order = None
-        if request.held:
-            self._held.remove(request)
-            request.held = False
+        self.forks.leave(request)
         self.kv.release(request)
 
     # Planning
@@ -99,14 +118,17 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next step, or None where nothing can be computed now."""
         self.starved = False
-        preempted = self.num_preemptions
         plan = PlanBuilder(self.shapes, self.table)
-        self._fork_parents()
+        self.forks.part()
+        self._first_victim = None
+        if self.policy.preempts:
+            self._give_way()
+        preempted = self.num_preemptions
         if self.kv.has_windows:
             self._trim_windows()
         self._plan_decode(plan)
         self._plan_chunks(plan)
-        # A victim is not resumed, nor anyone else admitted, by the plan that preempted it.
+        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
         if self.num_preemptions == preempted and not self.starved:
             self._plan_waiting(plan)
         if plan.empty and not plan.admissions:
@@ -140,19 +162,25 @@ class Scheduler:
         table, order = self.table, self._running_slots()
         pending = table.total[order] - table.computed[order]
         chunked = order[(pending > 1) | ((pending == 1) & ~table.draws[order])]
+        sharers = len(chunked) + self._share_of_waiting() if self._max_partial else 1
+        self._partial = 0
         for slot in chunked.tolist():
             request = table.requests[slot]
             if request is not None and not self.starved:
-                self._plan_chunk(plan, request)
+                end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
+                self._partial += table.total[slot] - end > table.draws[slot]
+            sharers = max(1, sharers - 1)
 
-    def _plan_chunk(self, plan: PlanBuilder, request: Request) -> None:
+    def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:
+        """Adds a row of at most `room` tokens; returns how many positions are computed after it."""
         slot = request.slot
         start = int(self.table.computed[slot])
-        count, scored = self._fit(plan, request, int(self.table.total[slot]) - start)
+        count, scored = self._fit(plan, request, int(self.table.total[slot]) - start, room)
         if not count or not self._grow(plan, request, start + count):
-            return
+            return start
         self._send_new_pages(plan, request)
         self._add_row(plan, request, start, count, scored)
+        return start + count
 
     def _grow_slot(self, plan: PlanBuilder, slot: int) -> bool:
         request = self.table.requests[slot]
@@ -174,7 +202,7 @@ class Scheduler:
             if self.in_flight:
                 self.starved = True
                 return False
-            if self._drop_youngest_hold():
+            if self.forks.drop_last_hold():
                 continue
             victim = self.running[-1]
             if plan.has_row[victim.slot]:
@@ -185,9 +213,9 @@ class Scheduler:
                 return False
         return True
 
-    def _fit(self, plan: PlanBuilder, request: Request, pending: int) -> tuple[int, int]:
+    def _fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> tuple[int, int]:
         """How many of `pending` tokens fit into this plan, and how many of those are scored."""
-        count = min(pending, self._chunk, plan.tokens_left)
+        count = min(pending, self._chunk, room)
         if request.owes_prompt_logprobs:
             # Every position is scored: by its next token, or, at the prompt's end, by a draw.
             count = min(count, plan.scored_left)
@@ -229,72 +257,117 @@ class Scheduler:
 
     # Admission
 
+    def _give_way(self) -> None:
+        """Preempts running requests for waiting ones that outrank them and lack a slot or pages."""
+        head = self.waiting.peek(aside=self._takes_long)
+        if head is None or not self.running or head.rank > self.running[-1].rank:
+            return
+        if not self.table.num_free:
+            victims = victims_for_slots(self.waiting, self.running, aside=self._takes_long)
+        elif self._blocked is None or not self._still_blocked(head) or self.forks.drop_last_hold(head):
+            return
+        else:
+            victims = victims_for_pages(head, self._blocked.missing, self.running)
+        if victims and self.in_flight:
+            self.starved = True
+            return
+        for victim in victims:
+            self.preempt(victim)
+            self._first_victim = victim
+
     def _plan_waiting(self, plan: PlanBuilder) -> None:
         """Gives waiting requests slots while slots, pages and both budgets last."""
+        left = plan.tokens_left, plan.scored_left
         while self.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0:
-            request = self.waiting.peek()
-            if request is None:
+            request = self.waiting.peek(aside=self._takes_long)
+            if request is None or (self._first_victim and request.rank >= self._first_victim.rank):
                 return
-            if self._admit_held(plan, request) if request.held else self._admit(plan, request):
+            if self._admit_held(plan, request) if request.held else self._admit(plan, request, left):
                 continue
             # With nobody running, pages that waiting choices hold would block the queue for good.
-            if self.running or self.in_flight or not self._drop_youngest_hold():
+            if self.running or self.in_flight or not self.forks.drop_last_hold():
                 return
 
-    def _admit(self, plan: PlanBuilder, request: Request) -> bool:
-        """A slot for a request that holds nothing, and a row for what of it fits."""
+    def _admit(self, plan: PlanBuilder, request: Request, left: tuple[int, int]) -> bool:
+        """A slot for a request that holds nothing, and a row for what of it fits; False: nobody else can enter.
+
+        left: both budgets as they were before anyone was admitted.
+        """
         if self._still_blocked(request):
             return False
         goal = request.num_known - request.is_parent
         start = self.kv.match(request)
-        count, scored = self._fit(plan, request, goal - start)
+        count, scored = self._fit(plan, request, goal - start, plan.tokens_left)
+        partial = goal - start - count > (not request.is_parent)
+        if partial and not self._takes_long:
+            self.kv.release(request)
+            # NOTE: one that was not the first to be tried may fit into the next plan.
+            passed = left == (plan.tokens_left, plan.scored_left)
+            if passed:
+                self.waiting.set_aside(request)
+            return passed
         reserve = self._watermark if self.running else 0
         fits = count > 0 or start == goal
         if not fits or not self.kv.grow(request, start + count, reserve=reserve):
+            missing = self.kv.missing(request, start + count, reserve=reserve)
             self.kv.release(request)
             if fits:
-                self._blocked = request, self._available()
+                self._blocked = _Blocked(request, self._available(), missing)
             return False
         self._blocked = None
+        self._partial += partial
         self._count_lookup(request, start)
         self._enter(plan, request, start, goal)
         if count:
             self._add_row(plan, request, start, count, scored)
         return True
 
+    @property
+    def _takes_long(self) -> bool:
+        """True where a prompt may enter that one step does not compute whole."""
+        return self._max_partial is None or self._partial < self._max_partial
+
+    def _share_of_waiting(self) -> bool:
+        """True where a waiting request could use a share of this step's tokens."""
+        head = self.waiting.peek(aside=self._takes_long) if self.table.num_free else None
+        return head is not None and not self._still_blocked(head)
+
     def _still_blocked(self, request: Request) -> bool:
         """True where a request found too few pages and no pool has more by now.
 
         To match a long prompt again in every step would cost more than the rest of the step.
         """
-        if self._blocked is None or self._blocked[0] is not request or not self.running:
+        if self._blocked is None or self._blocked.request is not request or not self.running:
             return False
-        return all(now <= then for now, then in zip(self._available(), self._blocked[1], strict=True))
+        return all(now <= then for now, then in zip(self._available(), self._blocked.available, strict=True))
 
     def _admit_held(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
         start = request.held_computed
         if start % self.shapes.page_size:
-            copies = self.kv.own_last_page(request) if plan.copies_left else None
-            if copies is None:
+            if not plan.copies_left:
                 return False
-            plan.add_copies(copies)
-        elif not self.kv.grow(request, start + 1):
+            copies = self.kv.own_last_page(request)
+            if copies is not None:
+                plan.add_copies(copies)
+        else:
+            copies = self.kv.grow(request, start + 1) or None
+        if copies is None:
+            self._blocked = _Blocked(request, self._available(), 1)
             return False
-        self._held.remove(request)
-        request.held = False
         self._enter(plan, request, start, request.num_known)
         self._add_row(plan, request, start, 1, 1)
         return True
 
     def _enter(self, plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
-        self.waiting.pop()
+        self.waiting.take(request)
         request.status = Status.RUNNING
+        if request.scheduled_at is None:
+            request.scheduled_at = self.clock()
         capacity = len(request.pages[0]) * self.shapes.page_size
         self.table.take(request, computed=computed, total=total, capacity=capacity)
-        insort(self.running, request, key=self.policy.rank)
-        if request.is_parent:
-            self._parents.append(request)
+        insort(self.running, request, key=_BY_RANK)
+        self.forks.enter(request)
         self._order = None
         plan.admissions.append(make_admission(request))
 
@@ -306,39 +379,6 @@ class Scheduler:
         if self.kv.caching:
             self.prefix_queries += request.prompt_len
             self.prefix_hits += hit
-
-    # Forks
-
-    def _fork_parents(self) -> None:
-        """Parts the choices of every parent whose prompt but the last token is computed."""
-        for parent in list(self._parents):
-            slot = parent.slot
-            if self.table.computed[slot] == self.table.total[slot] and self.kv.all_committed(parent):
-                self._fork(parent)
-
-    def _fork(self, parent: Request) -> None:
-        children = [parent.child(index) for index in range(1, parent.fork_to)]
-        for child in children:
-            self.kv.fork(parent, child)
-            child.held, child.held_computed = True, parent.prompt_len - 1
-            child.cached_tokens, child.was_admitted = parent.cached_tokens, True
-            self._held.append(child)
-            self.waiting.push(child)
-        parent.fork_to = 1
-        self._parents.remove(parent)
-        self.table.total[parent.slot] = parent.prompt_len
-        self.table.draws[parent.slot] = True
-        self.new_choices += children
-
-    def _drop_youngest_hold(self) -> bool:
-        """Lets a waiting choice give up its parent's pages: it will compute its prompt itself."""
-        if not self._held:
-            return False
-        child = max(self._held, key=self.policy.rank)
-        self._held.remove(child)
-        child.held = False
-        self.kv.release(child)
-        return True
 
     # Small helpers
 

@@ -18,6 +18,7 @@ class SlotTable:
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     stop_ids: ids that end the request, as wide as anybody has needed yet.
     draws: False for a parent, whose last computed position is not scored.
+    fresh: True until choice 0's first token was collected.
     """
 
     def __init__(self, num_slots: int):
@@ -29,6 +30,7 @@ class SlotTable:
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
         self.draws = np.zeros(num_slots, bool)
+        self.fresh = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
         self.requests: list[Request | None] = [None] * num_slots
@@ -52,6 +54,7 @@ class SlotTable:
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
         self.draws[slot] = not request.is_parent
+        self.fresh[slot] = request.index == 0 and request.num_outputs == 0
         self._set_stop_ids(slot, sorted(request.stop_ids))
         self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
         self.requests[slot] = request

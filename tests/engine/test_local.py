@@ -142,6 +142,7 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
             client.submit(ask("late", 4))
         assert dead.value.__cause__ is gate.error
         client.abort("r0")  # nobody is there, and nothing happens
+        await until(lambda: gate.closed)
 
 
 async def test_close_ends_what_runs_and_frees_the_device() -> None:

@@ -26,7 +26,7 @@ from tests.engine.small import (
 )
 
 
-class LastComeFirstServed:
+class LastComeFirstServed(FirstComeFirstServed):
     """Whoever comes later is served before, and preempted after."""
 
     def rank(self, request: Request) -> tuple[int, ...]:
