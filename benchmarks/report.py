@@ -5,32 +5,45 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+_REPOSITORY = Path(__file__).resolve().parents[1]
 _PACKAGES = ("jaxinfer", "jax", "jaxlib", "flax", "numpy")
 
 
-def provenance() -> dict[str, Any]:
-    """Where, when and with what a figure was measured."""
+def provenance(command: str | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Where, when and with what a figure was measured.
+
+    command: what a person typed, where it is not this process's own. packages: whose versions matter beside jaxinfer's.
+    """
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": command or own_command(),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "versions": {name: _version(name) for name in _PACKAGES},
+        "versions": {name: _version(name) for name in (*_PACKAGES, *packages)},
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
 
-def write_json(path: str | None, result: dict[str, Any]) -> None:
-    """Writes a result with its provenance, where a file was asked for."""
+def own_command() -> str:
+    """This process's command line, with the program's path from the repository."""
+    program = Path(sys.argv[0]).resolve()
+    if program.is_relative_to(_REPOSITORY):
+        program = program.relative_to(_REPOSITORY)
+    return " ".join(["python", str(program), *sys.argv[1:]])
+
+
+def write_json(path: str | None, result: dict[str, Any], where: dict[str, Any] | None = None) -> None:
+    """Writes a result with its provenance (`where`, by default `provenance()`), where a file was asked for."""
     if path is not None:
-        Path(path).write_text(json.dumps({**result, "provenance": provenance()}, indent=1) + "\n")
+        Path(path).write_text(json.dumps({**result, "provenance": where or provenance()}, indent=1) + "\n")
 
 
 def _commit() -> str:

@@ -1,0 +1,62 @@
+"""Context: what one part of the suite is given, and where it puts its result."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.forms import Form
+from benchmarks.report import provenance, write_json
+
+PEERS = ("torch", "transformers", "vllm", "jax-cuda13-plugin", "jax-cuda12-plugin")
+
+
+@dataclass
+class Context:
+    """One run of one part.
+
+    work: a folder for models and compiled programs, shared by the parts of a run. file: where the result goes; it is
+    written whenever something new is known, so that a part that is ended early leaves what it had. began: when the
+    process was started, seconds since the epoch. deadline: when it will be ended. command: the suite's own.
+    """
+
+    name: str
+    form: Form
+    options: Mapping[str, Any]
+    work: Path
+    file: Path
+    began: float
+    deadline: float
+    command: str
+    result: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until this part is ended."""
+        return self.deadline - time.time()
+
+    @property
+    def seconds_since_start(self) -> float:
+        """Since the process was started, the interpreter's start included."""
+        return time.time() - self.began
+
+    def save(self, **values: Any) -> None:
+        """Adds to the result and writes it whole."""
+        self.result |= values
+        here = {**provenance(self.command, PEERS), "hardware": hardware()}
+        write_json(str(self.file), {"part": self.name, "form": self.form.name, **self.result}, here)
+
+
+def hardware() -> dict[str, Any]:
+    """The devices that JAX or torch sees, where either was imported already."""
+    import sys
+
+    if jax := sys.modules.get("jax"):
+        devices = jax.devices()
+        return {"devices": [device.device_kind for device in devices], "platform": devices[0].platform}
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return {"devices": [torch.cuda.get_device_name(0)], "platform": "gpu"}
+    return {"devices": [], "platform": "cpu", "cores": os.cpu_count()}

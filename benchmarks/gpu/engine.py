@@ -1,0 +1,53 @@
+"""The engine under test: `LLM` over the small model's folder, as a user would start it."""
+
+import time
+from typing import Any
+
+from benchmarks.gpu.context import Context
+from benchmarks.gpu.folder import write_folder
+from jaxinfer.llm import LLM
+
+
+def start_engine(context: Context) -> LLM:
+    """Writes the folder where it is not there yet, starts the engine, and saves what the start took.
+
+    start_seconds is from the start of the process, with the imports and without writing the folder; the compile cache
+    is cold where its folder held nothing.
+    """
+    form, folder, cache = context.form, context.work / "small", context.work / "engine-xla"
+    writing = 0.0
+    if not (folder / "model.safetensors").exists():
+        begun = time.perf_counter()
+        write_folder(folder, form.small, form.dtype)
+        writing = time.perf_counter() - begun
+    before = len(list(cache.glob("*"))) if cache.exists() else 0
+    begun = time.perf_counter()
+    llm = LLM(
+        str(folder),
+        max_num_seqs=form.slots,
+        max_model_len=form.max_model_len,
+        compile_cache_dir=str(cache),
+    )
+    built = time.perf_counter() - begun
+    context.save(
+        start={
+            "start_seconds": round(context.seconds_since_start - writing, 2),
+            "of_which_engine": round(built, 2),
+            "compile_cache": "warm" if before else "cold",
+            "files_in_compile_cache": before,
+        },
+        folder_seconds=round(writing, 2),
+        engine=_sizes(llm),
+    )
+    return llm
+
+
+def _sizes(llm: LLM) -> dict[str, Any]:
+    info = llm.info
+    return {
+        "max_num_seqs": info.max_num_seqs,
+        "max_model_len": info.max_model_len,
+        "block_size": info.block_size,
+        "num_blocks": info.num_blocks,
+        "max_num_batched_tokens": llm.engine.runner.shapes.max_num_batched_tokens,
+    }

@@ -1,0 +1,53 @@
+"""The parts of the suite, in the order of their worth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_BUFFERS = "--xla_gpu_enable_command_buffer="
+NO_BUFFERS = _BUFFERS
+LOOPS_IN_BUFFERS = _BUFFERS + "+WHILE,+CONDITIONAL"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process. module: in benchmarks.gpu, with a function `measure`. seconds: its limit on a GPU.
+
+    options: what `measure` reads. flags: added to XLA_FLAGS. needs: packages without which it is left out.
+    """
+
+    name: str
+    module: str
+    seconds: int
+    what: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    flags: str = ""
+    needs: tuple[str, ...] = ()
+
+
+def _steps(
+    name: str, size: str, seconds: int, what: str, layout: str = "unrolled", prefill: bool = True, flags: str = ""
+):
+    options = {"size": size, "layout": layout, "prefill": prefill}
+    return Part(name, "steps", seconds, what, options, flags)
+
+
+PARTS: tuple[Part, ...] = (
+    Part("ceilings", "ceilings", 60, "what the device copies and multiplies"),
+    Part("serving", "serving", 170, "the workload through LLM; a cold start"),
+    _steps("steps-small", "small", 90, "steps of the small model"),
+    Part("idle", "idle", 100, "device idle between steps; a warm start"),
+    _steps("steps-large", "large", 110, "steps of the large model"),
+    Part(
+        "transformers", "transformers_peer", 110, "the workload through transformers", needs=("torch", "transformers")
+    ),
+    _steps("loops-small", "small", 60, "small, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
+    _steps("nobuffers-small", "small", 60, "small, no command buffers", prefill=False, flags=NO_BUFFERS),
+    _steps("scan-small", "small", 60, "small, layers under scan", layout="stacked", prefill=False),
+    _steps("scan-large", "large", 80, "large, layers under scan", layout="stacked", prefill=False),
+    Part("vllm", "vllm_peer", 120, "the workload through vLLM", needs=("vllm",)),
+    _steps("loops-large", "large", 80, "large, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
+    _steps("nobuffers-large", "large", 80, "large, no command buffers", prefill=False, flags=NO_BUFFERS),
+)
+ENVIRONMENT = Part("environment", "environment", 60, "what is installed")
+BY_NAME = {part.name: part for part in (ENVIRONMENT, *PARTS)}

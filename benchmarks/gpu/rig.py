@@ -1,0 +1,122 @@
+"""Rig: a JaxRunner with made-up requests, whose steps are timed without a scheduler."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxinfer.engine.plan import Admission, StepPlan
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.sampling import SamplingParams
+
+_ENDLESS = 1 << 30
+_NONE = np.zeros(0, np.int32)
+
+
+def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, page_size: int) -> EngineShapes:
+    """Sizes for steps of up to `rows` rows or `tokens` tokens, each row of at most `length` tokens."""
+    pages = 1 + rows * -(-length // page_size)
+    return EngineShapes(
+        max_num_seqs=rows,
+        max_num_batched_tokens=max(rows, tokens),
+        max_scored=rows,
+        max_model_len=length,
+        page_size=page_size,
+        groups=tuple(KVGroup(group.window, pages) for group in config.kv_groups),
+        vocab_size=config.vocab_size,
+    )
+
+
+class Rig:
+    """Steps over a runner: row i has slot i and pages of its own. What ran on the runner before is overwritten."""
+
+    def __init__(self, runner: JaxRunner):
+        self._runner = runner
+
+    def decode_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
+        """Seconds a step of `rows` greedy rows, from `context` tokens a row on; an entry a timed run of `steps`.
+
+        Steps are queued one behind the other, as the engine does one step ahead: what is timed is the device, where
+        dispatch takes less. The first run is not counted.
+        """
+        plan = self._decode_plan(rows)
+
+        def run() -> Any:
+            return [self._runner.dispatch(plan) for _ in range(steps)][-1]
+
+        return self._time(lambda: self._admit(plan, context), run, repeats, steps)
+
+    def prefill_seconds(self, rows: int, tokens: int, steps: int, repeats: int) -> list[float]:
+        """Seconds a step that computes `rows` prompts of `tokens` tokens whole."""
+        plan = self._prefill_plan(rows, tokens)
+
+        def run() -> Any:
+            return [self._runner.dispatch(plan) for _ in range(steps)][-1]
+
+        return self._time(lambda: self._admit(plan, 1), run, repeats, steps)
+
+    def _time(self, prepare: Callable[[], Any], run: Callable[[], Any], repeats: int, steps: int) -> list[float]:
+        seconds = []
+        for _ in range(repeats + 1):
+            self._runner.collect(prepare())
+            start = time.perf_counter()
+            self._runner.collect(run())
+            seconds.append((time.perf_counter() - start) / steps)
+        return seconds[1:]
+
+    def _admit(self, plan: StepPlan, context: int) -> Any:
+        """Puts the plan's rows to `context` tokens and runs it once, so that there is something to wait for."""
+        admissions = tuple(self._admission(slot, context) for slot in range(plan.num_rows))
+        return self._runner.dispatch(plan._replace(admissions=admissions))
+
+    def _admission(self, slot: int, length: int) -> Admission:
+        return Admission(
+            slot=slot,
+            length=length - 1,
+            last_token=1 + slot % (self._runner.shapes.vocab_size - 1),
+            prompt_len=length,
+            remaining=_ENDLESS,
+            seed=slot,
+            choice=0,
+            params=SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True),
+            stop_ids=(),
+            pages=tuple(self._pages(slot, group) for group in range(len(self._runner.shapes.groups))),
+            counts=None,
+        )
+
+    def _pages(self, slot: int, group: int) -> list[int]:
+        """Page 0 is scratch; where pages are fewer than rows ask for, rows share them."""
+        width, count = self._runner.shapes.pages_per_row, self._runner.shapes.groups[group].num_pages
+        return [1 + (slot * width + i) % (count - 1) for i in range(width)]
+
+    def _decode_plan(self, rows: int) -> StepPlan:
+        ones = np.ones(rows, np.int32)
+        return self._plan(rows, ones, num_decode=rows, tokens=_NONE, targets=_NONE)
+
+    def _prefill_plan(self, rows: int, tokens: int) -> StepPlan:
+        ids = np.random.default_rng(0).integers(1, self._runner.shapes.vocab_size, rows * tokens).astype(np.int32)
+        return self._plan(rows, np.full(rows, tokens, np.int32), 0, ids, np.full(rows, -1, np.int32))
+
+    def _plan(
+        self, rows: int, counts: np.ndarray, num_decode: int, tokens: np.ndarray, targets: np.ndarray
+    ) -> StepPlan:
+        slots, groups = np.arange(rows, dtype=np.int32), len(self._runner.shapes.groups)
+        return StepPlan(
+            index=0,
+            admissions=(),
+            slots=slots,
+            serials=slots,
+            starts=np.zeros(rows, np.int32),
+            counts=counts,
+            scored=np.ones(rows, np.int32),
+            draws=np.ones(rows, bool),
+            num_decode=num_decode,
+            tokens=tokens,
+            targets=targets,
+            page_updates=(np.zeros((0, 3), np.int32),) * groups,
+            copies=(np.zeros((0, 2), np.int32),) * groups,
+            logprobs=False,
+        )

@@ -1,0 +1,38 @@
+"""One part in its own process: `python -m benchmarks.gpu.run PART --form FORM --work DIR --file FILE ...`."""
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+
+from benchmarks.gpu.context import Context
+from benchmarks.gpu.forms import FORMS
+from benchmarks.gpu.parts import BY_NAME
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=list(BY_NAME))
+    parser.add_argument("--form", choices=list(FORMS), required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--file", type=Path, required=True)
+    parser.add_argument("--began", type=float, required=True, help="when the process was started, seconds since 1970")
+    parser.add_argument("--deadline", type=float, required=True, help="when it will be ended")
+    parser.add_argument("--suite", required=True, help="the suite's own command line")
+    asked = parser.parse_args()
+    part = BY_NAME[asked.part]
+    context = Context(
+        name=part.name,
+        form=FORMS[asked.form],
+        options=part.options,
+        work=asked.work,
+        file=asked.file,
+        began=asked.began,
+        deadline=asked.deadline,
+        command=asked.suite,
+    )
+    import_module(f"benchmarks.gpu.{part.module}").measure(context)
+    context.save(complete=True, seconds=round(context.seconds_since_start, 2))
+
+
+if __name__ == "__main__":
+    main()

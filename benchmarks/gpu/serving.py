@@ -1,0 +1,36 @@
+"""nano-vllm's workload through `LLM`, from a cold start; first a smaller one, so that something is known early."""
+
+import time
+from typing import Any
+
+from benchmarks.gpu.context import Context
+from benchmarks.gpu.engine import start_engine
+from benchmarks.gpu.workload import TEMPERATURE, Job, make_jobs, rates
+from jaxinfer.llm import LLM
+from jaxinfer.sampling import SamplingParams
+
+
+def measure(context: Context) -> None:
+    """Output tokens a second of all requests at once; every output has exactly the length asked for."""
+    llm = start_engine(context)
+    few = max(1, context.form.requests // 8)
+    context.save(fewer=_run(llm, make_jobs(context.form, few, seed=1)))
+    context.save(serving=_run(llm, make_jobs(context.form, context.form.requests)))
+    llm.close()
+
+
+def _run(llm: LLM, jobs: list[Job]) -> dict[str, Any]:
+    params = [SamplingParams(temperature=TEMPERATURE, max_tokens=job.output, ignore_eos=True) for job in jobs]
+    before, start = llm.engine.stats(), time.perf_counter()
+    outputs = llm.generate([{"prompt_token_ids": job.prompt} for job in jobs], params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    for job, output in zip(jobs, outputs, strict=True):
+        if len(output.outputs[0].token_ids) != job.output:
+            raise RuntimeError(f"{len(output.outputs[0].token_ids)} tokens were made where {job.output} were asked for")
+    after = llm.engine.stats()
+    return {
+        **rates(jobs, seconds),
+        "steps": after.steps - before.steps,
+        "preemptions": after.preemptions - before.preemptions,
+        "compiles_after_ready": after.compiles_after_ready,
+    }

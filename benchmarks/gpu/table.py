@@ -1,0 +1,68 @@
+"""The short table at the end of a run, and its headline."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Results = Mapping[str, Mapping[str, Any]]
+"""Part to what it wrote."""
+
+
+def lines(results: Results) -> Iterator[str]:
+    """What was measured, a line each; shares are of what the same run copied and multiplied."""
+    ceilings = results.get("ceilings", {})
+    copied, multiplied = ceilings.get("copy_gb_per_s"), ceilings.get("matmul_tflops")
+    if copied:
+        products = f"{ceilings.get('matmul_dtype')} products {multiplied} TFLOP/s"
+        yield f"copy {copied} GB/s, read {ceilings['read_gb_per_s']} GB/s, {products}"
+    for name, result in results.items():
+        yield from _steps(name, result, copied, multiplied)
+        for kind in ("fewer", "serving"):
+            if kind in result:
+                yield _serving(name, result[kind])
+        if "start" in result:
+            start = result["start"]
+            yield f"{name}: start {start['start_seconds']} s, compile cache {start['compile_cache']}"
+        for kind in ("overlap", "no_overlap"):
+            if kind in result:
+                yield _idle(kind, result, result[kind])
+
+
+def headline(results: Results) -> str:
+    """One line: the workload's output tokens a second, and the peers' where they were measured."""
+    ours = results.get("serving", {}).get("serving")
+    if ours is None:
+        return "serving: not measured"
+    text = f"serving: {ours['output_tokens_per_s']} output tokens/s, {ours['requests']} requests"
+    for peer in ("transformers", "vllm"):
+        theirs = results.get(peer, {}).get("serving")
+        if theirs:
+            text += (
+                f"; {peer} {theirs['output_tokens_per_s']}{'' if theirs.get('complete', True) else ' (not all done)'}"
+            )
+    return text
+
+
+def share(value: float, ceiling: float | None) -> str:
+    """`value` as a share of a ceiling, where that was measured."""
+    return f"{100 * value / ceiling:.1f} %" if ceiling else "?"
+
+
+def _steps(name: str, result: Mapping[str, Any], copied: float | None, multiplied: float | None) -> Iterator[str]:
+    for row in result.get("steps", ()):
+        size = f"{row['rows']} x {row['tokens_a_row']}"
+        bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
+        products = f"{row['tflops']} TFLOP/s ({share(row['tflops'], multiplied)} of matmul)"
+        yield f"{name}: {row['kind']} {size}: {row['step_ms']} ms, {bandwidth if row['kind'] == 'decode' else products}"
+
+
+def _serving(name: str, row: Mapping[str, Any]) -> str:
+    end = "" if row.get("complete", True) else ", not all done in time"
+    return f"{name}: {row['requests']} requests, {row['output_tokens_per_s']} output tokens/s, {row['seconds']} s{end}"
+
+
+def _idle(kind: str, result: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    traced = row["traced"]
+    by_trace = f", {100 * traced['idle_share']:.2f} % by trace" if traced else ""
+    by_time = f"{100 * row['idle_share_by_time']:.2f} % by time"
+    steps = f"engine {row['engine_step_ms']} ms, device alone {result['device_step_ms']} ms"
+    return f"idle, {kind.replace('_', ' ')}, {result['rows']} rows: {by_time}{by_trace} ({steps})"

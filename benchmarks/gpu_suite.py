@@ -1,0 +1,188 @@
+"""What only a GPU can show, in one command of less than nine minutes; without a GPU its small CPU form, through the
+same code.
+
+Parts run in the order of their worth, each in a process of its own under its own limit, so that one that hangs or
+runs out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is fetched: models are
+made on the spot, with random weights.
+
+    python benchmarks/gpu_suite.py [--out DIR] [--json FILE] [--parts a,b] [--budget SECONDS]
+
+The parts:
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.gpu.parts import ENVIRONMENT, PARTS, Part
+from benchmarks.gpu.table import headline, lines
+from benchmarks.report import own_command, provenance, write_json
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BUDGET_SECONDS = 530
+_LEAST_SECONDS = 15
+_KERNELS = REPOSITORY / "kernels"
+
+
+class Suite(NamedTuple):
+    """One run: its form, where its files go, and when it must be done (seconds since the epoch)."""
+
+    form: str
+    out: Path
+    work: Path
+    deadline: float
+
+    def run(self, part: Part) -> dict[str, Any]:
+        """What the part wrote, and how it ended: `done`, `failed`, `out of time`."""
+        file = self.out / f"{part.name}.json"
+        file.unlink(missing_ok=True)
+        began = time.time()
+        deadline = min(self.deadline, began + part.seconds)
+        with (self.out / f"{part.name}.log").open("w") as log:
+            process = subprocess.Popen(
+                self._command(part, file, began, deadline),
+                cwd=self.work,
+                env=self._environment(part),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            ended = _wait(process, deadline - time.time())
+        result = json.loads(file.read_text()) if file.exists() else {}
+        return {**result, "ended": ended, "wall_seconds": round(time.time() - began, 1)}
+
+    def _command(self, part: Part, file: Path, began: float, deadline: float) -> list[str]:
+        flags = {"--form": self.form, "--work": self.work, "--file": file, "--began": began, "--deadline": deadline}
+        pairs = [str(text) for pair in flags.items() for text in pair]
+        return [sys.executable, "-m", "benchmarks.gpu.run", part.name, *pairs, "--suite", own_command()]
+
+    def _environment(self, part: Part) -> dict[str, str]:
+        """jaxinfer from this checkout, installed or not; what the part adds to XLA's flags."""
+        paths = [str(REPOSITORY), str(_KERNELS), os.environ.get("PYTHONPATH", "")]
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {part.flags}".strip()
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "XLA_FLAGS": flags}
+
+
+def main() -> int:
+    asked = _arguments()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="gpu-suite-") as work:
+        suite = Suite("tiny", asked.out.resolve(), Path(work), time.time() + asked.budget)
+        environment = suite.run(ENVIRONMENT)
+        if message := _unusable(environment, asked.form):
+            print(message, file=sys.stderr)
+            return 1
+        suite = suite._replace(form=asked.form or ("gpu" if environment["backend"] == "gpu" else "cpu"))
+        print(_opening(environment, suite), flush=True)
+        results = {"environment": environment, **_run_parts(suite, asked.parts, environment)}
+    _write(asked, suite.form, results)
+    print()
+    for line in lines(results):
+        print(line)
+    print(headline(results))
+    asked_for = [result for name, result in results.items() if "skipped" not in result and name != "environment"]
+    return 0 if all(result["ended"] == "done" for result in asked_for) else 1
+
+
+def _run_parts(suite: Suite, parts: Iterable[Part], environment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        absent = [name for name in part.needs if not environment["peers"].get(name)]
+        left = suite.deadline - time.time()
+        if part.flags and suite.form != "gpu":
+            results[part.name] = {"ended": "skipped", "skipped": "its flags are for a GPU"}
+        elif absent:
+            results[part.name] = {"ended": "skipped", "skipped": f"{', '.join(absent)} is not installed"}
+        elif left < _LEAST_SECONDS:
+            results[part.name] = {"ended": "skipped", "skipped": "no time is left"}
+        else:
+            results[part.name] = suite.run(part)
+        result = results[part.name]
+        print(
+            f"{part.name:16} {result.get('skipped') or result['ended']:24} {result.get('wall_seconds', 0):6} s",
+            flush=True,
+        )
+        if result["ended"] == "failed":
+            print(_last_lines(suite.out / f"{part.name}.log"), flush=True)
+    return results
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> str:
+    """Waits for a part, and ends it with all that it started when its time is up."""
+    try:
+        return "done" if process.wait(max(seconds, 1)) == 0 else "failed"
+    except subprocess.TimeoutExpired:
+        return "out of time"
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # where it left nothing behind
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _unusable(environment: dict[str, Any], form: str | None) -> str | None:
+    """Why nothing can be measured here, or None."""
+    missing = environment.get("missing")
+    if missing is None:
+        return f"the check of what is installed {environment['ended']}; see environment.log"
+    if missing:
+        errors = "\n".join(f"  {name}: {error}" for name, error in missing.items())
+        return f"jaxinfer needs packages that cannot be imported here:\n{errors}"
+    if form == "gpu" and environment["backend"] != "gpu":
+        return f"--form gpu: JAX finds no GPU here, its backend is {environment['backend']}"
+    return None
+
+
+def _opening(environment: dict[str, Any], suite: Suite) -> str:
+    devices = environment["provenance"]["hardware"]["devices"]
+    absent = [name for name, there in environment["peers"].items() if not there]
+    peers = f"; not installed and so left out: {', '.join(absent)}" if absent else ""
+    return f"form {suite.form} on {', '.join(sorted(set(devices)))}; results in {suite.out}{peers}"
+
+
+def _write(asked: argparse.Namespace, form: str, results: dict[str, Any]) -> None:
+    summary = {"form": form, "headline": headline(results), "table": list(lines(results)), "parts": results}
+    where = {**provenance(), "hardware": results["environment"]["provenance"]["hardware"]}
+    for file in filter(None, (str(asked.out / "summary.json"), asked.json)):
+        write_json(file, summary, where)
+
+
+def _last_lines(log: Path) -> str:
+    return "\n".join(f"    {line}" for line in log.read_text(errors="replace").splitlines()[-12:])
+
+
+def _arguments() -> argparse.Namespace:
+    names = "\n".join(f"  {part.name:16} {part.what} (at most {part.seconds} s)" for part in PARTS)
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("gpu-suite-results"), metavar="DIR", help="a JSON and a log a part"
+    )
+    parser.add_argument("--json", metavar="FILE", help="everything in one file, too")
+    parser.add_argument("--parts", type=_parts, default=PARTS, metavar="a,b", help="only these, in this order")
+    parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, metavar="SECONDS", help="for everything")
+    parser.add_argument("--form", choices=("gpu", "cpu", "tiny"), help="sizes; by default the device's")
+    return parser.parse_args()
+
+
+def _parts(text: str) -> tuple[Part, ...]:
+    by_name = {part.name: part for part in PARTS}
+    unknown = [name for name in text.split(",") if name not in by_name]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is unknown; known are {', '.join(by_name)}")
+    return tuple(by_name[name] for name in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
