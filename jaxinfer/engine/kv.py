@@ -198,19 +198,19 @@ class KVCache:
         for group, page in request.shadows:
             self._release(group, page)
         request.shadows = []
-        for group in range(len(self.pools)):
-            self._keep_at_most(group)
         if request.cursor is not None:
             self.tree.unpin(request.cursor)
             request.cursor = None
         request.committed = 0
+        for group in range(len(self.pools)):
+            self._keep_at_most(group)
 
     def _cached_path(self, request: Request) -> list[Node]:
         keys = self._keys(request, (request.num_known - 1) // self.page_size)
         return self.tree.match(request.namespace, keys)
 
     def _keep_at_most(self, group: int) -> None:
-        """Evicts what is above the cap; only where the holders of every page hold those above it too."""
+        """Evicts what is above the cap. Not while a path is half released: its leaf could not go."""
         if self._max_cached is not None:
             excess = self.pools[group].num_evictable - self._max_cached
             if excess > 0:

@@ -63,6 +63,15 @@ def check_slots(core: EngineCore) -> None:
     assert table.num_taken == len(placed)
 
 
+def check_options(core: EngineCore, partial: int | None, kept: int | None) -> None:
+    """Asserts that at most `partial` prompts are half computed, and `kept` tokens kept that nobody holds."""
+    table = core.scheduler.table
+    half = [r for r in core.scheduler.running if table.total[r.slot] - table.computed[r.slot] > table.draws[r.slot]]
+    assert partial is None or len(half) <= partial
+    for pool in core.scheduler.kv.pools:
+        assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
+
+
 class PoisoningRunner(SimulatedRunner):
     """After each step fills the pages that were free when it was planned with what no request wrote."""
 

@@ -1,6 +1,7 @@
 """Random histories on the simulated device, against a model of the rules."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +23,7 @@ from jaxinfer.engine.simulated import expected_tokens
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import PoisoningRunner, check_pages, check_slots, live_requests
+from tests.engine.ledger import PoisoningRunner, check_options, check_pages, check_slots, live_requests
 
 VOCABULARY = 61
 EOS = (7,)
@@ -39,19 +40,33 @@ class Histories(RuleBasedStateMachine):
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
+        policy=st.sampled_from(["fcfs", "priority", "sjf"]),
+        partial=st.sampled_from([None, 1, 2]),
+        kept=st.sampled_from([None, 0, 10, 30]),
     )
-    def start(self, windows, pages, budget, ahead, caching, chunk) -> None:
+    def start(
+        self, windows, pages, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None
+    ) -> None:
         self.windows = windows
+        self.partial = partial
+        self.kept = kept if caching else None
+        self.now = 0
         groups = tuple(KVGroup(window, pages) for window in windows)
         shapes = EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2)
         runner = PoisoningRunner(shapes)
         self.core = EngineCore(
             runner,
             ModelInfo("simulated", CONTEXT, VOCABULARY, 4, 4, pages),
-            scheduler=SchedulerConfig(max_num_seqs=4, long_prefill_token_threshold=chunk),
-            cache=CacheConfig(enable_prefix_caching=caching),
+            scheduler=SchedulerConfig(
+                max_num_seqs=4,
+                scheduling_policy=policy,
+                long_prefill_token_threshold=chunk,
+                max_num_partial_prefills=partial,
+            ),
+            cache=CacheConfig(enable_prefix_caching=caching, prefix_cache_max_tokens=self.kept),
             eos_ids=EOS,
             steps_ahead=ahead,
+            clock=lambda: self.now,
         )
         runner.pools = self.core.scheduler.kv.pools
         self.made = 0
@@ -69,8 +84,9 @@ class Histories(RuleBasedStateMachine):
         ignore_eos=st.booleans(),
         prompt_logprobs=st.sampled_from([None, None, None, 1]),
         salt=st.sampled_from(["", "", "tenant"]),
+        priority=st.integers(-2, 2),
     )
-    def add(self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt) -> None:
+    def add(self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt, priority=0) -> None:
         prompt = [*range(1, shared + 1), *own] or [1]
         params = SamplingParams(
             n=n, max_tokens=tokens, seed=seed, ignore_eos=ignore_eos, prompt_logprobs=prompt_logprobs
@@ -78,7 +94,8 @@ class Histories(RuleBasedStateMachine):
         name = f"r{self.made}"
         self.made += 1
         try:
-            self.core.add_request(GenerateRequest(name, prompt, params, cache_salt=salt))
+            priority = priority if self.core.scheduler.policy.uses_priority else 0
+            self.core.add_request(GenerateRequest(name, prompt, params, priority, salt))
         except ParameterError as error:
             if error.param != "max_tokens":  # more than all pages hold
                 raise
@@ -93,6 +110,7 @@ class Histories(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def step(self, steps) -> None:
         for _ in range(steps):
+            self.now += 4 * 10**9
             self._take(self.core.step())
 
     @precondition(lambda self: self.core._choices)
@@ -134,6 +152,7 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "core"):
             check_pages(self.core)
             check_slots(self.core)
+            check_options(self.core, self.partial, self.kept)
 
     def teardown(self) -> None:
         if not hasattr(self, "core"):
@@ -198,7 +217,7 @@ def _run(examples: int) -> None:
     )
 
 
-def _run_seeded(seed: int, operations: int = 60) -> None:
+def _run_seeded(seed: int, operations: int = 60, **options: Any) -> None:
     """The same machine driven by weights of our own: small pools, many forks, many equal prompts."""
     draw = random.Random(seed)
     machine = Histories()
@@ -209,6 +228,7 @@ def _run_seeded(seed: int, operations: int = 60) -> None:
         ahead=draw.choice([0, 1, 3]),
         caching=draw.random() < 0.8,
         chunk=draw.choice([None, 1, 3]),
+        **options,
     )
     for _ in range(operations):
         _random_operation(machine, draw)
@@ -228,6 +248,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
             ignore_eos=draw.random() < 0.5,
             prompt_logprobs=draw.choice([None, None, None, 1]),
             salt=draw.choice(["", "", "tenant"]),
+            priority=machine.made * 7 % 5 - 2,
         )
     elif kind < 0.70:
         machine.step(draw.randint(1, 6))
@@ -255,6 +276,12 @@ def test_seeded_histories(seeds: range) -> None:
         _run_seeded(seed)
 
 
+@pytest.mark.parametrize("policy", ["priority", "sjf"])
+def test_seeded_histories_of_other_policies(policy: str) -> None:
+    for seed in range(40):
+        _run_seeded(seed, policy=policy, partial=(None, 1, 2)[seed % 3], kept=(None, 0, 10, 30)[seed % 4])
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_many_random_histories() -> None:
@@ -266,6 +293,7 @@ def test_many_random_histories() -> None:
 def test_many_seeded_histories() -> None:
     for seed in range(100, 2100):
         _run_seeded(seed)
+        _run_seeded(seed, policy=("fcfs", "priority", "sjf")[seed % 3], partial=1 + seed // 3 % 2, kept=seed % 40)
 
 
 def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preemption() -> None:
