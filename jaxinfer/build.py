@@ -12,6 +12,8 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
+from jaxinfer.text import TextProcessor
+from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
 
 if TYPE_CHECKING:
     from jaxinfer.models.config import DecoderConfig
@@ -40,10 +42,24 @@ class BuiltEngine(NamedTuple):
 
 
 def model_folder(config: EngineConfig) -> Path:
-    """The local folder of the model, fetched from the hub where it is named so."""
+    """The local folder of the model, fetched from the hub where it is named so. Raises ModelError."""
+    return _folder(config.model, config.load.revision, "config.json")
+
+
+def _folder(name: str, revision: str | None, needs: str) -> Path:
     from jaxinfer.checkpoint.source import DEMO_NAME, resolve
 
-    return DEMO_FOLDER if config.model == DEMO_NAME else resolve(config.model, config.load.revision)
+    return DEMO_FOLDER if name == DEMO_NAME else resolve(name, revision, needs=needs)
+
+
+def load_text(config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS) -> TextProcessor:
+    """The model's text side: its own tokenizer and chat template, or those that the settings name.
+
+    max_chars: characters of one prompt. Raises ModelError.
+    """
+    other = config.load.tokenizer
+    tokenizer = None if other is None else _folder(other, None, "tokenizer.json")
+    return TextProcessor.from_folder(model_folder(config), tokenizer=tokenizer, max_chars=max_chars)
 
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:

@@ -24,6 +24,8 @@ class ModelConfig:
     """Most tokens in prompt and output together; by default what config.json declares."""
     revision: str | None = None
     """Branch, tag or commit of a hub model."""
+    tokenizer: str | None = None
+    """Folder or hub id of another tokenizer and chat template; by default the model's own."""
     seed: int = 0
     """Seed of requests that bring none (each gets its own from it)."""
 

@@ -13,10 +13,11 @@ from jaxinfer.config_tree import with_values
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text import ChoiceDelta, TextProcessor, Tokenizer
-from jaxinfer.text.messages import content_text
+from jaxinfer.text import ChoiceDelta, Tokenizer
+from jaxinfer.text.messages import template_message
 from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
+from jaxinfer.text.tools import check_tools
 
 if TYPE_CHECKING:
     from jaxinfer.build import BuildProgress
@@ -48,10 +49,10 @@ class LLM:
         progress: "BuildProgress | None" = None,
         **flags: Any,
     ):
-        from jaxinfer.build import build_engine, model_folder
+        from jaxinfer.build import build_engine, load_text
 
         settings = engine_config(model, config, flags)
-        self.text = TextProcessor.from_folder(model_folder(settings))
+        self.text = load_text(settings)
         self.engine: EngineCore = build_engine(settings, progress).core
         self._ids = itertools.count()
 
@@ -93,8 +94,14 @@ class LLM:
         use_tqdm: bool = True,
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> list[RequestOutput]:
-        """Answers a conversation, or each of several, by the model's chat template. Raises ParameterError."""
+        """Answers a conversation, or each of several, by the model's chat template.
+
+        tools: of OpenAI's form; calls stand in the text, as the model writes them. Raises ParameterError.
+        """
+        if tools is not None:
+            check_tools(tools)
         one = bool(messages) and isinstance(messages[0], Mapping)
         prompts = []
         for conversation in [messages] if one else messages:
@@ -102,6 +109,7 @@ class LLM:
                 plain_messages(conversation),  # pyright: ignore[reportArgumentType]
                 add_generation_prompt=add_generation_prompt,
                 template_kwargs=chat_template_kwargs,
+                tools=tools,
             )
             ids = self.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
             prompts.append({"prompt": rendered, "prompt_token_ids": ids})
@@ -187,11 +195,11 @@ class AsyncLLM:
         progress: "BuildProgress | None" = None,
         **flags: Any,
     ):
-        from jaxinfer.build import build_engine, model_folder
+        from jaxinfer.build import build_engine, load_text
         from jaxinfer.engine.local import LocalEngineClient
 
         settings = engine_config(model, config, flags)
-        self.text = TextProcessor.from_folder(model_folder(settings))
+        self.text = load_text(settings)
         self.client = LocalEngineClient(build_engine(settings, progress).core)
 
     @property
@@ -252,7 +260,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise ParameterError(f"messages[{i}]", "must be a mapping with `role` and `content`")
-        plain.append({**message, "content": content_text(message.get("content"), f"messages[{i}].content")})
+        plain.append(template_message(message, f"messages[{i}]"))
     return plain
 
 

@@ -16,22 +16,22 @@ DEMO_NAME = "demo"
 """The name of the model in the package."""
 
 
-def resolve(model: str, revision: str | None = None) -> Path:
-    """The folder of `model`: an existing folder, or a hub id `owner/name` at `revision` (branch, tag or commit).
+def resolve(model: str, revision: str | None = None, *, needs: str = "config.json") -> Path:
+    """The folder of `model`: an existing folder that holds the file `needs`, or a hub id `owner/name` at `revision`.
 
-    A hub model that is in the local cache whole needs no network. Raises ModelError, with what to do, for a name
-    that is neither, for a folder with no config.json, for a hub model that does not exist, needs a token, or cannot
-    be reached. HF_HUB_OFFLINE and HF_HOME are honoured.
+    revision: a branch, tag or commit. A hub model that is in the local cache whole needs no network. Raises
+    ModelError, with what to do, for a name that is neither, for a folder without that file, for a hub model that does
+    not exist, needs a token, or cannot be reached. HF_HUB_OFFLINE and HF_HOME are honoured.
     """
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         if revision is not None:
             raise ModelError(f"{model}: is a folder; revision {revision!r} is for hub models only")
-        if not (folder / "config.json").is_file():
-            raise ModelError(f"{folder}: has no config.json; a model folder in Hugging Face layout has one")
+        if not (folder / needs).is_file():
+            raise ModelError(f"{folder}: has no {needs}; a folder in Hugging Face layout has one")
         return folder
     if folder.is_file():
-        raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds config.json")
+        raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds {needs}")
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
         raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(model, folder)}")
     return _fetch(model, revision, folder)

@@ -3,18 +3,24 @@
 import asyncio
 import dataclasses
 import json
+import logging
 import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.run import bind_socket, serve
+from jaxinfer.server.loading import answer_while_loading
+from jaxinfer.server.run import ACCESS_LOG, BACKLOG, bind_socket, serve
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.core import EngineCore
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -23,31 +29,44 @@ def run(arguments: Sequence[str]) -> int:
     options: ServerConfig = settings.server
     if options.api_key is None:
         options = dataclasses.replace(options, api_key=os.environ.get("JAXINFER_API_KEY") or None)
+    _start_log(options)
     # The address first: a port in use is known before a model is loaded.
     with bind_socket(options) as bound:
         return _serve(config, options, bound)
 
 
+def _start_log(options: ServerConfig) -> None:
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=options.log_level.upper())
+    if options.access_log:
+        logging.getLogger(ACCESS_LOG).setLevel(logging.INFO)
+
+
 def _serve(config: EngineConfig, options: ServerConfig, bound: socket.socket) -> int:
-    from jaxinfer.build import build_engine, model_folder
     from jaxinfer.engine.local import LocalEngineClient
-
-    text = TextProcessor.from_folder(model_folder(config), max_chars=options.max_prompt_chars)
-    text.chat_template.check()
-    with build_progress() as progress:
-        core = build_engine(config, progress).core
-
-    def announce(url: str) -> None:
-        print(ready_message(url, options.served_model_name or core.info.name, text, options), flush=True)
 
     def stopping(count: int) -> None:
         print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
 
     async def main() -> int:
+        async with answer_while_loading(bound, BACKLOG):
+            core, text = await asyncio.to_thread(_load, config, options)
+
+        def announce(url: str) -> None:
+            print(ready_message(url, options.served_model_name or core.info.name, text, options), flush=True)
+
         return await serve(LocalEngineClient(core), text, options, bound, announce, stopping)
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(main())
+
+
+def _load(config: EngineConfig, options: ServerConfig) -> tuple["EngineCore", TextProcessor]:
+    from jaxinfer.build import build_engine, load_text
+
+    text = load_text(config, max_chars=options.max_prompt_chars)
+    text.chat_template.check()
+    with build_progress() as progress:
+        return build_engine(config, progress).core, text
 
 
 def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:

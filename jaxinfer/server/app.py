@@ -5,12 +5,16 @@ from aiohttp import web
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.server import health
+from jaxinfer.server.admission import make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
 from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.context import CONTEXT, REQUEST_ID, Context
+from jaxinfer.server.conversation import answer_form
+from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import error_middleware
+from jaxinfer.server.tokens import detokenize, tokenize
 from jaxinfer.text import TextProcessor
 
 
@@ -18,13 +22,29 @@ def make_app(client: EngineClient, text: TextProcessor, options: ServerConfig) -
     """Everything under one application. Run it with `handler_cancellation`, as `run.serve` does."""
     name = options.served_model_name or client.info.name
     app = web.Application(
-        middlewares=[error_middleware, make_auth_middleware(options.api_key)], client_max_size=options.max_body_bytes
+        middlewares=[
+            error_middleware,
+            make_cors_middleware(options),
+            make_auth_middleware(options.api_key),
+            make_admission_middleware(options.max_open_requests),
+        ],
+        client_max_size=options.max_body_bytes,
     )
-    app[CONTEXT] = Context(client, text, options, name, ServerMetrics(client.info, name))
+
+    async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        add_cors_headers(request, response, options)
+        if REQUEST_ID in request:
+            response.headers["X-Request-Id"] = request[REQUEST_ID]
+
+    app.on_response_prepare.append(add_headers)
+    form = answer_form(options, text.chat_template.form)
+    app[CONTEXT] = Context(client, text, options, name, ServerMetrics(client.info, name), form)
     app.add_routes(
         [
             web.post("/v1/completions", completions),
             web.post("/v1/chat/completions", chat_completions),
+            web.post("/tokenize", tokenize),
+            web.post("/detokenize", detokenize),
             web.get("/v1/models", health.models),
             web.get("/v1/models/{name:.+}", health.model),
             web.get("/healthz", health.alive),

@@ -10,6 +10,7 @@ from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import NEUTRAL, GenerateBody, NotSupported
 
 Body = TypeVar("Body", bound=GenerateBody)
+Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 _MISSING = re.compile(r"missing required field `([^`]*)`")
@@ -17,18 +18,23 @@ _PATH = re.compile(r"`\$\.?([^`]*)`$")
 
 
 async def read_body(request: web.Request, kind: type[Body]) -> Body:
+    """The body of a generating endpoint. Raises ApiError: 400, 413 or 415."""
+    body = await read_json(request, kind)
+    check_supported(body)
+    return body
+
+
+async def read_json(request: web.Request, kind: type[Wire]) -> Wire:
     """The body as `kind`. Raises ApiError: 400, 413 or 415."""
     if request.content_type != "application/json":
         message = f"the content type must be application/json, not {request.content_type}"
         raise ApiError(415, message, code="unsupported_media_type")
     if request.headers.get("Content-Encoding", "identity") != "identity":
         raise ApiError(415, "compressed bodies are not accepted", code="unsupported_media_type")
-    body = decode_body(await request.read(), kind)
-    check_supported(body)
-    return body
+    return decode_body(await request.read(), kind)
 
 
-def decode_body(data: bytes, kind: type[Body]) -> Body:
+def decode_body(data: bytes, kind: type[Wire]) -> Wire:
     """Raises ApiError with the field's name."""
     try:
         return msgspec.json.decode(data, type=kind)

@@ -2,8 +2,14 @@
 
 import ipaddress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from jaxinfer.errors import ParameterError
+
+_COUNTS = (
+    "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
+    "max_open_requests",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -17,7 +23,7 @@ class ServerConfig:
     served_model_name: str | None = None
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
-    """Key that requests to /v1 must bring; by default $JAXINFER_API_KEY."""
+    """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
     max_body_bytes: int = 16 * 2**20
     """Longest request body."""
     max_header_bytes: int = 16 * 2**10
@@ -28,19 +34,41 @@ class ServerConfig:
     """Prompts of one completion request."""
     max_choices: int = 256
     """Prompts times `n` of one request."""
+    max_logprob_entries: int = 2_000_000
+    """Log-probabilities that one reply may hold: choices times tokens times (`logprobs` + 1)."""
+    max_open_requests: int = 4096
+    """Requests under way at once, those that wait included; more are refused with 429."""
+    tool_call_parser: Literal["auto", "hermes", "none"] = "auto"
+    """Form of tool calls in the model's text; auto: as the chat template shows it; none: they stay in the content."""
+    reasoning_parser: Literal["auto", "think", "none"] = "auto"
+    """Form of what the model thinks; auto: as the chat template shows it; none: it stays in the content."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins whose pages may use the server from a browser (CORS), or `*`; by default none."""
+    allowed_methods: tuple[str, ...] = ("GET", "POST")
+    """Methods that such pages may use."""
+    allowed_headers: tuple[str, ...] = ("Authorization", "Content-Type", "X-Request-Id")
+    """Headers that such pages may send."""
+    allow_credentials: bool = False
+    """Let such pages send cookies and HTTP credentials; not with `*`."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """What the log on standard error tells at least."""
+    access_log: bool = False
+    """A line on standard error for every HTTP request."""
     drain_seconds: float = 30.0
     """How long requests may go on after SIGTERM or Ctrl-C."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ParameterError("port", f"{self.port} is out of range; 0 to 65535 is allowed")
-        for name in ("max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.api_key == "":
             raise ParameterError("api_key", "must not be empty")
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ParameterError("allow_credentials", "needs origins by name: browsers refuse it with `*`")
 
 
 def check_binding(options: ServerConfig) -> None:

@@ -1,5 +1,6 @@
 """What every handler needs."""
 
+import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.schema import GenerateBody
 from jaxinfer.text import TextProcessor
+from jaxinfer.text.answer import AnswerFormat
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Context:
     options: ServerConfig
     model_name: str
     metrics: ServerMetrics
+    answer_form: AnswerFormat
     started: int = field(default_factory=lambda: int(time.time()))
 
     def check_model(self, name: str | None) -> None:
@@ -36,23 +39,61 @@ class Context:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def generation(
-        self, reply_id: str, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody
+        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody
     ) -> Generation:
-        """The engine requests of one HTTP request. Raises ApiError where they are too many."""
-        choices = sum(param.n for param in params)
-        if choices > self.options.max_choices:
-            message = f"n: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
-            raise ApiError(400, message, param="n")
+        """The engine requests of one HTTP request. Raises ApiError where they are too many or too large."""
+        self._check_size(prompts, params)
+        name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         requests = [
-            GenerateRequest(f"{reply_id}-{i}", prompt, param, body.priority or 0, body.cache_salt or "")
+            GenerateRequest(f"{name}-{i}", prompt, param, body.priority or 0, body.cache_salt or "")
             for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
         ]
         return Generation(self.client, self.text.tokenizer, self.metrics, requests)
 
+    def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams]) -> None:
+        choices = sum(param.n for param in params)
+        if choices > self.options.max_choices:
+            message = f"n: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
+            raise ApiError(400, message, param="n")
+        room = self.client.info.max_model_len
+        entries = 0
+        for prompt, param in zip(prompts, params, strict=True):
+            if param.logprobs is not None:
+                entries += param.n * (room if param.max_tokens is None else param.max_tokens) * (param.logprobs + 1)
+            if param.prompt_logprobs is not None:
+                entries += len(prompt) * (param.prompt_logprobs + 1)
+        if entries > self.options.max_logprob_entries:
+            message = (
+                f"logprobs: up to {entries} log-probabilities in one reply; at most {self.options.max_logprob_entries} "
+                "are allowed: ask for fewer tokens, choices or log-probabilities"
+            )
+            raise ApiError(400, message, param="logprobs")
+
 
 CONTEXT = web.AppKey("context", Context)
+REQUEST_ID = web.RequestKey("request_id", str)
+"""Where a request keeps its id for the response's header."""
 
 
-def reply_id(kind: str) -> str:
-    """A name for a reply that nobody else has."""
-    return f"{kind}-{uuid.uuid4().hex}"
+def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
+    """A reply's name: `kind` and what the request calls itself (`request_id`, `X-Request-Id`), else one of its own.
+
+    The header X-Request-Id of the response tells it. Raises ApiError.
+    """
+    chosen = _said_id(request, body) or uuid.uuid4().hex
+    request[REQUEST_ID] = chosen
+    return f"{kind}-{chosen}"
+
+
+def _said_id(request: web.Request, body: GenerateBody) -> str | None:
+    for name, given in (("request_id", body.request_id), ("X-Request-Id", request.headers.get("X-Request-Id"))):
+        if given is None:
+            continue
+        if not _ALLOWED_ID.fullmatch(given):
+            message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
+            raise ApiError(400, message, param=name)
+        return given
+    return None
+
+
+_ALLOWED_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

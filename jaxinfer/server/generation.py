@@ -76,6 +76,11 @@ class Generation:
         """Those of one prompt, once its first token has come."""
         return self._runs[prompt_index].prompt_logprobs
 
+    @property
+    def has_prompt_logprobs(self) -> bool:
+        """True where log-probabilities of prompts were asked for."""
+        return any(run.request.sampling.prompt_logprobs is not None for run in self._runs)
+
     def usage(self) -> Usage:
         """Tokens so far."""
         prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
@@ -130,14 +135,21 @@ class _Run:
 
     async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
         assert self._source is not None
+        held: list[ChoiceDelta] = []
         async for deltas in self._source:
-            shown = [found for delta in deltas if (found := self._take(delta)) is not None]
-            if shown:
-                yield shown
+            held += [found for delta in deltas if (found := self._take(delta)) is not None]
+            # Every choice may have to begin with its prompt, whose log-probabilities come with choice 0.
+            if held and not self._waits_for_prompt():
+                yield held
+                held = []
             if self.finished:
                 self._timer.request_ended(len(self.request.prompt_token_ids), self.num_tokens)
                 return
         raise unavailable("the engine ended the request before its last token")
+
+    def _waits_for_prompt(self) -> bool:
+        wanted = self.request.sampling.prompt_logprobs is not None
+        return wanted and self.prompt_logprobs is None and not self.finished
 
     def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)

@@ -12,15 +12,57 @@ FLOOR = -9999.0
 """OpenAI's figure for a token that cannot come: JSON has no infinity."""
 
 
-def chat_logprobs(entries: Sequence[TokenLogprobs], tokenizer: Tokenizer) -> ChatLogprobs:
-    """The form of /v1/chat/completions."""
+class LogprobForm:
+    """How a reply writes log-probabilities. by_id: tokens are called `token_id:5` instead of by their text."""
 
-    def one(entry: TokenLogprobs) -> TokenLogprob:
-        top = [TopLogprob(name, _floored(lp), list(raw)) for (name, raw), lp in _named(entry.top, tokenizer)]
-        name, raw = tokenizer.token_text(entry.token_id), tokenizer.pieces.piece(entry.token_id)
-        return TokenLogprob(name, _floored(entry.logprob), list(raw), top)
+    def __init__(self, tokenizer: Tokenizer, *, by_id: bool = False):
+        self._tokenizer = tokenizer
+        self._by_id = by_id
 
-    return ChatLogprobs([one(entry) for entry in entries])
+    def chat(self, entries: Sequence[TokenLogprobs]) -> ChatLogprobs:
+        """The form of /v1/chat/completions."""
+        return ChatLogprobs([self._chat_token(entry) for entry in entries])
+
+    def completion(self, entries: Sequence[TokenLogprobs | None], offsets: "TextOffsets") -> CompletionLogprobs:
+        """The older form of /v1/completions. As in OpenAI's API the sampled token is always among the top."""
+        lists = CompletionLogprobs([], [], [], [])
+        for entry in entries:
+            assert entry is not None
+            name = self._name(entry.token_id)
+            lists.tokens.append(name)
+            lists.token_logprobs.append(_floored(entry.logprob))
+            top = {self._name(token): _floored(logprob) for token, logprob in entry.top}
+            lists.top_logprobs.append({name: _floored(entry.logprob)} | top)
+            lists.text_offset.append(offsets.push(entry.token_id))
+        return lists
+
+    def echoed(
+        self, prompt: Sequence[int], entries: Sequence[TokenLogprobs | None], offsets: "TextOffsets"
+    ) -> CompletionLogprobs:
+        """Those of a prompt that is echoed; its first token has none."""
+        first = CompletionLogprobs([self._name(prompt[0])], [None], [None], [offsets.push(prompt[0])])
+        return join_logprobs([first, self.completion(entries[1:], offsets)])
+
+    def prompt(self, entries: Sequence[TokenLogprobs | None]) -> list[dict[str, Any] | None]:
+        """vLLM's form: a token of the prompt -> `logprob`, `rank`, `decoded_token`, by id; None for the first."""
+        return [None if entry is None else self._prompt_token(entry) for entry in entries]
+
+    def _chat_token(self, entry: TokenLogprobs) -> TokenLogprob:
+        top = [TopLogprob(self._name(token), _floored(lp), self._bytes(token)) for token, lp in entry.top]
+        return TokenLogprob(self._name(entry.token_id), _floored(entry.logprob), self._bytes(entry.token_id), top)
+
+    def _prompt_token(self, entry: TokenLogprobs) -> dict[str, Any]:
+        ranked = [(token, logprob, i + 1) for i, (token, logprob) in enumerate(entry.top)]
+        return {
+            str(token): {"logprob": _floored(lp), "rank": rank, "decoded_token": self._tokenizer.token_text(token)}
+            for token, lp, rank in [(entry.token_id, entry.logprob, entry.rank), *ranked]
+        }
+
+    def _name(self, token: int) -> str:
+        return f"token_id:{token}" if self._by_id else self._tokenizer.token_text(token)
+
+    def _bytes(self, token: int) -> list[int]:
+        return list(self._tokenizer.pieces.piece(token))
 
 
 class TextOffsets:
@@ -40,36 +82,14 @@ class TextOffsets:
         return at
 
 
-def completion_logprobs(
-    entries: Sequence[TokenLogprobs], tokenizer: Tokenizer, offsets: TextOffsets
-) -> CompletionLogprobs:
-    """The older form of /v1/completions. As in OpenAI's API the sampled token is always among the top."""
-    lists = CompletionLogprobs([], [], [], [])
-    for entry in entries:
-        name = tokenizer.token_text(entry.token_id)
-        lists.tokens.append(name)
-        lists.token_logprobs.append(_floored(entry.logprob))
-        top = {text: _floored(lp) for (text, _), lp in _named(entry.top, tokenizer)}
-        lists.top_logprobs.append({name: _floored(entry.logprob)} | top)
-        lists.text_offset.append(offsets.push(entry.token_id))
-    return lists
-
-
-def prompt_logprobs(entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer) -> list[dict[str, Any] | None]:
-    """vLLM's form: a token of the prompt -> `logprob`, `rank`, `decoded_token`, by id; None for the first."""
-
-    def one(entry: TokenLogprobs) -> dict[str, Any]:
-        ranked = [(token, logprob, i + 1) for i, (token, logprob) in enumerate(entry.top)]
-        return {
-            str(token): {"logprob": _floored(lp), "rank": rank, "decoded_token": tokenizer.token_text(token)}
-            for token, lp, rank in [(entry.token_id, entry.logprob, entry.rank), *ranked]
-        }
-
-    return [None if entry is None else one(entry) for entry in entries]
-
-
-def _named(top: Sequence[tuple[int, float]], tokenizer: Tokenizer) -> list[tuple[tuple[str, bytes], float]]:
-    return [((tokenizer.token_text(token), tokenizer.pieces.piece(token)), logprob) for token, logprob in top]
+def join_logprobs(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
+    """One after another."""
+    return CompletionLogprobs(
+        tokens=[token for part in parts for token in part.tokens],
+        token_logprobs=[logprob for part in parts for logprob in part.token_logprobs],
+        top_logprobs=[top for part in parts for top in part.top_logprobs],
+        text_offset=[offset for part in parts for offset in part.text_offset],
+    )
 
 
 def _floored(logprob: float) -> float:

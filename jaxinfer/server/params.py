@@ -7,8 +7,9 @@ from typing import Any
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError
-from jaxinfer.server.schema import ChatBody, CompletionBody, GenerateBody
+from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.text.defaults import GenerationDefaults
 
 _SAME = (
@@ -25,9 +26,42 @@ _SALT_CHARS = 256
 
 
 def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
-    """Raises ApiError, naming the field."""
+    """What the engine is asked for; `best_of` choices of `n`, and one token where `echo` wants none.
+
+    Raises ApiError, naming the field.
+    """
+    n, best_of = body.n or 1, body.best_of
     own = {"max_tokens": body.max_tokens, "logprobs": body.logprobs, "default_max_tokens": COMPLETION_MAX_TOKENS}
-    return _params(body, defaults, info, own, {})
+    names = {}
+    if best_of is not None and best_of != n:
+        _check_best_of(best_of, n, body)
+        # The choices are ranked by their log-probabilities.
+        own |= {"n": best_of, "logprobs": body.logprobs or 0}
+        names["n"] = "best_of"
+    if body.echo:
+        own |= _echo_params(body)
+    return _params(body, defaults, info, own, names)
+
+
+def _check_best_of(best_of: int, n: int, body: CompletionBody) -> None:
+    if best_of < n:
+        raise ApiError(400, f"best_of: {best_of} is less than n, {n}", param="best_of")
+    if body.stream:
+        raise ApiError(
+            400, "best_of: the best are known at the end only; it does not come in a stream", param="best_of"
+        )
+
+
+def _echo_params(body: CompletionBody) -> dict[str, Any]:
+    own: dict[str, Any] = {}
+    if body.max_tokens == 0:
+        own["max_tokens"] = 1  # the engine makes one, which is not shown
+    if body.logprobs is not None:
+        if body.prompt_logprobs not in (None, body.logprobs):
+            message = f"prompt_logprobs: {body.prompt_logprobs} is not logprobs, {body.logprobs}, which echo shows"
+            raise ApiError(400, message, param="prompt_logprobs")
+        own["prompt_logprobs"] = body.logprobs
+    return own
 
 
 def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
@@ -49,7 +83,7 @@ def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -
 def _params(
     body: GenerateBody, defaults: GenerationDefaults, info: ModelInfo, own: dict[str, Any], names: dict[str, str]
 ) -> SamplingParams:
-    _check_common(body)
+    _check_common(body, info)
     given = {name: getattr(body, name) for name in _SAME} | own
     try:
         params = defaults.params(**given)
@@ -60,7 +94,7 @@ def _params(
     return params
 
 
-def _check_common(body: GenerateBody) -> None:
+def _check_common(body: GenerateBody, info: ModelInfo) -> None:
     if body.stream_options is not None and not body.stream:
         raise ApiError(400, "stream_options needs stream to be true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
@@ -69,6 +103,10 @@ def _check_common(body: GenerateBody) -> None:
         raise ApiError(400, f"priority: at most {_PRIORITY} either way is allowed", param="priority")
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= _SALT_CHARS:
         raise ApiError(400, f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
+    keep, longest = body.truncate_prompt_tokens, info.max_model_len - 1
+    if keep is not None and not 1 <= keep <= longest:
+        message = f"truncate_prompt_tokens: {keep} is out of range; 1 to {longest} is allowed"
+        raise ApiError(400, message, param="truncate_prompt_tokens")
 
 
 def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:

@@ -2,49 +2,69 @@
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from jaxinfer.engine.types import ModelInfo
+from jaxinfer.server.chat_schema import Message
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import check_length
-from jaxinfer.server.schema import ChatBody, CompletionBody, Message
+from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.messages import content_text
+from jaxinfer.text.messages import template_message
+from jaxinfer.text.tools import check_tools
 
 MAX_MESSAGES = 10_000
 """Messages of a conversation, and text parts of all its messages together."""
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
-
 
 class Prompt(NamedTuple):
-    """Token ids, and what errors call the prompt."""
+    """Token ids, what errors call the prompt, and its text where it came as one."""
 
     token_ids: list[int]
     param: str
+    text: str | None = None
+
+
+class Conversation(NamedTuple):
+    """What a chat template renders. tools: of OpenAI's form. template_kwargs: from the template's allow-list."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool = True
+    add_special_tokens: bool = False
 
 
 async def completion_prompts(
     body: CompletionBody, text: TextProcessor, info: ModelInfo, max_prompts: int
 ) -> list[Prompt]:
     """Every prompt of a completion request. Raises ApiError or ParameterError."""
-    prompts = _as_list(body.prompt, info, max_prompts)
+    prompts = _as_list(body.prompt, info, max_prompts, body.truncate_prompt_tokens)
     params = _names(body.prompt, len(prompts))
     texts = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, str)}
     ids = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, list)}
+    ids = {param: truncated(prompt, body.truncate_prompt_tokens) for param, prompt in ids.items()}
     for param, prompt in ids.items():
         _check_ids(prompt, info, param)
     special = body.add_special_tokens is not False
     encoded = await text.encode_async(list(texts.values()), add_special_tokens=special, params=list(texts))
-    ids.update(zip(texts, encoded, strict=True))
-    return [Prompt(ids[param], param) for param in params]
+    ids.update(zip(texts, (truncated(prompt, body.truncate_prompt_tokens) for prompt in encoded), strict=True))
+    return [Prompt(ids[param], param, texts.get(param)) for param in params]
 
 
-def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int) -> list[str | list[int]]:
+def truncated(prompt: list[int], keep: int | None) -> list[int]:
+    """The last `keep` tokens; all of them where None is said."""
+    return prompt if keep is None else prompt[-keep:]
+
+
+def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, keep: int | None) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
         raise ApiError(400, "prompt: is empty; give a text or token ids", param="prompt")
     if isinstance(prompt[0], int):
         # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
+        prompt = truncated(prompt, keep)
         check_length(prompt, info, "prompt")
         if all(isinstance(item, int) for item in prompt):
             return [prompt]
@@ -71,22 +91,26 @@ def _check_ids(ids: list[int], info: ModelInfo, param: str) -> None:
         raise ApiError(400, message, param=param)
 
 
-async def chat_prompt(body: ChatBody, text: TextProcessor) -> list[int]:
-    """Token ids of a conversation, by the model's template. Raises ApiError or ParameterError."""
-    if not body.messages:
+async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt:
+    """The prompt of a conversation, by the model's template. Raises ApiError or ParameterError."""
+    if not conversation.messages:
         raise ApiError(400, "messages: is empty", param="messages")
-    _check_count(body.messages)
-    messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
+    _check_count(conversation.messages)
+    messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(conversation.messages)]
     for i, message in enumerate(messages):
         text.tokenizer.check_text(message["content"], f"messages[{i}].content")
+    if conversation.tools:
+        check_tools(conversation.tools)
     rendered = await text.chat_template.render_async(
         messages,
-        add_generation_prompt=body.add_generation_prompt is not False,
-        template_kwargs=body.chat_template_kwargs,
+        tools=conversation.tools,
+        add_generation_prompt=conversation.add_generation_prompt,
+        template_kwargs=conversation.template_kwargs,
     )
     # A template writes the special tokens itself, the first one included.
-    added = body.add_special_tokens is True
-    return (await text.encode_async([rendered], add_special_tokens=added, params=["messages"]))[0]
+    special = conversation.add_special_tokens
+    ids = (await text.encode_async([rendered], add_special_tokens=special, params=["messages"]))[0]
+    return Prompt(ids, "messages", rendered)
 
 
 def _check_count(messages: list[Message]) -> None:
@@ -96,17 +120,13 @@ def _check_count(messages: list[Message]) -> None:
             raise ApiError(400, f"messages: has {count} {name}; at most {MAX_MESSAGES} are allowed", param="messages")
 
 
-def _plain(message: Message, where: str) -> dict[str, str]:
-    if message.role not in _ROLES:
-        raise ApiError(400, f"{where}.role: {message.role!r} is none of {', '.join(_ROLES)}", param=f"{where}.role")
-    for name in ("annotations", "audio", "function_call", "reasoning", "refusal", "tool_call_id", "tool_calls"):
+def _plain(message: Message, where: str) -> dict[str, Any]:
+    for name in ("annotations", "audio", "function_call", "refusal"):
         if getattr(message, name):
             param = f"{where}.{name}"
             raise ApiError(400, f"{param} is not supported yet", param=param, code="unsupported_parameter")
-    if message.role == "tool":
-        raise ApiError(400, "role `tool` is not supported yet", param=f"{where}.role", code="unsupported_parameter")
-    # OpenAI's newer name of the system role, which few templates know and some drop in silence.
-    role = "system" if message.role == "developer" else message.role
-    plain = {"role": role, "content": content_text(message.content, f"{where}.content")}
-    optional = {"name": message.name, "reasoning_content": message.reasoning_content}
-    return plain | {name: value for name, value in optional.items() if value is not None}
+    said = msgspec.to_builtins(message)
+    return template_message({name: said[name] for name in _TEMPLATE_FIELDS if said[name] is not None}, where)
+
+
+_TEMPLATE_FIELDS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")

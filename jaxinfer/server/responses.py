@@ -22,11 +22,11 @@ class Usage(msgspec.Struct):
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """The older form of log-probabilities; one entry a token in every list."""
+    """The older form of log-probabilities; one entry a token in every list. The first token of a prompt has none."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -39,6 +39,8 @@ class CompletionChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -75,12 +77,31 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenLogprob]
 
 
-class ChatMessage(msgspec.Struct):
-    """What the assistant said."""
+class FunctionCall(msgspec.Struct):
+    """What is called. arguments: a JSON object as text."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct):
+    """A call that the model asks for. index: its number in the answer, in a stream only."""
+
+    id: str
+    function: FunctionCall
+    type: str = "function"
+    index: int | UnsetType = UNSET
+
+
+class ChatMessage(msgspec.Struct):
+    """What the assistant said; reasoning is vLLM's name of reasoning_content."""
+
+    content: str | None
     role: str = "assistant"
     refusal: str | None = None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -91,6 +112,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct):
@@ -103,6 +125,7 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
     object: str = "chat.completion"
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -110,6 +133,9 @@ class Delta(msgspec.Struct):
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChunkChoice(msgspec.Struct):
@@ -120,6 +146,7 @@ class ChunkChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -131,3 +158,4 @@ class ChatChunk(msgspec.Struct):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     object: str = "chat.completion.chunk"
+    prompt_token_ids: list[int] | UnsetType = UNSET

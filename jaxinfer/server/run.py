@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from jaxinfer.text import TextProcessor
 
 BACKLOG = 4096
 """Connections that may wait to be accepted; with the usual 128 a burst of 200 costs a client a second."""
+
+ACCESS_LOG = "jaxinfer.access"
+"""The logger of HTTP requests: client, request, status, bytes, seconds."""
 
 _WATCH_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
@@ -47,7 +51,8 @@ async def start(
     runner = web.AppRunner(
         make_app(client, text, options),
         handler_cancellation=True,
-        access_log=None,
+        access_log=logging.getLogger(ACCESS_LOG) if options.access_log else None,
+        access_log_format='%a "%r" %s %b %Tfs',
         shutdown_timeout=options.drain_seconds + _LAST_WORDS_SECONDS,
         max_line_size=options.max_header_bytes,
         max_field_size=options.max_header_bytes,

@@ -18,11 +18,9 @@ class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     allowed_token_ids: Any = None
     audio: Any = None
     bad_words: Any = None
-    best_of: Any = None
     chat_template: Any = None
     continue_final_message: Any = None
     documents: Any = None
-    echo: Any = None
     function_call: Any = None
     functions: Any = None
     guided_choice: Any = None
@@ -33,43 +31,26 @@ class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     length_penalty: Any = None
     modalities: Any = None
     moderation: Any = None
-    parallel_tool_calls: Any = None
     prediction: Any = None
-    prompt_cache_key: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     reasoning_effort: Any = None
-    request_id: Any = None
     response_format: Any = None
-    return_token_ids: Any = None
-    return_tokens_as_token_ids: Any = None
-    safety_identifier: Any = None
     spaces_between_special_tokens: Any = None
     structured_outputs: Any = None
     suffix: Any = None
-    thinking: Any = None
-    tool_choice: Any = None
-    tools: Any = None
-    truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
     verbosity: Any = None
     web_search_options: Any = None
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
     "continue_final_message": (False,),
-    "echo": (False,),
     "functions": ([],),
     "modalities": (["text"],),
-    "parallel_tool_calls": (True, False),
     "response_format": ({"type": "text"},),
-    "return_token_ids": (False,),
-    "return_tokens_as_token_ids": (False,),
     "spaces_between_special_tokens": (True,),
     "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "use_beam_search": (False,),
 }
 """Values of unsupported fields that ask for nothing but what is done anyway."""
@@ -78,10 +59,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):
     """Accepted, without effect: the documented list."""
 
-    user: str | None = None
     metadata: dict[str, Any] | None = None
-    store: bool | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
     service_tier: str | None = None
+    store: bool | None = None
+    user: str | None = None
 
 
 class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
@@ -107,8 +90,12 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    request_id: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -118,30 +105,5 @@ class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One message. Fields that only tools and media use may be there, empty."""
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    reasoning_content: str | None = None
-    annotations: Any = None
-    audio: Any = None
-    function_call: Any = None
-    reasoning: Any = None
-    refusal: Any = None
-    tool_call_id: Any = None
-    tool_calls: Any = None
-
-
-class ChatBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
-    """POST /v1/chat/completions."""
-
-    messages: list[Message]
-    max_completion_tokens: int | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    echo: bool | None = None
+    best_of: int | None = None

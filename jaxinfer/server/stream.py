@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from jaxinfer.server.errors import as_api_error
 from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.responses import Usage
-from jaxinfer.server.schema import StreamOptions
+from jaxinfer.server.schema import GenerateBody, StreamOptions
 from jaxinfer.server.sse import EventStream
 
 
@@ -30,22 +30,37 @@ class Reply(Protocol):
         """An event."""
         ...
 
-    def whole(self, parts: list[Any], generation: Generation) -> bytes:
+    def whole(self, parts: list[Any]) -> bytes:
         """The whole reply from all choices of all steps, as JSON."""
         ...
 
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        ...
 
-async def whole_reply(generation: Generation, reply: Reply, *, large: bool) -> web.Response:
-    """Answers once a generation that was submitted has ended. large: written off the event loop."""
+
+async def send_reply(
+    request: web.Request, body: GenerateBody, generation: Generation, reply: Reply
+) -> web.StreamResponse:
+    """Submits a generation and answers, in a stream where the body asks for one."""
+    async with generation:
+        if body.stream:
+            return await _stream_reply(request, body.stream_options, generation, reply)
+        return await _whole_reply(generation, reply)
+
+
+async def _whole_reply(generation: Generation, reply: Reply) -> web.Response:
     parts = [choice async for step in generation.steps() for choice in reply.choices(step)]
-    body = await asyncio.to_thread(reply.whole, parts, generation) if large else reply.whole(parts, generation)
+    # Log-probabilities of long prompts are megabytes: they are written off the event loop.
+    large = generation.has_prompt_logprobs
+    body = await asyncio.to_thread(reply.whole, parts) if large else reply.whole(parts)
     return web.Response(body=body, content_type="application/json")
 
 
-async def stream_reply(
+async def _stream_reply(
     request: web.Request, options: StreamOptions | None, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
-    """Streams a generation that was submitted. What fails after the first byte ends the stream with an error event."""
+    """What fails after the first byte ends the stream with an error event."""
     events = EventStream()
     # A client that has gone is nobody to tell, whenever it went; leaving the generation aborts it.
     with contextlib.suppress(ConnectionError):
@@ -64,15 +79,15 @@ async def stream_reply(
 async def _send_chunks(
     events: EventStream, options: StreamOptions | None, generation: Generation, reply: Reply
 ) -> None:
-    await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.first()])
+    await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.first()])
     async for step in generation.steps():
-        await events.send([reply.chunk([choice], _usage(options, generation)) for choice in reply.choices(step)])
+        await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.choices(step)])
     if options is not None and options.include_usage:
-        await events.send([reply.chunk([], generation.usage())])
+        await events.send([reply.chunk([], reply.usage())])
 
 
-def _usage(options: StreamOptions | None, generation: Generation) -> Usage | UnsetType | None:
+def _usage(options: StreamOptions | None, reply: Reply) -> Usage | UnsetType | None:
     if options is not None and options.continuous_usage_stats:
-        return generation.usage()
+        return reply.usage()
     # OpenAI's chunks say `usage: null` until the last one tells it.
     return None if options is not None and options.include_usage else UNSET

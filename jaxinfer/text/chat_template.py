@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -48,11 +49,13 @@ class ChatTemplate:
     """A model's chat template.
 
     Jobs run one after another in a worker process that is replaced when it exceeds its limits.
-    Safe to use from several threads. `close` ends the process.
+    Safe to use from several threads. `close` ends the process. form: how the model writes what it thinks
+    and what it calls, as far as its template shows it.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], limits: TemplateLimits):
         self._processes = {name: TemplateProcess(text, limits) for name, text in templates.items()}
+        self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
         self._special_tokens = dict(special_tokens)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="chat-template")
 
@@ -73,16 +76,18 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. Blocks until the worker has answered; see `render_async`.
 
-        template_kwargs: further variables, from an allow-list: those that the template reads, and
-        `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
+        tools: of OpenAI's form; see `check_tools`. template_kwargs: further variables, from an allow-list: those
+        that the template reads, and `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
         """
-        process = self._process(tools is not None)
+        process = self._process(bool(tools))
+        if tools and not self.takes_tools:
+            raise ParameterError("tools", "are not taken by the model's chat template")
         self._check_kwargs(template_kwargs or {}, process)
         variables = {
             **(template_kwargs or {}),
             **self._special_tokens,
             "messages": list(messages),
-            "tools": tools,
+            "tools": list(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -97,6 +102,11 @@ class ChatTemplate:
     def exists(self) -> bool:
         """False where the model has no chat template."""
         return bool(self._processes)
+
+    @property
+    def takes_tools(self) -> bool:
+        """True where the template reads `tools`. Starts the worker where it does not run."""
+        return bool(self._processes) and "tools" in self._process(with_tools=True).names()
 
     def check(self) -> None:
         """Starts the workers. Raises ModelError where a template is not valid."""

@@ -1,9 +1,53 @@
-"""Messages of a conversation as templates take them: a role and a text."""
+"""Messages of a conversation as templates take them: a role, a text, and what tools say."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxinfer.errors import ParameterError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A message of OpenAI's form as chat templates read it: content as one text, arguments of calls as objects.
+
+    where: what errors call it, `messages[0]`. Raises ParameterError.
+    """
+    role, calls = message.get("role"), message.get("tool_calls")
+    if role not in ROLES:
+        raise ParameterError(f"{where}.role", f"{role!r} is none of {', '.join(ROLES)}")
+    if calls and role != "assistant":
+        raise ParameterError(f"{where}.tool_calls", "only a message of the assistant may have them")
+    content = message.get("content")
+    # OpenAI's newer name of the system role, which few templates know and some drop in silence.
+    plain: dict[str, Any] = {
+        **message,
+        "role": "system" if role == "developer" else role,
+        "content": "" if content is None and calls else content_text(content, f"{where}.content"),
+    }
+    reasoning = plain.pop("reasoning", None)
+    if reasoning is not None:
+        plain.setdefault("reasoning_content", reasoning)
+    if calls:
+        plain["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
+    return plain
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ParameterError(where, "must have a `function` with `name` and `arguments`")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+    if not isinstance(arguments, Mapping):
+        raise ParameterError(f"{where}.function.arguments", "must be a JSON object")
+    named = {"name": function["name"], "arguments": dict(arguments)}
+    return {"id": call.get("id"), "type": "function", "function": named}
 
 
 def content_text(content: Any, where: str) -> str:

@@ -24,13 +24,20 @@ class TextProcessor:
 
     @classmethod
     def from_folder(
-        cls, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS, template_limits: TemplateLimits | None = None
+        cls,
+        folder: Path,
+        *,
+        tokenizer: Path | None = None,
+        max_chars: int = MAX_PROMPT_CHARS,
+        template_limits: TemplateLimits | None = None,
     ) -> "TextProcessor":
-        """Reads a folder in Hugging Face layout. Raises ModelError."""
-        tokenizer = Tokenizer(folder, max_chars=max_chars)
+        """Reads a model's folder in Hugging Face layout. tokenizer: another folder, whose tokenizer and chat template
+        are used instead of the model's own. Raises ModelError.
+        """
+        own = Tokenizer(tokenizer or folder, max_chars=max_chars)
         limits = template_limits or TemplateLimits(max_chars=max_chars)
-        template = ChatTemplate.from_tokenizer(tokenizer, limits)
-        return cls(tokenizer, template, GenerationDefaults.from_folder(folder))
+        template = ChatTemplate.from_tokenizer(own, limits)
+        return cls(own, template, GenerationDefaults.from_folder(folder))
 
     async def encode_async(
         self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str]

@@ -12,7 +12,7 @@ class FakeEngine:
     """Answers every choice with the tokens of `reply`, then with the end-of-sequence token.
 
     reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes.
-    stop_token: what ends a choice instead of the end-of-sequence token.
+    logprob: of each token, by choice index. stop_token: what ends a choice instead of the end-of-sequence token.
     submitted, stopped, aborted: what the server has asked for. active: ids of requests that have not ended.
     """
 
@@ -21,6 +21,7 @@ class FakeEngine:
         self.reply = reply
         self.max_waiting = 1000
         self.cached_tokens = 0
+        self.logprob: Callable[[int], float] = lambda index: -0.25
         self.stop_token: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -160,12 +161,13 @@ class _Active:
         token = eos if over else tokens[step]
         longest = params.max_tokens is not None and step + 1 >= params.max_tokens
         reason = FinishReason.STOP if over else FinishReason.LENGTH if longest else None
-        top = [(token, -0.25), *((other, -2.0 - other) for other in range(params.logprobs or 0))]
+        logprob = self._engine.logprob(index)
+        top = [(token, logprob), *((other, -2.0 - other) for other in range(params.logprobs or 0))]
         return TokenDelta(
             self._request.request_id,
             index,
             [token],
-            logprobs=None if params.logprobs is None else [TokenLogprobs(token, -0.25, 1, top[: params.logprobs])],
+            logprobs=None if params.logprobs is None else [TokenLogprobs(token, logprob, 1, top[: params.logprobs])],
             finish_reason=reason,
             stop_token_id=eos if over else None,
             cached_tokens=self._engine.cached_tokens,

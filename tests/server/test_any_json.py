@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import JaxinferError
 from jaxinfer.server.body import check_supported, decode_body
+from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError, as_api_error
 from jaxinfer.server.params import chat_params, completion_params, fit_length
-from jaxinfer.server.schema import ChatBody, CompletionBody
+from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text.defaults import GenerationDefaults
 
 INFO = ModelInfo("m", 256, 300, 8, 16, 64)

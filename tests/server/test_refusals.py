@@ -9,6 +9,7 @@ from jaxinfer.sampling import MAX_STOP_STRINGS
 from tests.server.conftest import Answer, Served
 
 CHAT = [{"role": "user", "content": "hi"}]
+CALL = {"name": "f", "arguments": "{}"}
 JSON = {"Content-Type": "application/json"}
 
 
@@ -24,18 +25,13 @@ def check(answer: Answer, status: int, param: str | None, *said: str) -> None:
 
 
 UNSUPPORTED = {
-    "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "required",
     "functions": [{"name": "f"}],
     "response_format": {"type": "json_object"},
     "structured_outputs": {"regex": "a+"},
     "guided_json": {"type": "object"},
-    "best_of": 2,
-    "echo": True,
     "suffix": "x",
     "audio": {"voice": "alloy"},
     "reasoning_effort": "high",
-    "truncate_prompt_tokens": 5,
     "continue_final_message": True,
 }
 
@@ -51,13 +47,16 @@ async def test_a_parameter_that_is_not_supported_yet_is_named(serve, name: str) 
 
 async def test_unsupported_parameters_that_ask_for_nothing_are_fine(serve) -> None:
     served: Served = await serve()
-    nothing = {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "best_of": 1, "suffix": None}
-    assert (await served.post("/v1/completions", {"prompt": "a", "echo": False, **nothing})).status == 200
+    nothing = {"functions": [], "response_format": {"type": "text"}, "suffix": None}
+    assert (await served.post("/v1/completions", {"prompt": "a", "echo": False, "best_of": 1, **nothing})).status == 200
+    none = {"tools": [], "tool_choice": "none"}
+    assert (await served.post("/v1/chat/completions", {"messages": CHAT, **none, **nothing})).status == 200
 
 
 async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
     served: Served = await serve()
     without = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
+    without |= {"prompt_cache_key": "k", "safety_identifier": "s"}
     assert (await served.post("/v1/completions", {"prompt": "a", **without})).status == 200
     assert (await served.post("/v1/chat/completions", {"messages": CHAT, **without})).status == 200
 
@@ -114,8 +113,13 @@ async def test_names_of_the_chat_endpoint_are_the_users(serve) -> None:
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": "x", "colour": 1}], "messages[0].colour"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
-        ([*CHAT, {"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls"),
-        ([{"role": "tool", "content": "x"}], "messages[0].role"),
+        ([*CHAT, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls[0].function"),
+        ([{"role": "user", "content": "x", "tool_calls": [{"function": CALL}]}], "messages[0].tool_calls"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        ([{"role": "user", "content": "x", "audio": {"id": "a"}}], "messages[0].audio"),
     ],
 )
 async def test_a_wrong_message_is_named(serve, messages: list[object], param: str) -> None:

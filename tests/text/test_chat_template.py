@@ -61,6 +61,11 @@ def test_every_template_with_a_golden_render_is_tested() -> None:
 def render_context(chat: ChatTemplate, context: dict[str, Any]) -> str | dict[str, str]:
     rest = {name: value for name, value in context.items() if name not in ("messages", "tools", "_gen")}
     options = {"tools": context.get("tools"), "add_generation_prompt": context.get("_gen", True)}
+    if options["tools"] and not chat.takes_tools:
+        # transformers drops them in silence; we refuse, and render the rest as it does.
+        with pytest.raises(ParameterError, match="tools: are not taken"):
+            chat.render(context["messages"], **options)
+        options["tools"] = None
     try:
         return chat.render(context["messages"], template_kwargs=rest, now=datetime(2025, 7, 26), **options)
     except ParameterError as error:

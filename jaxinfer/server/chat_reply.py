@@ -1,0 +1,159 @@
+"""ChatReply: what /v1/chat/completions makes of a generation."""
+
+import time
+import uuid
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from jaxinfer.server.chat_schema import ChatBody
+from jaxinfer.server.context import Context
+from jaxinfer.server.generation import Generation, Step
+from jaxinfer.server.logprobs import LogprobForm
+from jaxinfer.server.prompts import Prompt
+from jaxinfer.server.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChatMessage,
+    ChunkChoice,
+    Delta,
+    FunctionCall,
+    ToolCall,
+    Usage,
+)
+from jaxinfer.text import ChoiceDelta
+from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart
+
+
+class ChatReply:
+    """The choices of one reply, as chunks or whole."""
+
+    def __init__(
+        self, name: str, context: Context, body: ChatBody, prompt: Prompt, form: AnswerFormat, generation: Generation
+    ):
+        self._name = name
+        self._created = int(time.time())
+        self._model = context.model_name
+        self._logprobs = LogprobForm(context.text.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._body = body
+        self._prompt = prompt
+        self._generation = generation
+        self._n = body.n or 1
+        thinking = (prompt.text or "").rstrip().endswith(THINK)
+        one_call = body.parallel_tool_calls is False
+        self._answers = [_Answer(AnswerParser(form, thinking=thinking), one_call) for _ in range(self._n)]
+        self._prompt_told = not body.return_token_ids
+
+    def first(self) -> list[ChunkChoice]:
+        """Who speaks, before the first token."""
+        return [ChunkChoice(index, Delta(role="assistant", content="")) for index in range(self._n)]
+
+    def choices(self, step: Step) -> list[ChunkChoice]:
+        """What a step adds, without the choices to which it adds nothing that shows."""
+        return [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
+
+    def chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
+        """An event of a stream."""
+        event = ChatChunk(self._name, self._created, self._model, choices, usage)
+        if not self._prompt_told:
+            self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids
+        return event
+
+    def whole(self, parts: list[ChunkChoice]) -> bytes:
+        """The reply from all that the steps added, as JSON."""
+        choices = [_join([part for part in parts if part.index == index]) for index in range(self._n)]
+        reply = ChatCompletion(self._name, self._created, self._model, choices, self.usage())
+        entries = self._generation.prompt_logprobs(0)
+        if entries is not None:
+            reply.prompt_logprobs = self._logprobs.prompt(entries)
+        if self._body.return_token_ids:
+            reply.prompt_token_ids = self._prompt.token_ids
+        return msgspec.json.encode(reply)
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return self._generation.usage()
+
+    def _choice(self, delta: ChoiceDelta) -> ChunkChoice | None:
+        answer = self._answers[delta.index]
+        shown = answer.push(delta)
+        if not (shown or delta.logprobs or delta.finish_reason or self._body.return_token_ids):
+            return None
+        logprobs = None if delta.logprobs is None else self._logprobs.chat(delta.logprobs)
+        choice = ChunkChoice(delta.index, _delta(shown), logprobs, answer.finish_reason(delta))
+        if delta.finish_reason is not None:
+            choice.stop_reason = delta.stop_reason
+        if self._body.return_token_ids:
+            choice.token_ids = list(delta.token_ids)
+        return choice
+
+
+class _Answer:
+    """One choice, taken apart as it comes."""
+
+    def __init__(self, parser: AnswerParser, one_call: bool):
+        self._parser = parser
+        self._one_call = one_call
+        self._calls = 0
+
+    def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
+        """What a delta adds that can be shown; calls get their ids."""
+        parts = self._parser.push(delta.text)
+        if delta.finish_reason is not None:
+            parts += self._parser.flush()
+        return [numbered for part in parts if (numbered := self._numbered(part)) is not None]
+
+    def finish_reason(self, delta: ChoiceDelta) -> str | None:
+        """`tool_calls` where the model stopped after calling."""
+        return "tool_calls" if delta.finish_reason == "stop" and self._calls else delta.finish_reason
+
+    def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCall | None:
+        if part.tool_call is None:
+            return part
+        if self._one_call and self._calls:
+            return None
+        self._calls += 1
+        function = FunctionCall(*part.tool_call)
+        return ToolCall(f"call_{uuid.uuid4().hex[:24]}", function, index=self._calls - 1)
+
+
+def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
+    calls = [part for part in shown if isinstance(part, ToolCall)]
+    texts = [part for part in shown if isinstance(part, AnswerPart)]
+    content, reasoning = "".join(part.content for part in texts), "".join(part.reasoning for part in texts)
+    delta = Delta(content=content or UNSET)
+    if reasoning:
+        delta.reasoning_content = delta.reasoning = reasoning
+    if calls:
+        delta.tool_calls = calls
+    return delta
+
+
+def _join(parts: list[ChunkChoice]) -> ChatChoice:
+    last = parts[-1]
+    entries = [entry for part in parts if part.logprobs is not None for entry in part.logprobs.content]
+    choice = ChatChoice(
+        index=last.index,
+        message=_message([part.delta for part in parts]),
+        logprobs=ChatLogprobs(entries) if any(part.logprobs is not None for part in parts) else None,
+        finish_reason=last.finish_reason,
+        stop_reason=None if last.stop_reason is UNSET else last.stop_reason,
+    )
+    if last.token_ids is not UNSET:
+        choice.token_ids = [token for part in parts for token in part.token_ids or ()]
+    return choice
+
+
+def _message(deltas: list[Delta]) -> ChatMessage:
+    message = ChatMessage("".join(delta.content or "" for delta in deltas))
+    reasoning = "".join(delta.reasoning_content or "" for delta in deltas)
+    if reasoning:
+        message.reasoning_content = message.reasoning = reasoning
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    if calls:
+        # The number of a call is said in streams only.
+        message.tool_calls = [ToolCall(call.id, call.function) for call in calls]
+        message.content = message.content or None
+    return message

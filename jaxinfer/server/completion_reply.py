@@ -1,0 +1,158 @@
+"""CompletionReply: what /v1/completions makes of a generation."""
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from jaxinfer.server.context import Context
+from jaxinfer.server.generation import Generation, Step
+from jaxinfer.server.logprobs import LogprobForm, TextOffsets, join_logprobs
+from jaxinfer.server.prompts import Prompt
+from jaxinfer.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from jaxinfer.server.schema import CompletionBody
+from jaxinfer.text import ChoiceDelta
+
+
+class CompletionReply:
+    """The choices of one reply, as chunks or whole. Choice j of prompt i has the index i·n + j."""
+
+    def __init__(
+        self, name: str, context: Context, body: CompletionBody, prompts: Sequence[Prompt], generation: Generation
+    ):
+        self._name = name
+        self._created = int(time.time())
+        self._model = context.model_name
+        self._tokenizer = context.text.tokenizer
+        self._form = LogprobForm(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._body = body
+        self._prompts = prompts
+        self._generation = generation
+        self._n = body.n or 1
+        self._made = body.best_of or self._n
+        self._ranking = _Ranking() if self._made > self._n else None
+        # Only an echo is asked for: the one token that the engine makes is not shown.
+        self._prompt_only = body.max_tokens == 0
+        self._skip_special_tokens = body.skip_special_tokens is not False
+        self._offsets: dict[int, TextOffsets] = {}
+        self._begun: set[int] = set()
+
+    def first(self) -> list[CompletionChoice]:
+        """Nothing comes before the first token."""
+        return []
+
+    def choices(self, step: Step) -> list[CompletionChoice]:
+        """What a step adds, without the choices to which it adds nothing that shows."""
+        return [choice for delta in step.deltas if (choice := self._choice(step.prompt_index, delta)) is not None]
+
+    def chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
+        """An event of a stream."""
+        return Completion(self._name, self._created, self._model, choices, usage)
+
+    def whole(self, parts: list[CompletionChoice]) -> bytes:
+        """The reply from all that the steps added, as JSON."""
+        by_index: dict[int, list[CompletionChoice]] = {}
+        for part in parts:
+            by_index.setdefault(part.index, []).append(part)
+        choices = [self._join(index, by_index[made]) for index, made in enumerate(self._shown(by_index))]
+        return msgspec.json.encode(self.chunk(choices, self.usage()))
+
+    def usage(self) -> Usage:
+        """Tokens so far; those of choices that `best_of` drops are counted, for they were made."""
+        usage = self._generation.usage()
+        if self._prompt_only:
+            usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
+        return usage
+
+    def _shown(self, made: dict[int, list[CompletionChoice]]) -> list[int]:
+        """The choices that the client gets, of all that were made."""
+        if self._ranking is None:
+            return sorted(made)
+        groups = [range(i * self._made, (i + 1) * self._made) for i in range(len(self._prompts))]
+        return [index for group in groups for index in self._ranking.best(group, self._n)]
+
+    def _choice(self, prompt_index: int, delta: ChoiceDelta) -> CompletionChoice | None:
+        index = prompt_index * self._made + delta.index
+        if self._ranking is not None:
+            self._ranking.add(index, delta)
+        begins = index not in self._begun
+        self._begun.add(index)
+        text, echoed = self._echo(prompt_index, index) if begins and self._body.echo else ("", None)
+        more, logprobs, ids = self._generated(index, delta)
+        text += more
+        lists = [part for part in (echoed, logprobs) if part is not None]
+        if not (text or lists or ids or delta.finish_reason):
+            return None
+        choice = CompletionChoice(index, text, _joined(lists), delta.finish_reason, delta.stop_reason)
+        if self._prompt_only and delta.finish_reason is not None:
+            choice.finish_reason, choice.stop_reason = "length", None
+        if self._body.return_token_ids:
+            choice.token_ids = ids
+            choice.prompt_token_ids = self._prompts[prompt_index].token_ids if begins else UNSET
+        return choice
+
+    def _generated(self, index: int, delta: ChoiceDelta) -> tuple[str, CompletionLogprobs | None, list[int]]:
+        if self._prompt_only:
+            return "", None, []
+        logprobs = None
+        if delta.logprobs is not None and self._body.logprobs is not None:
+            logprobs = self._form.completion(delta.logprobs, self._offsets_of(index))
+        return delta.text, logprobs, list(delta.token_ids) if self._body.return_token_ids else []
+
+    def _echo(self, prompt_index: int, index: int) -> tuple[str, CompletionLogprobs | None]:
+        """The prompt, as the beginning of a choice; log-probabilities of its tokens where they were asked for."""
+        prompt, logprobs = self._prompts[prompt_index], None
+        entries = self._generation.prompt_logprobs(prompt_index)
+        if self._body.logprobs is not None and entries is not None:
+            logprobs = self._form.echoed(prompt.token_ids, entries, self._offsets_of(index))
+        if prompt.text is not None and self._body.truncate_prompt_tokens is None:
+            return prompt.text, logprobs
+        return self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens), logprobs
+
+    def _offsets_of(self, index: int) -> TextOffsets:
+        offsets = self._offsets.get(index)
+        if offsets is None:
+            offsets = TextOffsets(self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+            self._offsets[index] = offsets
+        return offsets
+
+    def _join(self, index: int, parts: list[CompletionChoice]) -> CompletionChoice:
+        first, last = parts[0], parts[-1]
+        wanted = self._body.prompt_logprobs is not None
+        entries = self._generation.prompt_logprobs(index // self._n) if wanted else None
+        whole = CompletionChoice(
+            index=index,
+            text="".join(part.text for part in parts),
+            logprobs=_joined([part.logprobs for part in parts if part.logprobs is not None]),
+            finish_reason=last.finish_reason,
+            stop_reason=last.stop_reason,
+            prompt_logprobs=UNSET if entries is None else self._form.prompt(entries),
+            prompt_token_ids=first.prompt_token_ids,
+        )
+        if self._body.return_token_ids:
+            whole.token_ids = [token for part in parts for token in part.token_ids or ()]
+        return whole
+
+
+def _joined(lists: list[CompletionLogprobs]) -> CompletionLogprobs | None:
+    return join_logprobs(lists) if lists else None
+
+
+class _Ranking:
+    """Ranks choices by the mean log-probability of their tokens, as OpenAI's `best_of`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, index: int, delta: ChoiceDelta) -> None:
+        entries = delta.logprobs or ()
+        self._sums[index] = self._sums.get(index, 0.0) + sum(entry.logprob for entry in entries)
+        self._counts[index] = self._counts.get(index, 0) + len(entries)
+
+    def best(self, indices: range, n: int) -> list[int]:
+        def mean(index: int) -> float:
+            return self._sums[index] / max(self._counts[index], 1)
+
+        return sorted(indices, key=lambda index: (-mean(index), index))[:n]

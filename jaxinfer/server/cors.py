@@ -1,0 +1,49 @@
+"""CORS: which pages of other origins may use the server from a browser. Fetch standard, section 3.2."""
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
+
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import Handler
+
+MAX_AGE_SECONDS = 600
+"""How long a browser may remember what was allowed."""
+
+
+def make_cors_middleware(options: ServerConfig) -> Middleware:
+    """Answers preflight requests of allowed origins; every other request goes on."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asks = request.method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+        if not asks or not _allowed(request, options):
+            return await handler(request)
+        return web.Response(
+            status=204,
+            headers={
+                hdrs.ACCESS_CONTROL_ALLOW_METHODS: ", ".join(options.allowed_methods),
+                hdrs.ACCESS_CONTROL_ALLOW_HEADERS: ", ".join(options.allowed_headers),
+                hdrs.ACCESS_CONTROL_MAX_AGE: str(MAX_AGE_SECONDS),
+            },
+        )
+
+    return check
+
+
+def add_cors_headers(request: web.Request, response: web.StreamResponse, options: ServerConfig) -> None:
+    """Tells the browser that a page of an allowed origin may read the response; before a stream's first byte too."""
+    if not options.allowed_origins:
+        return
+    response.headers.add(hdrs.VARY, hdrs.ORIGIN)
+    if not _allowed(request, options):
+        return
+    every = "*" in options.allowed_origins
+    response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = "*" if every else request.headers[hdrs.ORIGIN]
+    response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Request-Id, Retry-After"
+    if options.allow_credentials:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_CREDENTIALS] = "true"
+
+
+def _allowed(request: web.Request, options: ServerConfig) -> bool:
+    origin = request.headers.get(hdrs.ORIGIN)
+    return origin is not None and ("*" in options.allowed_origins or origin in options.allowed_origins)

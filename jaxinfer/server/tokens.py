@@ -1,0 +1,83 @@
+"""POST /tokenize and /detokenize, in vLLM's form."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.server.body import read_json
+from jaxinfer.server.chat_schema import Message, Tool
+from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.prompts import Conversation, chat_prompt
+
+
+class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A text, or a conversation as the chat template renders it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+
+class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+async def tokenize(request: web.Request) -> web.Response:
+    """Token ids of a text (special tokens added by default) or of a conversation (by default as rendered)."""
+    context = request.app[CONTEXT]
+    body = await read_json(request, TokenizeBody)
+    context.check_model(body.model)
+    ids = await _token_ids(body, context)
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": context.client.info.max_model_len, "tokens": ids}
+    if body.return_token_strs:
+        answer["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
+    if body.prompt is not None:
+        for name in ("tools", "chat_template_kwargs"):
+            if getattr(body, name):
+                raise ApiError(400, f"{name}: needs messages", param=name)
+        special = body.add_special_tokens is not False
+        return (await context.text.encode_async([body.prompt], add_special_tokens=special, params=["prompt"]))[0]
+    said = Conversation(
+        messages=body.messages or [],
+        tools=[msgspec.to_builtins(tool) for tool in body.tools] if body.tools else None,
+        template_kwargs=body.chat_template_kwargs,
+        add_generation_prompt=body.add_generation_prompt,
+        add_special_tokens=body.add_special_tokens is True,
+    )
+    return (await chat_prompt(said, context.text)).token_ids
+
+
+async def detokenize(request: web.Request) -> web.Response:
+    """The text of token ids, special tokens included."""
+    context = request.app[CONTEXT]
+    body = await read_json(request, DetokenizeBody)
+    context.check_model(body.model)
+    _check_ids(body.tokens, context.client.info, context.text.tokenizer.max_chars)
+    text = context.text.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return web.Response(body=msgspec.json.encode({"prompt": text}), content_type="application/json")
+
+
+def _check_ids(ids: list[int], info: ModelInfo, longest: int) -> None:
+    if len(ids) > longest:
+        raise ApiError(400, f"tokens: has {len(ids)} ids; at most {longest} are allowed", param="tokens")
+    wrong = next((token for token in ids if not 0 <= token < info.vocab_size), None)
+    if wrong is not None:
+        message = f"tokens: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"
+        raise ApiError(400, message, param="tokens")

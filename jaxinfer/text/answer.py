@@ -1,0 +1,161 @@
+"""AnswerParser: what a model says in a chat, taken apart into reasoning, content and tool calls."""
+
+import json
+from typing import Any, NamedTuple
+
+THINK, THOUGHT = "<think>", "</think>"
+CALL, CALLED = "<tool_call>", "</tool_call>"
+
+
+class ToolCallPart(NamedTuple):
+    """A whole call. arguments: a JSON object as text."""
+
+    name: str
+    arguments: str
+
+
+class AnswerPart(NamedTuple):
+    """What a piece of text adds to an answer; at most one of the three is there."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_call: ToolCallPart | None = None
+
+
+class AnswerFormat(NamedTuple):
+    """What is looked for in a model's text.
+
+    reasoning: `<think> … </think>` before the answer (Qwen3, DeepSeek-R1). tools: `<tool_call>` with
+    `{"name": …, "arguments": {…}}` inside (the Hermes form, Qwen2.5 and Qwen3).
+    """
+
+    reasoning: bool = False
+    tools: bool = False
+
+    @classmethod
+    def of_template(cls, template: str) -> "AnswerFormat":
+        """What a chat template shows of the model's own form; other forms of tool calls are not taken for this one."""
+        hermes = CALL in template and '"name"' in template.replace('\\"', '"')
+        other = any(mark in template for mark in ("<function=", "<arg_key>", "<parameter="))
+        return cls(THOUGHT in template, hermes and not other)
+
+
+class AnswerParser:
+    """Takes text apart as it arrives; the result does not depend on how it is cut into pieces.
+
+    Text is held back while it may begin a tag. Line breaks around tags belong to the tags. A call that
+    is not valid stays in the content as it was written. thinking: the prompt itself has opened `<think>`.
+    """
+
+    def __init__(self, form: AnswerFormat, *, thinking: bool = False):
+        self._form = form
+        self._held = ""
+        self._gap = ""  # white space before a call, which stays where it turns out to be none
+        self._state = self._thinking if form.reasoning and thinking else self._beginning
+        self._strip = thinking
+
+    def push(self, text: str) -> list[AnswerPart]:
+        """What can be told now."""
+        if not text:
+            return []
+        self._held += text
+        parts: list[AnswerPart] = []
+        while self._state(parts):
+            pass
+        return parts
+
+    def flush(self) -> list[AnswerPart]:
+        """What was held back: the text has ended."""
+        held, self._held = self._held, ""
+        if self._state == self._calling:
+            return [_call(held.removeprefix(CALL)) or AnswerPart(content=self._gap + held)]
+        if self._state == self._thinking:
+            return [AnswerPart(reasoning=held)] if held.strip() else []
+        return [AnswerPart(content=held)] if held else []
+
+    # Each state takes what it can from `_held` and tells whether another state has to go on.
+
+    def _beginning(self, parts: list[AnswerPart]) -> bool:
+        text = self._held.lstrip()
+        if self._form.reasoning and len(text) < len(THINK) and THINK.startswith(text):
+            return False
+        thinks = self._form.reasoning and text.startswith(THINK)
+        if thinks:
+            self._held, self._strip = text[len(THINK) :], True
+        self._state = self._thinking if thinks else self._speaking
+        return True
+
+    def _thinking(self, parts: list[AnswerPart]) -> bool:
+        text, found = self._until(THOUGHT)
+        if text:
+            parts.append(AnswerPart(reasoning=text))
+        if found:
+            self._state, self._strip = self._speaking, True
+        return found
+
+    def _speaking(self, parts: list[AnswerPart]) -> bool:
+        if self._form.tools:
+            text, found = self._until(CALL)
+        else:
+            text, found = self._strip_start(self._held), False
+            self._held = ""
+        if text:
+            parts.append(AnswerPart(content=text))
+        if found:
+            self._held, self._state = CALL + self._held, self._calling
+        return found
+
+    def _calling(self, parts: list[AnswerPart]) -> bool:
+        end = self._held.find(CALLED)
+        if end < 0:
+            return False
+        raw, self._held = self._held[: end + len(CALLED)], self._held[end + len(CALLED) :]
+        call = _call(raw[len(CALL) : -len(CALLED)])
+        parts.append(call or AnswerPart(content=self._gap + raw))
+        self._state, self._strip = self._speaking, call is not None
+        return True
+
+    def _until(self, tag: str) -> tuple[str, bool]:
+        """Takes the text before `tag`, or what cannot belong to it; and whether the tag was there."""
+        text = self._strip_start(self._held)
+        at = text.find(tag)
+        if at >= 0:
+            shown, self._held = text[:at].rstrip(), text[at + len(tag) :]
+            self._gap = text[len(shown) : at]
+            return shown, True
+        # NOTE: white space before a tag belongs to it, and is shown once something else follows.
+        kept = len(text[: len(text) - _beginning_of(tag, text)].rstrip())
+        self._held = text[kept:]
+        return text[:kept], False
+
+    def _strip_start(self, text: str) -> str:
+        if self._strip:
+            text = text.lstrip()
+            self._strip = not text
+        return text
+
+
+def _beginning_of(tag: str, text: str) -> int:
+    """Length of the longest end of `text` that begins `tag`."""
+    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)
+
+
+def _call(text: str) -> AnswerPart | None:
+    """The call that a JSON object tells, or None."""
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("name"), str):
+        return None
+    arguments = _arguments(said.get("arguments", said.get("parameters", {})))
+    return None if arguments is None else AnswerPart(tool_call=ToolCallPart(said["name"], arguments))
+
+
+def _arguments(value: Any) -> str | None:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None

@@ -1,0 +1,57 @@
+"""Pages of other origins: none by default, those that are named, and never with credentials for all."""
+
+import pytest
+
+from jaxinfer.errors import ParameterError
+from jaxinfer.server.config import ServerConfig
+from tests.server.conftest import Served
+
+PAGE = {"Origin": "https://page.example"}
+ASKS = {**PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+
+
+async def test_no_page_may_use_the_server_by_default(serve) -> None:
+    served: Served = await serve()
+    answer = await served.post("/v1/completions", {"prompt": "a"}, headers=PAGE)
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    async with served.session.options(served.url + "/v1/completions", headers=ASKS) as response:
+        assert response.status == 405
+        assert "Access-Control-Allow-Origin" not in response.headers
+
+
+async def test_a_page_of_an_allowed_origin_may(serve) -> None:
+    served: Served = await serve(allowed_origins=("https://page.example",), api_key="secret")
+    async with served.session.options(served.url + "/v1/completions", headers=ASKS) as response:
+        assert response.status == 204  # a preflight request brings no key
+        assert response.headers["Access-Control-Allow-Origin"] == "https://page.example"
+        assert "POST" in response.headers["Access-Control-Allow-Methods"]
+        assert "Content-Type" in response.headers["Access-Control-Allow-Headers"]
+        assert response.headers["Vary"] == "Origin"
+    for headers, status in ((PAGE, 401), ({**PAGE, "Authorization": "Bearer secret"}, 200)):
+        answer = await served.post("/v1/completions", {"prompt": "a"}, headers=headers)
+        assert answer.status == status
+        assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example"  # so that it can read errors
+
+
+async def test_a_stream_can_be_read_too(serve) -> None:
+    served: Served = await serve(allowed_origins=("*",))
+    body = {"prompt": "a", "stream": True}
+    async with served.session.post(served.url + "/v1/completions", json=body, headers=PAGE) as response:
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
+        assert b"[DONE]" in await response.read()
+
+
+async def test_another_page_may_not(serve) -> None:
+    served: Served = await serve(allowed_origins=("https://page.example",))
+    other = {"Origin": "https://page.example.evil"}
+    answer = await served.post("/v1/completions", {"prompt": "a"}, headers=other)
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert answer.headers["Vary"] == "Origin"
+
+
+async def test_credentials(serve) -> None:
+    with pytest.raises(ParameterError, match="allow_credentials"):
+        ServerConfig(allowed_origins=("*",), allow_credentials=True)
+    served: Served = await serve(allowed_origins=("https://page.example",), allow_credentials=True)
+    answer = await served.get("/healthz", headers=PAGE)
+    assert answer.headers["Access-Control-Allow-Credentials"] == "true"

@@ -1,0 +1,203 @@
+"""Tool calls and thinking, by the real openai package: taken out of the text, and rendered back into it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.conftest import Served
+from tests.server.test_refusals import CHAT, check
+from tests.text.folders import byte_level_folder
+
+TEMPLATE = (
+    "{% for tool in tools or [] %}[{{ tool | tojson }}]{% endfor %}"
+    '{% for m in messages %}<|{{ m.role }}|>{{ m.reasoning_content or "" }}{{ m.content }}'
+    "{% for call in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ call.function.name }}\", "
+    "\"arguments\": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|end|>{% endfor %}"
+    "<|assistant|>{% if enable_thinking %}<think>\n{% endif %}{# </think> #}"
+)  # fmt: skip
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return byte_level_folder(tmp_path / "model", chat_template=TEMPLATE)
+
+
+@pytest.fixture
+def serve(serve):
+    """With a context that holds tools, too."""
+
+    async def make(**options: Any) -> Served:
+        served: Served = await serve(**options)
+        served.engine.info = served.engine.info._replace(max_model_len=1024)
+        return served
+
+    return make
+
+
+async def test_a_call_is_a_call_for_the_openai_package(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = f"I look.\n{CALL}\n{CALL.replace('Bern', 'Basel')}"
+    reply = await served.client.chat.completions.create(model="fake", messages=CHAT, tools=[WEATHER], max_tokens=240)
+    message = reply.choices[0].message
+    assert reply.choices[0].finish_reason == "tool_calls"
+    assert message.content == "I look."
+    assert [(call.type, call.function.name) for call in message.tool_calls] == [("function", "get_weather")] * 2
+    assert [json.loads(call.function.arguments) for call in message.tool_calls] == [{"city": "Bern"}, {"city": "Basel"}]
+    assert len({call.id for call in message.tool_calls}) == 2
+    sent = served.engine.tokenizer.decode(served.engine.submitted[0].prompt_token_ids)
+    assert sent.startswith("[" + json.dumps(WEATHER) + "]")
+
+
+async def test_calls_in_a_stream_join_to_the_same(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = f"I look.\n{CALL}"
+    calls, text, reasons = [], "", []
+    stream = await served.client.chat.completions.create(
+        model="fake", messages=CHAT, tools=[WEATHER], max_tokens=240, stream=True
+    )
+    async for chunk in stream:
+        text += chunk.choices[0].delta.content or ""
+        calls += chunk.choices[0].delta.tool_calls or []
+        reasons.append(chunk.choices[0].finish_reason)
+    assert text == "I look."
+    assert [(call.index, call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+        (0, "get_weather", {"city": "Bern"})
+    ]
+    assert reasons[-1] == "tool_calls"
+
+
+async def test_what_the_tool_said_goes_back_to_the_model(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    messages: list[Any] = list(CHAT)
+    reply = await served.client.chat.completions.create(
+        model="fake", messages=messages, tools=[WEATHER], max_tokens=200
+    )
+    messages += [reply.choices[0].message, {"role": "tool", "tool_call_id": "x", "content": "21 degrees"}]
+    served.engine.reply = "It is 21 degrees."
+    again = await served.client.chat.completions.create(model="fake", messages=messages, tools=[WEATHER], max_tokens=20)
+    assert again.choices[0].message.content == "It is 21 degrees."
+    sent = served.engine.tokenizer.decode(served.engine.submitted[1].prompt_token_ids, skip_special_tokens=False)
+    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Bern"}}</tool_call><|end|>' in sent
+    assert sent.endswith("<|tool|>21 degrees<|end|><|assistant|>")
+
+
+async def test_calls_stay_text_where_no_tools_were_offered(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    for body in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
+        answer = await served.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 200, **body})
+        assert answer.body["choices"][0]["message"]["content"] == CALL
+        assert "tool_calls" not in answer.body["choices"][0]["message"]
+    assert served.engine.submitted[0].prompt_token_ids == served.engine.submitted[1].prompt_token_ids
+
+
+async def test_one_call_where_calls_in_parallel_are_not_wanted(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL + CALL
+    reply = await served.client.chat.completions.create(
+        model="fake", messages=CHAT, tools=[WEATHER], parallel_tool_calls=False, max_tokens=240
+    )
+    assert len(reply.choices[0].message.tool_calls) == 1
+
+
+async def test_thinking_is_told_apart(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = "<think>\nHm.\n</think>\n\nYes."
+    message = (await served.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 99})).body["choices"][0][
+        "message"
+    ]
+    assert (message["reasoning_content"], message["reasoning"], message["content"]) == ("Hm.", "Hm.", "Yes.")
+    stream = await served.client.chat.completions.create(model="fake", messages=CHAT, max_tokens=99, stream=True)
+    deltas = [chunk.choices[0].delta.model_dump() async for chunk in stream]
+    assert "".join(delta.get("reasoning_content") or "" for delta in deltas) == "Hm."
+    assert "".join(delta["content"] or "" for delta in deltas) == "Yes."
+
+
+async def test_thinking_that_the_prompt_began(serve) -> None:
+    served: Served = await serve()
+    served.engine.reply = "Hm.</think>Yes."
+    body = {"messages": CHAT, "max_tokens": 99, "thinking": {"type": "enabled"}}
+    message = (await served.post("/v1/chat/completions", body)).body["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm.", "Yes.")
+    body["thinking"] = {"type": "disabled"}
+    message = (await served.post("/v1/chat/completions", body)).body["choices"][0]["message"]
+    assert message["content"] == "Hm.</think>Yes."
+    contradiction = {**body, "chat_template_kwargs": {"enable_thinking": True}}
+    check(await served.post("/v1/chat/completions", contradiction), 400, "thinking", "contradicts")
+
+
+async def test_parsers_can_be_switched_off(serve) -> None:
+    served: Served = await serve(tool_call_parser="none", reasoning_parser="none")
+    served.engine.reply = f"<think>Hm.</think>{CALL}"
+    body = {"messages": CHAT, "max_tokens": 200, "tools": [WEATHER]}
+    assert (await served.post("/v1/chat/completions", body)).body["choices"][0]["message"][
+        "content"
+    ] == served.engine.reply
+
+
+async def test_tools_of_a_model_whose_form_is_not_known_are_refused(serve, folder: Path) -> None:
+    byte_level_folder(folder, chat_template="{{ tools }}{{ messages }}")
+    served: Served = await serve()
+    answer = await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER]})
+    check(answer, 400, "tools", "--tool-call-parser")
+
+
+async def test_tools_of_a_template_that_takes_none_are_refused(serve, folder: Path) -> None:
+    byte_level_folder(folder)
+    served: Served = await serve(tool_call_parser="hermes")
+    check(await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER]}), 400, "tools", "template")
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"properties": {"a": schema}}
+    return {"type": "object", **schema}
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([{"type": "retrieval"}], "tools[0].type"),
+        ([{"type": "function"}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": "a b"}}], "tools[0].function.name"),
+        ([{"type": "function", "function": {"name": "a" * 65}}], "tools[0].function.name"),
+        ([WEATHER, WEATHER], "tools[1].function.name"),
+        (
+            [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}],
+            "tools[0].function.parameters",
+        ),
+        ([{"type": "function", "function": {"name": "f", "parameters": deep(40)}}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": "f", "parameters": deep(400)}}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": "f", "description": "x" * 70_000}}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "tools"),
+        ([{"type": "function", "function": {"name": "f", "strict": True}}], "tools[0].function.strict"),
+        ([{"type": "function", "function": {"name": "f", "colour": 1}}], "tools[0].function.colour"),
+        ("get_weather", "tools"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_tool_is_named(serve, tools: Any, param: str) -> None:
+    served: Served = await serve()
+    check(await served.post("/v1/chat/completions", {"messages": CHAT, "tools": tools}), 400, param)
+    assert served.engine.submitted == []
+
+
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}, "always", "auto"]
+)
+async def test_a_tool_choice_that_cannot_be_kept_is_refused(serve, choice: Any) -> None:
+    served: Served = await serve()
+    body = {"messages": CHAT, "tool_choice": choice} | ({} if choice == "auto" else {"tools": [WEATHER]})
+    check(await served.post("/v1/chat/completions", body), 400, "tool_choice")

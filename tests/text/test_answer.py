@@ -1,0 +1,84 @@
+"""Answers taken apart: the same whatever the pieces, and never a character lost that is no tag."""
+
+import json
+from random import Random
+
+import pytest
+
+from jaxinfer.text.answer import AnswerFormat, AnswerParser, AnswerPart
+
+BOTH = AnswerFormat(reasoning=True, tools=True)
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
+
+CASES = {
+    "plain": ("Hello, world.", "", "Hello, world.", []),
+    "thinking": ("<think>\nLet me see.\n\nYes.\n</think>\n\nIt is 4.", "Let me see.\n\nYes.", "It is 4.", []),
+    "empty thinking": ("<think>\n\n</think>\n\nHi", "", "Hi", []),
+    "never ends thinking": ("<think>\nhm", "hm", "", []),
+    "a tag of its own in the middle": ("I say <think> here", "", "I say <think> here", []),
+    "call": (CALL, "", "", [("get_weather", {"city": "Zürich"})]),
+    "text, then calls": (
+        f"I look.\n{CALL}\n{CALL}", "", "I look.", [("get_weather", {"city": "Zürich"})] * 2,
+    ),
+    "all three": (f"<think>a</think>b\n\n{CALL}", "a", "b", [("get_weather", {"city": "Zürich"})]),
+    "parameters as Llama says it": (
+        '<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', "", "", [("f", {"x": 1})],
+    ),
+    "arguments as text": (
+        '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", "", [("f", {"x": 1})],
+    ),
+    "no arguments": ('<tool_call>{"name": "f"}</tool_call>', "", "", [("f", {})]),
+    "not closed, but whole": ('<tool_call>\n{"name": "f", "arguments": {}}', "", "", [("f", {})]),
+    "broken JSON stays": ('a <tool_call>{"name": f}</tool_call> b', "", 'a <tool_call>{"name": f}</tool_call> b', []),
+    "cut in the middle stays": ('<tool_call>{"name": "f', "", '<tool_call>{"name": "f', []),
+    "almost tags": ("a < b </think <tool_cal l>", "", "a < b </think <tool_cal l>", []),
+    "spaces at the end": ("done  \n", "", "done  \n", []),
+    "spaces at the beginning": ("  done", "", "  done", []),
+}  # fmt: skip
+
+
+def take(parser: AnswerParser, pieces: list[str]) -> tuple[str, str, list[tuple[str, object]]]:
+    parts: list[AnswerPart] = [part for piece in pieces for part in parser.push(piece)] + parser.flush()
+    calls = [(part.tool_call.name, json.loads(part.tool_call.arguments)) for part in parts if part.tool_call]
+    return "".join(part.reasoning for part in parts), "".join(part.content for part in parts), calls
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_and_in_any_pieces(name: str) -> None:
+    text, reasoning, content, calls = CASES[name]
+    rng = Random(1)
+    cuts = [[text], list(text)]
+    for _ in range(30):
+        at = sorted(rng.randint(0, len(text)) for _ in range(4))
+        cuts.append([text[a:b] for a, b in zip([0, *at], [*at, len(text)], strict=True)])
+    for pieces in cuts:
+        assert take(AnswerParser(BOTH), pieces) == (reasoning, content, calls), pieces
+
+
+def test_a_prompt_that_has_opened_the_thinking() -> None:
+    assert take(AnswerParser(BOTH, thinking=True), list("\nhm\n</think>\n\nyes")) == ("hm", "yes", [])
+
+
+def test_what_is_not_looked_for_is_content() -> None:
+    text = f"<think>a</think> {CALL}"
+    assert take(AnswerParser(AnswerFormat()), [text]) == ("", text, [])
+    assert take(AnswerParser(AnswerFormat(reasoning=True)), [text])[:2] == ("a", CALL)
+
+
+def test_text_comes_as_soon_as_it_can_be_no_tag() -> None:
+    parser = AnswerParser(BOTH)
+    assert [part.content for part in parser.push("Hello <to")] == ["Hello"]
+    assert [part.content for part in parser.push("day")] == [" <today"]
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("{{ messages }}", AnswerFormat()),
+        ('<tool_call>\\n{\\"name\\": <function-name>', AnswerFormat(tools=True)),
+        ("<tool_call>\n<function=example>", AnswerFormat()),
+        ("{% if '</think>' in content %}", AnswerFormat(reasoning=True)),
+    ],
+)
+def test_the_form_is_read_from_the_template(template: str, form: AnswerFormat) -> None:
+    assert AnswerFormat.of_template(template) == form
