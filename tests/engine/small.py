@@ -1,6 +1,7 @@
 """A small engine on the simulated device, and what a request must give there."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
@@ -51,6 +52,8 @@ def small_core(
     eos: tuple[int, ...] = (),
     watermark: float = 0.01,
     caching: bool = True,
+    kept: int | None = None,
+    clock: Callable[[], int] = time.monotonic_ns,
     **config: Any,
 ) -> EngineCore:
     runner = runner or RecordingRunner(small_shapes())
@@ -67,10 +70,11 @@ def small_core(
         runner,
         info,
         scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
-        cache=CacheConfig(kv_watermark=watermark, enable_prefix_caching=caching),
+        cache=CacheConfig(kv_watermark=watermark, enable_prefix_caching=caching, prefix_cache_max_tokens=kept),
         policy=policy,
         eos_ids=eos,
         steps_ahead=ahead,
+        clock=clock,
     )
 
 

@@ -204,6 +204,57 @@ def test_a_full_queue_refuses() -> None:
     run(core)
 
 
+def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
+    core = small_core(max_waiting=2)
+    core.add_request(ask("busy", 3, 30))
+    core.add_request(ask("forked", 3, 30, n=4))
+    got: Got = {}
+    while len(core._choices["forked"]) < 4:
+        step(core, got)
+    assert len(core.scheduler.waiting) >= 1
+    assert core.num_waiting == core.stats().waiting == 1
+    core.add_request(ask("other", 3, n=4))
+    with pytest.raises(QueueFullError):
+        core.add_request(ask("third", 3))
+    run(core, got)
+    assert core.num_waiting == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_the_first_delta_tells_what_it_waited_for(ahead, logprobs) -> None:
+    """Time moves a second a step: the queue, then the prompt's chunks, then the result's way back."""
+    now = 0
+    core = small_core(RecordingRunner(small_shapes(max_num_seqs=2)), ahead=ahead, clock=lambda: now)
+    for name, prompt, n in (("a", 3, 1), ("b", 20, 2), ("c", 3, 1)):
+        core.add_request(ask(name, prompt, 4, n=n, logprobs=logprobs))
+    came: dict[str, int] = {}
+    entered: dict[str, int] = {}
+    got: Got = {}
+    while core.has_work():
+        now += 10**9
+        for name, choices in core._choices.items():
+            if choices[0].slot >= 0:
+                entered.setdefault(name, now // 10**9 - 1)
+        if now == 3 * 10**9:
+            core.scheduler.preempt(choice_of(core, "b"))
+        before = {key: len(deltas) for key, deltas in got.items()}
+        step(core, got)
+        for name, index in got:
+            if index == 0 and (name, index) not in before:
+                came[name] = now // 10**9
+    for (name, index), deltas in got.items():
+        times = deltas[0].times
+        assert all(delta.times is None for delta in deltas[1:])
+        if index:
+            assert times is None
+        else:
+            assert times is not None
+            assert times.queue == pytest.approx(entered[name])
+            assert times.queue + times.prefill == pytest.approx(came[name])
+    assert entered["c"] > entered["a"] == entered["b"] == 1
+
+
 def test_stats_count_what_happened() -> None:
     core = small_core()
     core.add_request(ask("a", [*range(1, 13)], 4))
