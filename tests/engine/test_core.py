@@ -206,12 +206,12 @@ def test_a_full_queue_refuses() -> None:
 
 def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
     core = small_core(max_waiting=2)
-    core.add_request(ask("busy", 3, 30))
+    core.add_request(ask("busy", 3, 30, n=2))
     core.add_request(ask("forked", 3, 30, n=4))
     got: Got = {}
     while len(core._choices["forked"]) < 4:
         step(core, got)
-    assert len(core.scheduler.waiting) >= 1
+    assert len(core.scheduler.waiting) == 2
     assert core.num_waiting == core.stats().waiting == 1
     core.add_request(ask("other", 3, n=4))
     with pytest.raises(QueueFullError):

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ class Load:
         before = {id(choice): choice.status for choice in live_requests(self.core)}
         step(self.core, self.got)
         check_pages(self.core)
+        assert all(choice.slot < 0 for choice in self.preempted), "a victim was resumed by the plan that preempted it"
         entered = [
             self._place(choice)
             for choice in live_requests(self.core)
@@ -224,6 +226,26 @@ def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
     assert tokens_of(got["b", 0]) == right(core, with_priority("b", 5, prompt=15, tokens=8))
 
 
+def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
+    """Though most of its pages are left over."""
+    core = small_core(
+        RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+    )
+    got: Got = {}
+    core.add_request(with_priority("top", -9, prompt=12, tokens=8))
+    core.add_request(with_priority("worse", 5, prompt=30, tokens=3))
+    while not got.get(("worse", 0)):
+        step(core, got)
+    core.add_request(with_priority("small", 0, prompt=3, tokens=2))
+    while choice_of(core, "small").slot < 0:
+        step(core, got)
+    assert choice_of(core, "worse").slot == -1
+    assert core.scheduler.kv.pools[0].num_free > 3
+    step(core, got)
+    assert choice_of(core, "worse").slot >= 0
+    run(core, got)
+
+
 def test_nobody_gives_way_where_it_would_not_help() -> None:
     """A worse request holds two pages; the better one needs more than those and what is free."""
     core = small_core(
@@ -283,10 +305,8 @@ def test_nothing_starves_under_priority_with_ageing() -> None:
     assert len(late) == 200
     assert max(late.values()) <= 0
     # It is not first come, first served either: those of high priority wait less.
-    waits = {
-        level: [first[name] - at for name, (at, priority) in came.items() if priority == level] for level in (0, 3)
-    }
-    assert sum(waits[3]) / len(waits[3]) > 1.3 * sum(waits[0]) / len(waits[0])
+    low, high = ([first[name] - at for name, (at, priority) in came.items() if priority == p] for p in (3, 0))
+    assert mean(low) > 1.3 * mean(high)
 
 
 def test_without_ageing_low_priority_starves() -> None:
