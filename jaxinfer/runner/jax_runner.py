@@ -1,6 +1,6 @@
 """JaxRunner: runs step plans on the device."""
 
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,8 +44,12 @@ class JaxRunner:
         self._state = jax.jit(partial(zero_state, shapes), out_shardings=replicated)()
         self._params = jax.jit(partial(zero_params, shapes), out_shardings=replicated)()
         self._tables = jax.jit(partial(zero_tables, shapes), out_shardings=replicated)()
-        self.kv = tuple(self._make_pages(index) for index in range(len(shapes.groups)))
         self._compiles_at_ready = 0
+
+    @cached_property
+    def kv(self) -> tuple[jax.Array, ...]:
+        """Pages of every group. Made when first used: compiling for a GPU tries products out, and needs room for it."""
+        return tuple(self._make_pages(index) for index in range(len(self.shapes.groups)))
 
     @property
     def compiles_after_ready(self) -> int:

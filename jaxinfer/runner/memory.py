@@ -95,7 +95,7 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> 
     trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
     programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
-    return max(int(programs.lower(name).compile().memory_analysis().temp_size_in_bytes) for name in names)
+    return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
 def device_pages(
