@@ -11,6 +11,8 @@ from jaxinfer.version import __version__
 _COMMANDS = {
     "serve": "serve a model to OpenAI clients",
     "generate": "continue one prompt in the terminal",
+    "chat": "talk to a model in the terminal",
+    "env": "show versions, devices, memory and what can run here",
 }
 
 

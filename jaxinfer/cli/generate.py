@@ -1,52 +1,57 @@
 """`jaxinfer generate`: one prompt, continued in the terminal."""
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.table import Table
+
 from jaxinfer.cli.progress import build_progress
+from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import parse_settings
+from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.text import Tokenizer
 from jaxinfer.text.defaults import GenerationDefaults
+
+DEFAULT_MAX_TOKENS = 128
 
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What to continue, and how. What is not given comes from the model's generation_config.json."""
+    """What to continue, and what to show of it."""
 
     prompt: str | None = None
     """The text to continue; by default standard input."""
-    max_tokens: int = 128
-    """Most tokens to generate."""
-    temperature: float | None = None
-    """0 is greedy."""
-    top_p: float | None = None
-    """Smallest set of tokens with this much probability."""
-    top_k: int | None = None
-    """Only the k likeliest tokens."""
-    min_p: float | None = None
-    """Only tokens with this share of the likeliest one's probability."""
-    repetition_penalty: float | None = None
-    """Above 1 makes tokens that were there less likely."""
-    stop: tuple[str, ...] = ()
-    """Strings that end the text."""
-    ignore_eos: bool = False
-    """Go on after the end-of-sequence token."""
+    n: int = 1
+    """Continuations; the first is shown as it comes, the others after it."""
+    logprobs: int | None = None
+    """Show each token with its log-probability, and so many of the likeliest at its place."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt."""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the text as it comes, and what it took on standard error."""
-    config, settings = parse_settings("generate", {"generation": GenerateOptions()}, arguments)
+    groups = {"generation": GenerateOptions(), "sampling": SamplingFlags()}
+    config, settings = parse_settings("generate", groups, arguments)
     options: GenerateOptions = settings.generation
-    _params(GenerationDefaults(), options)  # what is out of range is told before a model is loaded
+    sampling = with_seed(settings.sampling, arguments, config.load.seed)
+
+    def params(defaults: GenerationDefaults) -> SamplingParams:
+        shown = {"n": options.n, "logprobs": options.logprobs, "prompt_logprobs": options.prompt_logprobs}
+        return sampling.params(defaults, default_max_tokens=DEFAULT_MAX_TOKENS, **shown)
+
+    params(GenerationDefaults())  # what is out of range is told before a model is loaded
     prompt = _prompt(options)
     with build_progress() as progress:
         llm = LLM(config=config, progress=progress)
     try:
-        return _generate(llm, prompt, _params(llm.text.defaults, options))
+        return _generate(llm, prompt, params(llm.text.defaults))
     finally:
         llm.close()
 
@@ -60,35 +65,45 @@ def _prompt(options: GenerateOptions) -> str:
     return prompt
 
 
-def _params(defaults: GenerationDefaults, options: GenerateOptions) -> SamplingParams:
-    return defaults.params(
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        top_k=options.top_k,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-        stop=options.stop,
-        ignore_eos=options.ignore_eos,
-    )
-
-
 def _generate(llm: LLM, prompt: str, params: SamplingParams) -> int:
-    start = time.perf_counter()
-    first, tokens = start, 0
-    for delta in llm.stream(prompt, params):
-        if not tokens:
-            first = time.perf_counter()
-        tokens += len(delta.token_ids)
-        print(delta.text, end="", flush=True)
+    ids = llm.text.tokenizer.encode(prompt)
+    clock = GenerationClock(len(ids))
+    texts, tokens = [""] * params.n, [list[TokenLogprobs]() for _ in range(params.n)]
+    of_prompt: list[TokenLogprobs | None] = []
+    for delta in llm.stream({"prompt_token_ids": ids}, params):
+        clock.push(delta)
+        texts[delta.index] += delta.text
+        tokens[delta.index] += delta.logprobs or ()
+        of_prompt += delta.prompt_logprobs or ()
+        if delta.index == 0:
+            print(delta.text, end="", flush=True)
         if delta.error is not None:
             raise JaxinferError(delta.error)
     print()
-    print(stats_line(tokens, first - start, time.perf_counter() - first), file=sys.stderr)
+    for i, text in enumerate(texts[1:], 1):
+        print(f"--- {i + 1} of {params.n} ---\n{text}")
+    _print_logprobs("prompt", ids, of_prompt, llm.text.tokenizer)
+    for i, entries in enumerate(tokens):
+        title = "output" if params.n == 1 else f"output {i + 1}"
+        _print_logprobs(title, [entry.token_id for entry in entries], entries, llm.text.tokenizer)
+    print(clock.line(), file=sys.stderr)
     return 0
 
 
-def stats_line(tokens: int, first_seconds: float, rest_seconds: float) -> str:
-    """What a generation took: time to the first token, and the rate of those after it."""
-    rate = f", then {(tokens - 1) / rest_seconds:.1f} tokens/s" if tokens > 1 and rest_seconds > 0 else ""
-    return f"{tokens} tokens; first after {first_seconds * 1000:.0f} ms{rate}"
+def _print_logprobs(
+    title: str, ids: Sequence[int], entries: Sequence[TokenLogprobs | None], tokenizer: Tokenizer
+) -> None:
+    """A table of tokens; the first token of a prompt has no log-probability."""
+    if not entries:
+        return
+    table = Table(title=title, title_justify="left")
+    for name in ("token", "log-probability", "rank", "likeliest"):
+        table.add_column(name, justify="left" if name in ("token", "likeliest") else "right", no_wrap=name == "token")
+    for token, entry in zip(ids, entries, strict=True):
+        name = repr(tokenizer.token_text(token))
+        if entry is None:
+            table.add_row(name, "", "", "")
+            continue
+        top = "  ".join(f"{tokenizer.token_text(other)!r} {logprob:.3f}" for other, logprob in entry.top)
+        table.add_row(name, f"{entry.logprob:.4f}", str(entry.rank), top)
+    Console(markup=False, highlight=False).print(table)

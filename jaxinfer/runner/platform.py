@@ -64,7 +64,7 @@ def use_compile_cache(folder: str | None) -> Path | None:
     if folder == "off":
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    path = Path(folder).expanduser() if folder else _default_cache()
+    path = Path(folder).expanduser() if folder else default_cache()
     path.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -72,7 +72,7 @@ def use_compile_cache(folder: str | None) -> Path | None:
     return path
 
 
-def _default_cache() -> Path:
+def default_cache() -> Path:
     """A folder a version and processor: code made for one processor may not run on another."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     versions = f"jax-{version('jax')}-jaxlib-{version('jaxlib')}"

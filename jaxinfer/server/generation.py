@@ -153,6 +153,8 @@ class _Run:
 
     def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        if delta.times is not None:
+            self._timer.started(delta.times)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         shown = self._choices[delta.index].push(delta)

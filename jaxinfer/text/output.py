@@ -15,7 +15,8 @@ class ChoiceDelta(NamedTuple):
 
     token_ids and logprobs are those of the kept tokens. finish_reason is set once, on the last one.
     stop_reason: the stop string or the stop token id that the request named and that ended it.
-    stop_at: a stop string was found; the engine must be told `stop(id, index, stop_at)`.
+    stop_at: a stop string was found; the engine must be told `stop(id, index, stop_at)`. cached_tokens and
+    prompt_logprobs: of the prompt.
     """
 
     index: int
@@ -26,6 +27,8 @@ class ChoiceDelta(NamedTuple):
     stop_reason: str | int | None
     stop_at: int | None
     error: str | None = None
+    cached_tokens: int = 0
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
 
 
 class OutputAssembler:
@@ -60,6 +63,8 @@ class OutputAssembler:
             stop_reason=matched if matched is not None else self._named_stop(delta),
             stop_at=self.num_tokens if matched is not None and delta.finish_reason is None else None,
             error=delta.error,
+            cached_tokens=delta.cached_tokens,
+            prompt_logprobs=delta.prompt_logprobs,
         )
 
     def _read(self, delta: TokenDelta) -> tuple[str, int, str | None]:

@@ -1,5 +1,6 @@
 """The commands as a user calls them: in a process of their own."""
 
+import dataclasses
 import json
 import os
 import re
@@ -7,13 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import openai
 import pytest
 
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.text import Tokenizer
 from jaxinfer.version import __version__
+from tests.llm.simulated import right_tokens
 from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
 
@@ -163,7 +168,55 @@ def test_generate_streams_to_the_terminal(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("\n")
     assert len(done.stdout) > 1
-    assert "6 tokens; first after" in done.stderr
+    assert re.search(r"prompt: 1 tokens, \d+ ms, .* tokens/s · output: 6 tokens, \d+ ms, .* tokens/s\n$", done.stderr)
+
+
+def test_generate_shows_choices_and_log_probabilities(folder: Path) -> None:
+    flags = ["--prompt", "hello world", "--max-tokens", "3", "--n", "2", "--logprobs", "2", "--prompt-logprobs", "0"]
+    done = call("generate", str(folder), *flags, program=SIMULATED)
+    assert done.returncode == 0, done.stderr
+    assert "--- 2 of 2 ---" in done.stdout
+    for title in ("prompt", "output 1", "output 2"):
+        assert re.search(rf"^{title} *$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.count("│ 'hello'") == 1
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])
+def test_every_sampling_parameter_is_a_flag(name: str) -> None:
+    assert f"--{name.replace('_', '-')}" in call("generate", "--help").stdout
+
+
+def test_a_seed_is_the_one_of_a_request(folder: Path) -> None:
+    flags = ["--prompt", "hello", "--max-tokens", "6", "--temperature", "1", "--seed", "7"]
+    done = call("generate", str(folder), *flags, program=SIMULATED)
+    tokenizer = Tokenizer(folder)
+    drawn = right_tokens(tokenizer.encode("hello"), 6, seed=7)
+    assert done.stdout.removesuffix("\n") == tokenizer.decode(drawn)
+
+
+def test_another_tokenizer(folder: Path, tmp_path: Path) -> None:
+    other = byte_level_folder(tmp_path / "other", chat_template="{{ messages[0].content }}")
+    done = call("generate", str(folder), "--tokenizer", str(other), "--prompt", "hi", program=SIMULATED)
+    assert done.returncode == 0, done.stderr
+    done = call("generate", str(folder), "--tokenizer", str(tmp_path), "--prompt", "hi", program=SIMULATED)
+    assert done.returncode == 2
+    assert "has no tokenizer.json" in done.stderr
+
+
+def test_env_tells_versions_and_devices() -> None:
+    done = call("env")
+    assert done.returncode == 0, done.stderr
+    for said in (f"jax  +{version('jax')}", r"device 0 +cpu", r"attention xla +usable", "compile cache", "cores"):
+        assert re.search(said, done.stdout), done.stdout
+    report = json.loads(call("env", "--json").stdout)
+    assert report["versions"]["jax"] == version("jax")
+    assert report["devices"]["platform"] == "cpu"
+
+
+def test_env_keeps_secrets() -> None:
+    done = call("env", JAXINFER_API_KEY="hush-hush")
+    assert "JAXINFER_API_KEY" in done.stdout
+    assert "hush-hush" not in done.stdout
 
 
 def test_generate_without_a_prompt_reads_standard_input(folder: Path) -> None:

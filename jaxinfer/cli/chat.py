@@ -1,0 +1,177 @@
+"""`jaxinfer chat`: a conversation in the terminal."""
+
+import contextlib
+import importlib
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from jaxinfer.cli.chat_commands import run_command
+from jaxinfer.cli.chat_session import ChatSession, Thinking
+from jaxinfer.cli.progress import build_progress
+from jaxinfer.cli.sampling import SamplingFlags, with_seed
+from jaxinfer.cli.settings import parse_settings
+from jaxinfer.errors import ParameterError
+from jaxinfer.llm import LLM
+from jaxinfer.text.answer import AnswerPart
+from jaxinfer.text.defaults import GenerationDefaults
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What the conversation begins with."""
+
+    message: str | None = None
+    """Ask this, print the answer, and leave."""
+    system: str | None = None
+    """The system message."""
+    tools: Path | None = None
+    """JSON file of tools, a list of OpenAI's form; you are asked for what they say."""
+    thinking: Thinking = "auto"
+    """Whether the model thinks before it answers; auto: as its chat template has it."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Talks until the user leaves; answers go to standard output, everything else to standard error."""
+    groups = {"chat": ChatOptions(), "sampling": SamplingFlags()}
+    config, settings = parse_settings("chat", groups, arguments)
+    options: ChatOptions = settings.chat
+    sampling = with_seed(settings.sampling, arguments, config.load.seed)
+    sampling.params(GenerationDefaults(), default_max_tokens=None)  # what is out of range is told first
+    with build_progress() as progress:
+        llm = LLM(config=config, progress=progress)
+    try:
+        if not llm.text.chat_template.exists:
+            raise ParameterError("model", f"{config.model} has no chat template; use `jaxinfer generate`")
+        session = ChatSession(llm, sampling, system=options.system, thinking=options.thinking)
+        if options.tools is not None:
+            session.use_tools(options.tools)
+        return Chat(session).once(options.message) if options.message is not None else Chat(session).talk(config.model)
+    finally:
+        llm.close()
+
+
+class Chat:
+    """The terminal's side of a session."""
+
+    def __init__(self, session: ChatSession):
+        self._session = session
+        self._out = Console(soft_wrap=True, highlight=False)
+        self._err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def once(self, message: str) -> int:
+        """One question; what it took goes to standard error."""
+        self._session.say(message)
+        self._answer()
+        self._note(self._session.statistics)
+        return 0
+
+    def talk(self, model: str) -> int:
+        """Questions from standard input until it ends."""
+        with contextlib.suppress(ImportError):
+            importlib.import_module("readline")  # gives `input` its history and keys
+        if sys.stdin.isatty():
+            self._note(f"talking to {model}; /help lists the commands, Ctrl-D leaves")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        while True:
+            try:
+                line = self._read("> ")
+            except EOFError:
+                return 0
+            except KeyboardInterrupt:
+                self._note("\nCtrl-D leaves")
+                continue
+            if not self._handle(line):
+                return 0
+
+    def _handle(self, line: str) -> bool:
+        """False where the user leaves."""
+        if not line.strip():
+            return True
+        try:
+            if line.startswith("/"):
+                outcome = run_command(self._session, line)
+                if outcome.told:
+                    self._note(outcome.told)
+                if outcome.answer:
+                    self._answer()
+                return not outcome.leave
+            self._session.say(line)
+            self._answer()
+        except ParameterError as error:
+            self._err.print(f"[red]{escape(str(error))}[/]")
+            if self._session.messages and self._session.messages[-1]["role"] == "user":
+                self._session.undo()
+        return True
+
+    def _answer(self) -> None:
+        """Prints an answer, and further ones while the model calls tools."""
+        while True:
+            before = AnswerPart()
+            with _interruptible() as stopped:
+                for part in self._session.answer(stopped):
+                    self._show(part, before)
+                    before = part
+                interrupted = stopped()
+            self._out.print()
+            if interrupted:
+                self._note("stopped")
+                return
+            calls = self._session.messages[-1].get("tool_calls") or []
+            if not calls:
+                return
+            for call in calls:
+                self._session.tool_said(self._ask_tool(call["function"]["name"]))
+
+    def _show(self, part: AnswerPart, before: AnswerPart) -> None:
+        if before.reasoning and not part.reasoning:
+            self._out.print("\n")
+        if part.reasoning:
+            self._out.print(part.reasoning, end="", style="dim", markup=False)
+        elif part.tool_call is not None:
+            self._out.print(
+                "\n" * bool(before.content) + f"→ {part.tool_call.name}({part.tool_call.arguments})",
+                style="cyan",
+                markup=False,
+            )
+        else:
+            self._out.print(part.content, end="", markup=False)
+        self._out.file.flush()
+
+    def _ask_tool(self, name: str) -> str:
+        try:
+            return self._read(f"{name} says> ")
+        except (EOFError, KeyboardInterrupt):
+            return ""
+
+    def _read(self, prompt: str) -> str:
+        """A line; one that ends with a backslash goes on with the next."""
+        shown = prompt if sys.stdin.isatty() else ""
+        line = input(shown)
+        while line.endswith("\\"):
+            line = line[:-1] + "\n" + input("… " if shown else "")
+        return line
+
+    def _note(self, text: str) -> None:
+        self._err.print(text, style="dim", markup=False)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C sets a flag instead of raising in the middle of an engine's step."""
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,141 @@
+"""What begins with `/` in `jaxinfer chat`."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from jaxinfer.cli.chat_session import ChatSession
+from jaxinfer.config_tree import with_values
+from jaxinfer.errors import ParameterError
+from jaxinfer.text.defaults import GenerationDefaults
+
+
+class Outcome(NamedTuple):
+    """told: a line for the user. answer: the model has to answer now. leave: the conversation is over."""
+
+    told: str = ""
+    answer: bool = False
+    leave: bool = False
+
+
+class Command(NamedTuple):
+    """argument: what follows the name, as the help shows it. run: gets the session and the argument's text."""
+
+    argument: str
+    text: str
+    run: Callable[[ChatSession, str], Outcome]
+
+
+def run_command(session: ChatSession, line: str) -> Outcome:
+    """Runs `/name argument`. Raises ParameterError for one that does not exist, or where it cannot be done."""
+    name, _, argument = line[1:].partition(" ")
+    command = COMMANDS.get({"quit": "exit", "?": "help"}.get(name, name))
+    if command is None:
+        raise ParameterError(f"/{name}", "is no command; /help lists them")
+    if bool(argument.strip()) and not command.argument:
+        raise ParameterError(f"/{name}", "takes no argument")
+    return command.run(session, argument.strip())
+
+
+def _help(session: ChatSession, argument: str) -> Outcome:
+    lines = [f"  /{name} {command.argument}".ljust(24) + command.text for name, command in COMMANDS.items()]
+    return Outcome("\n".join([*lines, "  A line that ends with \\ goes on. Ctrl-C ends an answer, Ctrl-D the chat."]))
+
+
+def _clear(session: ChatSession, argument: str) -> Outcome:
+    session.clear()
+    return Outcome("a new conversation")
+
+
+def _undo(session: ChatSession, argument: str) -> Outcome:
+    said = session.undo()
+    return Outcome("there is nothing to take back" if said is None else f"taken back: {said}")
+
+
+def _retry(session: ChatSession, argument: str) -> Outcome:
+    said = session.undo()
+    if said is None:
+        return Outcome("there is nothing to answer")
+    session.say(said)
+    return Outcome(answer=True)
+
+
+def _system(session: ChatSession, argument: str) -> Outcome:
+    session.set_system(argument)
+    return Outcome("system message set" if argument else "no system message")
+
+
+def _think(session: ChatSession, argument: str) -> Outcome:
+    if argument not in ("auto", "on", "off"):
+        raise ParameterError("/think", f"{argument or 'nothing'} is not one of auto, on, off")
+    session.thinking = argument
+    return Outcome(f"thinking: {argument}")
+
+
+def _tools(session: ChatSession, argument: str) -> Outcome:
+    if argument == "off":
+        session.tools = []
+        return Outcome("no tools")
+    if argument:
+        session.use_tools(Path(argument))
+    names = ", ".join(tool["function"]["name"] for tool in session.tools)
+    return Outcome(f"tools: {names}" if names else "no tools")
+
+
+def _set(session: ChatSession, argument: str) -> Outcome:
+    name, _, value = argument.partition(" ")
+    if not name:
+        said = {key: value for key, value in dataclasses.asdict(session.sampling).items() if value not in (None, ())}
+        return Outcome("\n".join(f"  {key}: {value}" for key, value in said.items()))
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        parsed = value
+    listed = name.replace("-", "_") in ("stop", "stop_token_ids", "logit_bias")
+    sampling = with_values(session.sampling, {name: value.split() if listed and isinstance(parsed, str) else parsed})
+    sampling.params(GenerationDefaults(), default_max_tokens=None)  # raises where it is out of range
+    session.sampling = sampling
+    return Outcome(f"{name}: {getattr(sampling, name.replace('-', '_'))}")
+
+
+def _save(session: ChatSession, argument: str) -> Outcome:
+    session.save(_file("save", argument))
+    return Outcome(f"{len(session.messages)} messages written to {argument}")
+
+
+def _load(session: ChatSession, argument: str) -> Outcome:
+    session.load(_file("load", argument))
+    return Outcome(f"{len(session.messages)} messages")
+
+
+def _file(name: str, argument: str) -> Path:
+    if not argument:
+        raise ParameterError(f"/{name}", "needs a file")
+    return Path(argument).expanduser()
+
+
+def _stats(session: ChatSession, argument: str) -> Outcome:
+    return Outcome(session.statistics or "nothing was answered yet")
+
+
+def _exit(session: ChatSession, argument: str) -> Outcome:
+    return Outcome(leave=True)
+
+
+COMMANDS = {
+    "help": Command("", "this list", _help),
+    "clear": Command("", "forget the conversation, but not the system message", _clear),
+    "undo": Command("", "take back the last question and its answer", _undo),
+    "retry": Command("", "answer the last question again", _retry),
+    "system": Command("[TEXT]", "set the system message, or remove it", _system),
+    "think": Command("auto|on|off", "let the model think before it answers", _think),
+    "tools": Command("[FILE|off]", "offer tools from a JSON file of OpenAI's form; show them", _tools),
+    "set": Command("[NAME VALUE]", "change a sampling parameter; show them", _set),
+    "save": Command("FILE", "write the messages as JSON", _save),
+    "load": Command("FILE", "read them", _load),
+    "stats": Command("", "what the last answer took", _stats),
+    "exit": Command("", "leave", _exit),
+}

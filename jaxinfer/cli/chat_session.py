@@ -1,0 +1,155 @@
+"""ChatSession: a conversation in the terminal, and what the model makes of it."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxinfer.cli.sampling import SamplingFlags
+from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.errors import JaxinferError, ParameterError
+from jaxinfer.llm import LLM
+from jaxinfer.text import ChoiceDelta
+from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart, ToolCallPart
+from jaxinfer.text.messages import template_message
+from jaxinfer.text.tools import check_tools
+
+Thinking = Literal["auto", "on", "off"]
+
+
+class ChatSession:
+    """Messages so far, and the settings of the next answer.
+
+    messages: of OpenAI's form. sampling, tools, thinking: may be changed between answers. statistics: what the last
+    answer took. `auto` thinking leaves it to the model's template.
+    """
+
+    def __init__(self, llm: LLM, sampling: SamplingFlags, *, system: str | None = None, thinking: Thinking = "auto"):
+        self._llm = llm
+        self.sampling = sampling
+        self.thinking: Thinking = thinking
+        self.tools: list[dict[str, Any]] = []
+        self.statistics = ""
+        self.messages: list[dict[str, Any]] = []
+        if system:
+            self.messages.append({"role": "system", "content": system})
+
+    def say(self, text: str) -> None:
+        """Adds what the user says."""
+        self.messages.append({"role": "user", "content": text})
+
+    def tool_said(self, text: str) -> None:
+        """Adds what a tool answered."""
+        self.messages.append({"role": "tool", "content": text})
+
+    def answer(self, stopped: Callable[[], bool]) -> Iterator[AnswerPart]:
+        """What the model says, as it comes; it becomes a message when it ends, or when `stopped` says so.
+
+        Raises ParameterError where the conversation cannot be answered; it is as before then.
+        """
+        text, ids = self._prompt()
+        params = self.sampling.params(self._llm.text.defaults, default_max_tokens=None)
+        if len(ids) >= self._llm.info.max_model_len:
+            message = f"has {len(ids)} tokens, the context {self._llm.info.max_model_len}; /undo or /clear makes room"
+            raise ParameterError("messages", message)
+        form = self._llm.text.chat_template.form
+        form = AnswerFormat(form.reasoning, form.tools and bool(self.tools))
+        parser = AnswerParser(form, thinking=text.rstrip().endswith(THINK))
+        parts: list[AnswerPart] = []
+        clock = GenerationClock(len(ids))
+        with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
+            for delta in deltas:
+                clock.push(delta)
+                for part in _parts(parser, delta):
+                    parts.append(part)
+                    yield part
+                if stopped():
+                    break
+        self.statistics = clock.line()
+        self.messages.append(_message(parts))
+
+    def clear(self) -> None:
+        """Forgets everything but the system message."""
+        self.messages = [message for message in self.messages if message["role"] == "system"]
+
+    def set_system(self, text: str) -> None:
+        """Replaces the system message; an empty text removes it."""
+        rest = [message for message in self.messages if message["role"] != "system"]
+        self.messages = [{"role": "system", "content": text}, *rest] if text else rest
+
+    def undo(self) -> str | None:
+        """Takes back what the user said last, and what followed. Returns it; None where there is nothing."""
+        for i in range(len(self.messages) - 1, -1, -1):
+            if self.messages[i]["role"] == "user":
+                said = self.messages[i]["content"]
+                del self.messages[i:]
+                return said
+        return None
+
+    def save(self, file: Path) -> None:
+        """Writes the messages as JSON. Raises ParameterError."""
+        try:
+            file.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ParameterError("save", f"cannot write {file}: {error.strerror}") from None
+
+    def load(self, file: Path) -> None:
+        """Takes messages from a file that `save` wrote, or any list of OpenAI's form. Raises ParameterError."""
+        messages = read_json_list(file, "load")
+        for i, message in enumerate(messages):
+            if not isinstance(message, dict):
+                raise ParameterError(f"messages[{i}]", "must be an object with `role` and `content`")
+            template_message(message, f"messages[{i}]")
+        self.messages = messages
+
+    def use_tools(self, file: Path) -> None:
+        """Offers the tools in a JSON file, a list of OpenAI's form. Raises ParameterError."""
+        tools = read_json_list(file, "tools")
+        check_tools(tools)
+        if tools and not self._llm.text.chat_template.takes_tools:
+            raise ParameterError("tools", "are not taken by the model's chat template")
+        self.tools = tools
+
+    def _prompt(self) -> tuple[str, list[int]]:
+        rendered = self._llm.text.chat_template.render(
+            [template_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)],
+            tools=self.tools or None,
+            template_kwargs=None if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"},
+        )
+        return rendered, self._llm.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
+
+
+def read_json_list(file: Path, param: str) -> list[Any]:
+    """The list in a JSON file. Raises ParameterError."""
+    try:
+        value = json.loads(file.expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ParameterError(param, f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(param, f"{file} is not valid JSON: {error}") from None
+    if not isinstance(value, list):
+        raise ParameterError(param, f"{file} must hold a list")
+    return value
+
+
+def _parts(parser: AnswerParser, delta: ChoiceDelta) -> list[AnswerPart]:
+    if delta.error is not None:
+        raise JaxinferError(delta.error)
+    parts = parser.push(delta.text)
+    return parts if delta.finish_reason is None else parts + parser.flush()
+
+
+def _message(parts: Sequence[AnswerPart]) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(part.content for part in parts)}
+    reasoning = "".join(part.reasoning for part in parts)
+    calls = [part.tool_call for part in parts if part.tool_call is not None]
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [_call(i, call) for i, call in enumerate(calls)]
+    return message
+
+
+def _call(index: int, call: ToolCallPart) -> dict[str, Any]:
+    return {"id": f"call_{index}", "type": "function", "function": call._asdict()}

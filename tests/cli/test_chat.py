@@ -1,0 +1,231 @@
+"""`jaxinfer chat`: what a session says to the model, what its commands do, and what stands in the terminal."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxinfer.cli.chat_commands import run_command
+from jaxinfer.cli.chat_session import ChatSession
+from jaxinfer.cli.sampling import SamplingFlags
+from jaxinfer.engine.types import FinishReason, ModelInfo
+from jaxinfer.errors import ParameterError
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.text import ChoiceDelta, TextProcessor
+from tests.cli.test_commands import ENVIRONMENT, SIMULATED, call
+from tests.cli.test_signals import STEPS
+from tests.material import REPOSITORY
+from tests.server.test_tools import CALL, TEMPLATE, WEATHER
+from tests.text.folders import byte_level_folder
+
+
+class ScriptedLLM:
+    """Answers with `replies`, one after another, in pieces of three characters; keeps the prompts' texts."""
+
+    def __init__(self, folder: Path):
+        self.text = TextProcessor.from_folder(folder)
+        self.info = ModelInfo("m", 400, 268, 4, 4, 100)
+        self.replies: list[str] = []
+        self.prompts: list[str] = []
+        self.params: list[SamplingParams] = []
+
+    def stream(self, prompt: dict[str, Any], params: SamplingParams) -> Iterator[ChoiceDelta]:
+        self.prompts.append(self.text.tokenizer.decode(prompt["prompt_token_ids"], skip_special_tokens=False))
+        self.params.append(params)
+        reply = self.replies.pop(0)
+        for at in range(0, len(reply), 3):
+            yield ChoiceDelta(0, reply[at : at + 3], [1], None, None, None, None)
+        yield ChoiceDelta(0, "", [2], None, FinishReason.STOP, None, None)
+
+
+@pytest.fixture
+def llm(tmp_path: Path) -> Iterator[ScriptedLLM]:
+    made = ScriptedLLM(byte_level_folder(tmp_path / "model", chat_template=TEMPLATE))
+    yield made
+    made.text.close()
+
+
+def session_of(llm: ScriptedLLM, **options: Any) -> ChatSession:
+    return ChatSession(llm, SamplingFlags(), **options)  # pyright: ignore[reportArgumentType]
+
+
+def ask(session: ChatSession, text: str) -> str:
+    session.say(text)
+    return answer(session)
+
+
+def answer(session: ChatSession) -> str:
+    return "".join(part.content for part in session.answer(lambda: False))
+
+
+def test_the_conversation_grows(llm: ScriptedLLM) -> None:
+    session = session_of(llm, system="Be brief.")
+    llm.replies = ["one", "two"]
+    assert (ask(session, "a"), ask(session, "b")) == ("one", "two")
+    assert llm.prompts[1] == (
+        "<|system|>Be brief.<|end|><|user|>a<|end|><|assistant|>one<|end|><|user|>b<|end|><|assistant|>"
+    )
+    assert re.match(r"prompt: \d+ tokens, .* · output: 2 tokens", session.statistics)
+
+
+def test_thinking_is_kept_apart_and_asked_for(llm: ScriptedLLM) -> None:
+    session = session_of(llm, thinking="on")
+    llm.replies = ["Hm.\n</think>\n\nYes."]
+    session.say("a")
+    parts = list(session.answer(lambda: False))
+    assert "".join(part.reasoning for part in parts) == "Hm."
+    assert "".join(part.content for part in parts) == "Yes."
+    assert llm.prompts[0].endswith("<think>\n")
+    assert session.messages[-1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+
+
+def test_a_tool_is_called_and_heard(llm: ScriptedLLM, tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([WEATHER]))
+    session = session_of(llm)
+    assert run_command(session, f"/tools {file}").told == "tools: get_weather"
+    llm.replies = [CALL, "21 degrees."]
+    assert ask(session, "Weather?") == ""
+    session.tool_said("21")
+    assert answer(session) == "21 degrees."
+    assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Bern"}}</tool_call>' in llm.prompts[1]
+    assert "<|tool|>21<|end|>" in llm.prompts[1]
+    assert run_command(session, "/tools off").told == "no tools"
+
+
+def test_an_answer_that_is_stopped_is_kept_as_far_as_it_came(llm: ScriptedLLM) -> None:
+    session = session_of(llm)
+    llm.replies = ["a long answer"]
+    session.say("a")
+    stops = iter([False, True])
+    assert [part.content for part in session.answer(lambda: next(stops))] == ["a l", "ong"]
+    assert session.messages[-1]["content"] == "a long"
+
+
+def test_a_conversation_that_is_too_long_is_told_and_can_go_on(llm: ScriptedLLM) -> None:
+    session = session_of(llm)
+    session.say("x" * 500)
+    with pytest.raises(ParameterError, match=r"messages: has .* /undo or /clear"):
+        answer(session)
+    assert len(session.messages) == 1
+
+
+def test_commands(llm: ScriptedLLM, tmp_path: Path) -> None:
+    session = session_of(llm)
+    llm.replies = ["one", "two", "three"]
+    ask(session, "a")
+    assert run_command(session, "/retry").answer
+    assert answer(session) == "two"
+    assert llm.prompts[0] == llm.prompts[1]
+    file = tmp_path / "talk.json"
+    run_command(session, f"/save {file}")
+    assert json.loads(file.read_text()) == session.messages
+    run_command(session, "/system Be brief.")
+    assert run_command(session, "/undo").told == "taken back: a"
+    assert session.messages == [{"role": "system", "content": "Be brief."}]
+    run_command(session, f"/load {file}")
+    assert [message["content"] for message in session.messages] == ["a", "two"]
+    run_command(session, "/clear")
+    run_command(session, "/set temperature 0.5")
+    run_command(session, "/set stop x y")
+    run_command(session, "/set logit-bias 5=-100")
+    ask(session, "b")
+    assert (llm.params[2].temperature, llm.params[2].stop, llm.params[2].logit_bias) == (0.5, ("x", "y"), {5: -100.0})
+    assert run_command(session, "/exit").leave
+    assert run_command(session, "/quit").leave
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/nothing", "/nothing: is no command"), ("/think maybe", "maybe is not one of"), ("/save", "needs a file"),
+        ("/load /no/such/file", "cannot read"), ("/tools /no/such/file", "cannot read"), ("/set heat 1", "heat"),
+        ("/set temperature hot", "temperature"), ("/set temperature -1", "out of range"), ("/clear x", "no argument"),
+        ("/set logit_bias x", "ID=BIAS"),
+    ],
+)  # fmt: skip
+def test_a_command_that_cannot_be_done_changes_nothing(llm: ScriptedLLM, line: str, said: str) -> None:
+    session = session_of(llm)
+    before = session.sampling
+    with pytest.raises(ParameterError, match=said):
+        run_command(session, line)
+    assert (session.messages, session.sampling, session.tools, session.thinking) == ([], before, [], "auto")
+
+
+def test_every_command_is_in_the_help(llm: ScriptedLLM) -> None:
+    told = run_command(session_of(llm), "/help").told
+    assert set(re.findall(r"^  /(\w+)", told, re.MULTILINE)) == {
+        "help", "clear", "undo", "retry", "system", "think", "tools", "set", "save", "load", "stats", "exit",
+    }  # fmt: skip
+
+
+def test_a_conversation_by_pipe(tmp_path: Path) -> None:
+    folder = byte_level_folder(tmp_path / "model")
+    done = subprocess.run(
+        [*SIMULATED, "chat", str(folder), "--max-tokens", "4"], input="hello\n/stats\n/nope\n/exit\n",
+        capture_output=True, text=True, cwd=REPOSITORY, env=ENVIRONMENT, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "output: 4 tokens" in done.stderr
+    assert "/nope: is no command" in done.stderr
+    assert "\x1b[" not in done.stdout
+
+
+def test_one_message(tmp_path: Path) -> None:
+    folder = byte_level_folder(tmp_path / "model")
+    done = call("chat", str(folder), "--message", "hello", "--max-tokens", "4", program=SIMULATED)
+    assert done.returncode == 0, done.stderr
+    assert "output: 4 tokens" in done.stderr
+
+
+def test_a_model_without_a_template(tmp_path: Path) -> None:
+    folder = byte_level_folder(tmp_path / "model", chat_template=None)
+    done = call("chat", str(folder), program=SIMULATED)
+    assert done.returncode == 2
+    assert "has no chat template; use `jaxinfer generate`" in done.stderr
+
+
+def test_ctrl_c_ends_an_answer_and_ctrl_d_the_chat(tmp_path: Path) -> None:
+    folder = byte_level_folder(tmp_path / "model")
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*STEPS, "chat", str(folder)], stdin=theirs, stdout=theirs, stderr=theirs, cwd=REPOSITORY,
+        env={**ENVIRONMENT, "TERM": "dumb"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+
+    def until(said: bytes, signalled: bool = False) -> None:
+        nonlocal shown
+        deadline = time.monotonic() + 30
+        while said not in shown:
+            if signalled:
+                # One that comes between readline's prompt and its wait is seen with the next key only.
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.5)
+            assert time.monotonic() < deadline, shown
+            if select.select([ours], [], [], 1.0)[0]:
+                shown += os.read(ours, 4096)
+        shown = shown[shown.index(said) + len(said) :]
+
+    try:
+        until(b"> ")
+        os.write(ours, b"hello\n")
+        time.sleep(1.5)  # steps of a second each: it is in the middle of its answer
+        process.send_signal(signal.SIGINT)
+        until(b"stopped")
+        until(b"> ")
+        until(b"Ctrl-D leaves", signalled=True)
+        os.write(ours, b"\x04")
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(ours)
