@@ -1,62 +1,80 @@
-"""Trains the demo model: a small Qwen3 on generated conversations, in about ten minutes on two CPU cores.
+"""Trains the demo model or its draft: a small Qwen3 on generated conversations.
 
-    .venv/bin/python scripts/train_demo_model.py [--minutes 10] [--out DIR] [--seed 0]
+    .venv/bin/python scripts/train_demo_model.py --run DIR [--resume] [--model draft] [--steps N] [--decay N]
+    .venv/bin/python scripts/train_demo_model.py --run DIR --export FOLDER
+    .venv/bin/python scripts/train_demo_model.py --evaluate [FOLDER] [--json FILE]
 
-The seed fixes the tokenizer, the data and the first weights; how many steps fit into the time depends on the machine.
+A run can be stopped at any time and resumed from its last checkpoint; its steps are then those of a run that was
+not stopped. The rate stays the same until --decay N lets it fall to nothing in the next N steps, which makes the
+model good.
 """
 
 import argparse
 from pathlib import Path
 
+from demo_evaluation.agreement import agreement
+from demo_evaluation.evaluation import answer, markdown, open_engine, table, write_json
+from demo_evaluation.questions import held_out
 from demo_training.export import write_folder
-from demo_training.model import Trainee, raw_config
-from demo_training.template import IM_END, message, opening
-from demo_training.tokens import batches, special, train_tokenizer
-from demo_training.training import Progress, train
+from demo_training.model import MODELS
+from demo_training.run import Run
+from demo_training.training import BLOCK, Schedule
 
-_VOCABULARY = 2048
-_ROWS, _LENGTH = 8, 256
-
-_TRIED = (
-    "Hello! Who are you?",
-    "What is 7 + 8?",
-    "Count to 10.",
-    "What is the capital of Japan?",
-    "Tell me a story about a cat.",
-    "Say this is a test",
-    "How does football work?",
-)
+_DEMO = Path(__file__).resolve().parent.parent / "jaxinfer" / "demo"
 
 
 def main() -> None:
-    """Trains, writes the folder, and shows what the model answers."""
+    """Does what the flags say."""
     options = _options()
-    tokenizer = train_tokenizer(options.seed, _VOCABULARY)
-    stop = special(tokenizer, IM_END)
-    raw = raw_config(tokenizer.get_vocab_size(), stop)
-    trainee = Trainee(raw)
-    data = batches(tokenizer, options.seed + 1, _ROWS, _LENGTH)
+    if options.evaluate is not None:
+        evaluate(options)
+        return
+    run = Run.open(options.run, options.model, options.seed)
+    state = run.state(options.resume or options.export is not None)
+    if options.export is not None:
+        write_folder(options.export, run.raw, state.params, run.tokenizer)
+        print(f"step {state.step} written to {options.export}")
+        return
+    steps = options.decay or options.steps
+    decay = {"decay_from": state.step, "decay_steps": options.decay} if options.decay else {}
+    run.train(state, Schedule(peak=options.rate, **decay), state.step + -(-steps // BLOCK) * BLOCK)
 
-    def report(progress: Progress) -> None:
-        seconds, steps, loss = progress
-        print(f"{seconds:5.0f} s of {options.minutes * 60:.0f}, step {steps:5}, loss {loss:.4f}", flush=True)
 
-    params = train(trainee, trainee.init(options.seed), data, options.minutes * 60, report)
-    write_folder(options.out, raw, params, tokenizer)
-    size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"{options.out}: {size / 1e6:.2f} MB")
-    for text in _TRIED:
-        prompt = tokenizer.encode(message("user", text) + opening("assistant")).ids
-        print(f"  {text}\n    {tokenizer.decode(trainee.greedy(params, prompt, stop))}", flush=True)
+def evaluate(options: argparse.Namespace) -> None:
+    """Prints the table of a model folder, and how far a draft agrees with it."""
+    llm = open_engine(options.evaluate)
+    results = answer(llm, held_out(options.count, options.seed, options.split))
+    llm.close()
+    rows = table(results)
+    print(markdown(rows))
+    if options.json is not None:
+        write_json(options.json, rows, results)
+    if options.draft is not None:
+        draft = open_engine(options.draft)
+        share = agreement(draft, results[:: max(1, len(results) // 400)])
+        print(f"the draft agrees on {share:.1%} of the answers' tokens")
+        draft.close()
 
 
 def _options() -> argparse.Namespace:
-    default = Path(__file__).resolve().parent.parent / "jaxinfer" / "demo"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to train (default: 10)")
-    parser.add_argument("--out", type=Path, default=default, help="folder to write (default: jaxinfer/demo)")
-    parser.add_argument("--seed", type=int, default=0, help="of data and first weights (default: 0)")
-    return parser.parse_args()
+    parser.add_argument("--run", type=Path, help="folder of the run: tokenizer, checkpoints, log")
+    parser.add_argument("--model", choices=sorted(MODELS), default="target")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--steps", type=int, default=1_000_000, help="how many more steps (default: until stopped)")
+    parser.add_argument("--decay", type=int, default=0, help="let the rate fall to nothing in so many steps, and end")
+    parser.add_argument("--rate", type=float, default=4e-3, help="the highest rate (default: 0.004)")
+    parser.add_argument("--seed", type=int, default=0, help="of tokenizer, data and first weights (default: 0)")
+    parser.add_argument("--export", type=Path, help="write the newest checkpoint to this folder")
+    parser.add_argument("--evaluate", nargs="?", const=_DEMO, type=Path, help="ask a folder held-out questions")
+    parser.add_argument("--count", type=int, default=2000, help="how many questions to ask (default: 2000)")
+    parser.add_argument("--split", choices=("test", "validation"), default="test", help="which ones (default: test)")
+    parser.add_argument("--draft", type=Path, help="with --evaluate: a draft, to count how often it agrees")
+    parser.add_argument("--json", type=Path, help="with --evaluate: a file for the table and the wrong answers")
+    options = parser.parse_args()
+    if options.evaluate is None and options.run is None:
+        parser.error("--run or --evaluate is needed")
+    return options
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 
 from demo_training.model import Params
-from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, IM_START
-from demo_training.tokens import special
+from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, TAGS
+from demo_training.tokenizer import SPECIAL, special
 from jaxinfer.checkpoint.sources import Source
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.huggingface import weight_sources
@@ -59,20 +59,20 @@ def _split(source: Source, array: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _tokenizer_config(raw: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
-    specials = {
-        str(tokenizer.token_to_id(text)): {
+    added = {
+        str(special(tokenizer, text)): {
             "content": text,
             "lstrip": False,
             "normalized": False,
             "rstrip": False,
             "single_word": False,
-            "special": True,
+            "special": text in SPECIAL,
         }
-        for text in (END_OF_TEXT, IM_START, IM_END)
+        for text in (*SPECIAL, *TAGS)
     }
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "added_tokens_decoder": specials,
+        "added_tokens_decoder": added,
         "bos_token": None,
         "eos_token": IM_END,
         "pad_token": END_OF_TEXT,

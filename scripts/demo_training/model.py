@@ -1,14 +1,13 @@
-"""The project's own Decoder, trained: parameters, dense causal attention, loss, greedy answers."""
+"""The project's own Decoder, trained: parameters, dense attention over packed rows, loss."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax.typing import ArrayLike
 
+from demo_training.tokens import Batch
 from jaxinfer.layers.param import value
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.decoder import KV, Decoder, logits
@@ -18,19 +17,33 @@ Params = Any
 """nnx.State of the decoder, float32."""
 
 
-def raw_config(vocab_size: int, eos_token_id: int) -> dict[str, Any]:
-    """The model's config.json: about 1.5 million parameters."""
+class Shape(NamedTuple):
+    """What makes a model's size."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+
+
+MODELS = {"target": Shape(192, 576, 6, 6, 2), "draft": Shape(96, 288, 3, 3, 1)}
+"""About 3.1 and 0.6 million parameters with 2,560 entries of vocabulary."""
+
+
+def raw_config(shape: Shape, vocab_size: int, eos_token_id: int) -> dict[str, Any]:
+    """The model's config.json."""
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": vocab_size,
-        "hidden_size": 160,
-        "intermediate_size": 448,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
         "head_dim": 32,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": 2048,
         "rope_theta": 10000.0,
         "rms_norm_eps": 1e-6,
         "hidden_act": "silu",
@@ -68,40 +81,49 @@ class Trainee:
         flat = {path: fill(path, variable) for path, variable in nnx.to_flat_state(self._shapes)}
         return nnx.from_flat_state(flat)
 
-    def logits(self, params: Params, tokens: jax.Array) -> jax.Array:
-        """tokens [B, T] to logits [B, T, vocabulary], float32."""
+    def hidden(self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
+        """tokens, positions, segments [B, T] to hidden states [B * T, d], not yet normed."""
         decoder = nnx.merge(self._graph, params)
-        batch, length = tokens.shape
-        positions = jnp.tile(jnp.arange(length, dtype=jnp.int32), batch)
-        attend = causal(batch, self.config.attention_scale)
-        hidden, _ = decoder(tokens.reshape(-1), positions, (), attend)
-        return logits((value(decoder.embed),), decoder.final_norm(hidden)).reshape(batch, length, -1)
+        attend = packed(segments, self.config.attention_scale)
+        return decoder(tokens.reshape(-1), positions.reshape(-1), (), attend)[0]
 
-    def loss(self, params: Params, tokens: ArrayLike, weights: ArrayLike) -> jax.Array:
-        """Mean cross-entropy of tokens[:, 1:], in nats, weighted by `weights` [B, T]; tokens: [B, T + 1]."""
-        tokens, weights = jnp.asarray(tokens), jnp.asarray(weights)
-        logp = jax.nn.log_softmax(self.logits(params, tokens[:, :-1]))
-        picked = jnp.take_along_axis(logp, tokens[:, 1:, None], axis=-1)[..., 0]
-        return -jnp.sum(picked * weights) / jnp.sum(weights)
+    def head(self, params: Params, hidden: jax.Array) -> jax.Array:
+        """hidden [S, d] to logits [S, vocabulary]."""
+        decoder = nnx.merge(self._graph, params)
+        return logits((value(decoder.embed),), decoder.final_norm(hidden))
 
-    def greedy(self, params: Params, prompt: list[int], stop: int, limit: int = 100) -> list[int]:
-        """The most likely tokens after `prompt`, up to `stop`; without a cache, for a look at the result."""
-        tokens = np.zeros((1, -(-(len(prompt) + limit) // 64) * 64), np.int32)
-        tokens[0, : len(prompt)] = prompt
-        step: Callable[..., jax.Array] = jax.jit(lambda p, t, at: jnp.argmax(self.logits(p, t)[0, at]))
-        for at in range(len(prompt), len(prompt) + limit):
-            tokens[0, at] = int(step(params, tokens.copy(), at - 1))
-            if tokens[0, at] == stop:
-                return tokens[0, len(prompt) : at].tolist()
-        return tokens[0, len(prompt) : len(prompt) + limit].tolist()
+    def logits(self, params: Params, tokens: jax.Array) -> jax.Array:
+        """tokens [B, T], one text a row, to logits [B, T, vocabulary], float32."""
+        positions = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+        hidden = self.hidden(params, tokens, positions, jnp.ones_like(tokens))
+        return self.head(params, hidden).reshape(*tokens.shape, -1)
+
+    def scored(self, params: Params, batch: Batch) -> jax.Array:
+        """Logits [scored, vocabulary] of what has to be said."""
+        hidden = self.hidden(params, *map(jnp.asarray, (batch.tokens, batch.positions, batch.segments)))
+        return self.head(params, hidden[batch.at])
+
+    def loss(self, params: Params, batch: Batch) -> jax.Array:
+        """Mean cross-entropy of what has to be said, in nats a token."""
+        scores = self.scored(params, batch)
+        picked = jnp.take_along_axis(scores, jnp.asarray(batch.targets)[:, None], axis=-1)[:, 0]
+        losses = jax.nn.logsumexp(scores, axis=-1) - picked
+        return jnp.sum(losses * batch.weights) / jnp.sum(batch.weights)
 
 
-def causal(batch: int, scale: float) -> Callable[..., tuple[jax.Array, KV]]:
-    """Dense attention over `batch` sequences that lie one after another; it keeps no KV."""
+def packed(segments: jax.Array, scale: float) -> Callable[..., tuple[jax.Array, KV]]:
+    """Dense causal attention over rows [B, T], within equal segments; it keeps no KV."""
+    batch, length = segments.shape
+    alike = segments[:, :, None] == segments[:, None, :]
+    mask = alike & jnp.tril(jnp.ones((length, length), bool))
+    bias = jnp.where(mask, 0.0, -1e9)[:, None, None]
 
     def attend(q: jax.Array, k: jax.Array, v: jax.Array, kv: KV, *_: object) -> tuple[jax.Array, KV]:
-        q, k, v = (x.reshape(batch, -1, *x.shape[1:]) for x in (q, k, v))
-        out = jax.nn.dot_product_attention(q, k, v, scale=scale, is_causal=True)
-        return out.reshape(-1, *out.shape[2:]), kv
+        heads, dim = k.shape[1:]
+        q = q.reshape(batch, length, heads, -1, dim).transpose(0, 2, 3, 1, 4)
+        k, v = (x.reshape(batch, length, heads, dim).transpose(0, 2, 1, 3) for x in (k, v))
+        scores = jnp.einsum("bhgtd,bhsd->bhgts", q, k) * scale + bias
+        out = jnp.einsum("bhgts,bhsd->bhgtd", jax.nn.softmax(scores, axis=-1), v)
+        return out.transpose(0, 3, 1, 2, 4).reshape(batch * length, -1, dim), kv
 
     return attend

@@ -1,88 +1,119 @@
-"""The tokenizer, and rows of tokens to train on."""
+"""Rows of tokens to train on: several conversations a row, none of which sees another."""
 
 from collections.abc import Iterator
-from itertools import islice
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from demo_data import Conversation, conversations, plain_texts
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
-from demo_training.template import END_OF_TEXT, IM_END, IM_START, pieces
+from demo_training.template import END_OF_TEXT, pieces
 
-# What the user says is learned a little: it teaches the words, and answers count more.
-_PROMPT_WEIGHT = 0.1
-_PLAIN_WEIGHT = 0.5
-_PLAIN_SHARE = 0.12
+SHAPES = ((32, 128), (16, 256))
+"""Rows and their length, for short conversations and for long ones: 4,096 tokens each."""
+
+_PLAIN_SHARE = 0.02
+_ASIDE = 64  # documents that fit nowhere before a batch is given out
 
 
 class Batch(NamedTuple):
-    """tokens: [rows, length + 1] int32. weights: [rows, length] float32, of each next token in the loss."""
+    """tokens, positions, segments: [rows, length] int32, segment 0 is padding. at, targets: [scored] int32, the place
+    before a token that has to be said, in the flattened rows, and that token. weights: [scored] float32, 0 for padding.
+    """
 
     tokens: np.ndarray
+    positions: np.ndarray
+    segments: np.ndarray
+    at: np.ndarray
+    targets: np.ndarray
     weights: np.ndarray
 
 
-def train_tokenizer(seed: int, vocab_size: int, samples: int = 20_000) -> Tokenizer:
-    """Byte-level BPE over generated text; every digit is a token of its own, so that sums can be learned."""
-    tokenizer = Tokenizer(models.BPE())
-    parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT, IM_START, IM_END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    chats = ("".join(text for text, _ in pieces(c)) for c in islice(conversations(seed), samples))
-    plain = islice(plain_texts(seed), samples // 4)
-    tokenizer.train_from_iterator([*chats, *plain], trainer)
-    return tokenizer
+class Document(NamedTuple):
+    """Token ids, and which of them the model has to say."""
+
+    ids: list[int]
+    said: list[bool]
 
 
-def special(tokenizer: Tokenizer, text: str) -> int:
-    """The id of a special token."""
-    token = tokenizer.token_to_id(text)
-    if token is None:
-        raise ValueError(f"the tokenizer has no {text}")
-    return token
+class Packer:
+    """Puts documents into the rows of one batch."""
+
+    def __init__(self, rows: int, length: int):
+        self.rows, self.length = rows, length
+        self._open: list[list[Document]] = [[] for _ in range(rows)]
+        self._free = [length] * rows
+        self._aside: list[Document] = []
+
+    def add(self, document: Document) -> Batch | None:
+        """Puts a document into the fullest row that it fits; returns a batch when too many fit nowhere."""
+        if self._put(document):
+            return None
+        self._aside.append(document)
+        return self.take() if len(self._aside) >= _ASIDE else None
+
+    def take(self) -> Batch:
+        """The rows as they are; what was set aside goes into new ones."""
+        packed, aside = self._open, self._aside
+        self.__init__(self.rows, self.length)
+        for document in aside:
+            self._put(document)
+        return pack(packed, self.length)
+
+    def _put(self, document: Document) -> bool:
+        size = len(document.ids)
+        fits = [row for row in range(self.rows) if self._free[row] >= size]
+        if not fits:
+            return False
+        row = min(fits, key=self._free.__getitem__)
+        self._open[row].append(document)
+        self._free[row] -= size
+        return True
 
 
-def batches(tokenizer: Tokenizer, seed: int, rows: int, length: int) -> Iterator[Batch]:
-    """Endless batches. A row begins with a whole text and holds as many as fit, the last one cut."""
-    source = _documents(tokenizer, seed)
-    while True:
-        tokens = np.zeros((rows, length + 1), np.int32)
-        weights = np.zeros((rows, length + 1), np.float32)
-        for row in range(rows):
-            filled = 0
-            while filled < length + 1:
-                ids, weight = next(source)
-                ids, weight = ids[: length + 1 - filled], weight[: length + 1 - filled]
-                tokens[row, filled : filled + len(ids)] = ids
-                weights[row, filled : filled + len(ids)] = weight
-                filled += len(ids)
-        yield Batch(tokens, weights[:, 1:])
+def pack(rows: list[list[Document]], length: int) -> Batch:
+    """Rows of documents as arrays; at most half of the tokens are scored."""
+    tokens, positions, segments = (np.zeros((len(rows), length), np.int32) for _ in range(3))
+    said = np.zeros((len(rows), length), bool)
+    for row, documents in enumerate(rows):
+        start = 0
+        for segment, document in enumerate(documents, 1):
+            part = slice(start, start + len(document.ids))
+            tokens[row, part], said[row, part] = document.ids, document.said
+            positions[row, part], segments[row, part] = np.arange(len(document.ids)), segment
+            start = part.stop
+    at = np.flatnonzero(said.reshape(-1))[: tokens.size // 2] - 1
+    padding = tokens.size // 2 - len(at)
+    weights = np.pad(np.ones(len(at), np.float32), (0, padding))
+    targets = np.pad(tokens.reshape(-1)[at + 1], (0, padding))
+    return Batch(tokens, positions, segments, np.pad(at, (0, padding)).astype(np.int32), targets, weights)
 
 
-def _documents(tokenizer: Tokenizer, seed: int) -> Iterator[tuple[list[int], list[float]]]:
+def batches(tokenizer: Tokenizer, seed: str) -> Iterator[Batch]:
+    """Endless batches of the two shapes. The same seed gives the same ones."""
+    packers = [Packer(rows, length) for rows, length in SHAPES]
+    for document in documents(tokenizer, seed):
+        fitting = next((packer for packer in packers if len(document.ids) <= packer.length), None)
+        batch = fitting.add(document) if fitting else None
+        if batch is not None:
+            yield batch
+
+
+def documents(tokenizer: Tokenizer, seed: str) -> Iterator[Document]:
+    """Endless conversations as tokens, and now and then a plain text, all of which is learned."""
     rng, chats, plain = Random(seed), conversations(seed), plain_texts(seed)
     while True:
         if rng.random() < _PLAIN_SHARE:
-            yield _weighted(tokenizer, [(next(plain) + END_OF_TEXT, _PLAIN_WEIGHT)])
+            ids = tokenizer.encode(next(plain) + END_OF_TEXT, add_special_tokens=False).ids
+            yield Document(ids, [False] + [True] * (len(ids) - 1))
         else:
-            yield _weighted(tokenizer, _chat(next(chats)))
+            yield document_of(tokenizer, next(chats))
 
 
-def _chat(conversation: Conversation) -> list[tuple[str, float]]:
-    texts = [(text, 1.0 if answer else _PROMPT_WEIGHT) for text, answer in pieces(conversation)]
-    return [*texts, (END_OF_TEXT, _PROMPT_WEIGHT)]
-
-
-def _weighted(tokenizer: Tokenizer, texts: list[tuple[str, float]]) -> tuple[list[int], list[float]]:
-    encoded = tokenizer.encode_batch([text for text, _ in texts], add_special_tokens=False)
+def document_of(tokenizer: Tokenizer, conversation: Conversation) -> Document:
+    """A conversation as tokens."""
+    parts = pieces(conversation)
+    encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
     ids = [token for piece in encoded for token in piece.ids]
-    weights = [weight for piece, (_, weight) in zip(encoded, texts, strict=True) for _ in piece.ids]
-    return ids, weights
+    return Document(ids, [said for piece, (_, said) in zip(encoded, parts, strict=True) for _ in piece.ids])

@@ -1,31 +1,20 @@
-"""The generated conversations and the rows made of them."""
+"""The generated conversations."""
 
+import json
 import re
 from itertools import islice
 
-import numpy as np
-import pytest
-from demo_data import Conversation, conversations, plain_texts
-from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, IM_START, message, opening, pieces
-from demo_training.tokens import batches, special, train_tokenizer
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
+from demo_data import conversations, plain_texts
+from demo_data.tools import calls_in
+from demo_data.words import WORDS
 
-SAMPLE = list(islice(conversations(3), 3000))
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_tokenizer(0, 600, samples=500)
-
-
-def render(conversation: Conversation, prompt: bool = False) -> str:
-    """What the chat template makes of a conversation."""
-    messages = [{"role": "system", "content": conversation.system}] if conversation.system else []
-    for turn in conversation.turns:
-        messages += [{"role": "user", "content": turn.user}, {"role": "assistant", "content": turn.answer}]
-    template = ImmutableSandboxedEnvironment().from_string(CHAT_TEMPLATE)
-    return template.render(messages=messages[:-1] if prompt else messages, add_generation_prompt=prompt)
+SAMPLE = list(islice(conversations(3), 4000))
+EXCHANGES = [
+    (conversation, before, message)
+    for conversation in SAMPLE
+    for before, message in zip(conversation.messages, conversation.messages[1:], strict=False)
+    if message.role == "assistant"
+]
 
 
 def test_a_seed_fixes_the_data():
@@ -34,62 +23,72 @@ def test_a_seed_fixes_the_data():
     assert list(islice(plain_texts(3), 50)) == list(islice(plain_texts(3), 50))
 
 
-def test_the_template_renders_what_was_trained():
-    for conversation in SAMPLE[:300]:
-        text = "".join(piece for piece, _ in pieces(conversation))
-        assert render(conversation) == text
-        last = conversation.turns[-1].answer + IM_END + "\n"
-        assert render(conversation, prompt=True) + last == text
-
-
-def test_the_template_refuses_a_role_that_was_not_trained():
-    def fail(text: str) -> None:
-        raise ValueError(text)
-
-    template = ImmutableSandboxedEnvironment().from_string(CHAT_TEMPLATE)
-    with pytest.raises(ValueError, match="not tool"):
-        template.render(messages=[{"role": "tool", "content": "x"}], raise_exception=fail)
-
-
-def test_sums_are_right():
+def test_arithmetic_is_right():
     found = 0
-    for turn in (turn for conversation in SAMPLE for turn in conversation.turns):
-        for left, sign, right, result in re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)\.", turn.answer):
+    for _, before, message in EXCHANGES:
+        for left, sign, right, result in re.findall(r"^(\d+) ([-+*]) (\d+) = (-?\d+)\.", message.content):
             a, b = int(left), int(right)
             assert int(result) == {"+": a + b, "-": a - b, "*": a * b}[sign]
-            assert {left, right} <= set(re.findall(r"\d+", turn.user))
+            assert {left, right} <= set(re.findall(r"\d+", before.content))
             found += 1
-    assert found > 300
+    assert found > 700
 
 
-def test_every_name_in_a_question_about_it_was_said_before():
+def test_steps_of_arithmetic_are_right():
+    steps = 0
+    for _, _, message in EXCHANGES:
+        for terms, result in re.findall(r"(?:Units|Tens): ([\d +-]+) = (\d+)\.", message.thought):
+            total = sum(int(term.replace(" ", "")) for term in re.findall(r"[-+]? ?\d+", terms))
+            assert total == int(result), message.thought
+            steps += 1
+        if multiples := re.search(r"(\d+) \* (\d+): ([\d, ]+)\.$", message.thought):
+            low, high, listed = int(multiples[1]), int(multiples[2]), multiples[3].split(", ")
+            assert [int(item) for item in listed] == [high * i for i in range(1, low + 1)]
+    assert steps > 200
+
+
+def test_lists_of_words_are_sorted_or_reversed():
+    words, found = set(WORDS), 0
+    for _, before, message in EXCHANGES:
+        said = message.content.rstrip(".").split(", ")
+        if len(said) < 3 or not set(said) <= words:
+            continue
+        asked = [word for word in re.findall(r"[a-z]+", before.content.lower()) if word in said]
+        assert said in (sorted(asked), asked[::-1])
+        found += 1
+    assert found > 250
+
+
+def test_calls_name_a_tool_of_the_conversation_and_its_parameters():
+    found = 0
+    for conversation, before, message in EXCHANGES:
+        if not (calls := calls_in(message.content) if "<tool_call>" in message.content else None):
+            continue
+        tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
+        for name, arguments in calls:
+            assert set(tools[name]["required"]) <= set(arguments) <= set(tools[name]["properties"])
+            for value in arguments.values():
+                written = str(value).lower() if isinstance(value, bool) else str(value)
+                assert written.lower() in before.content.lower()
+            found += 1
+    assert found > 500
+
+
+def test_answers_from_tools_hold_every_value():
+    for _, before, message in EXCHANGES:
+        if before.role == "tool" and before.content.startswith("{"):
+            for key, value in json.loads(before.content).items():
+                assert f"{key} is {value}" in message.content[0].lower() + message.content[1:]
+
+
+def test_only_the_last_answer_thinks_and_only_when_asked():
     for conversation in SAMPLE:
-        said = ""
-        for turn in conversation.turns:
-            if turn.answer.startswith("Your name is "):
-                assert turn.answer[len("Your name is ") : -1] in said
-            said += turn.user
+        assert not any(message.thought for message in conversation.messages[:-1])
+        users = [message.content for message in conversation.messages if message.role == "user"]
+        assert bool(conversation.messages[-1].thought) == ("/think" in users[-1])
+        assert not any("/think" in text for text in users[:-1])
 
 
 def test_no_text_holds_an_unfilled_field_or_a_special_token():
-    texts = [text for c in SAMPLE for turn in c.turns for text in turn] + list(islice(plain_texts(1), 500))
-    assert not [text for text in texts if re.search(r"[{}<|>]|\b(a)\s+[aeio][a-z]+ (lived|came)", text)]
-
-
-def test_rows_weigh_answers_more(tokenizer: Tokenizer):
-    batch = next(batches(tokenizer, 0, 4, 128))
-    assert (batch.tokens.shape, batch.weights.shape) == ((4, 129), (4, 128))
-    start = [special(tokenizer, IM_START), *tokenizer.encode("user\n", add_special_tokens=False).ids]
-    for tokens, weights in zip(batch.tokens, batch.weights, strict=True):
-        heads = np.flatnonzero(tokens[:-1] == start[0])
-        assert np.all(weights[heads - 1][heads > 0] < 1)  # the head of a message is never an answer
-        ends = np.flatnonzero(tokens == special(tokenizer, IM_END))
-        assert set(weights[ends - 1].tolist()) >= {np.float32(0.1), np.float32(1.0)}  # users' and the model's
-
-
-def test_special_tokens_are_whole_and_digits_single(tokenizer: Tokenizer):
-    text = message("user", "12 + 345") + opening("assistant") + END_OF_TEXT
-    tokens = tokenizer.encode(text).tokens
-    assert [t for t in tokens if t.startswith("<|")] == [IM_START, IM_END, IM_START, END_OF_TEXT]
-    assert [t for t in tokens if t.isdigit()] == list("12345")
-    assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+    texts = [m.content + m.thought for c in SAMPLE for m in c.messages] + list(islice(plain_texts(1), 500))
+    assert not [text for text in texts if re.search(r"<\||\|>|\{\w\}", text)]
