@@ -33,7 +33,16 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+}
+_YARN_SCALES = {**_YARN, "mscale": 1.3, "mscale_all_dim": 0.7, "truncate": False}
 
+# A family's seed is its place here: add new ones at the end.
 # name: (architecture, what differs from SIZES, type of the stored weights)
 FAMILIES: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
     "llama2": ("Llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}, torch.float32),
@@ -56,6 +65,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
     ),
     "qwen3": ("Qwen3", {"tie_word_embeddings": True, "head_dim": 24}, torch.float32),
     "qwen3_untied": ("Qwen3", {"head_dim": 8, "attention_bias": True}, torch.bfloat16),
+    "llama_dynamic": (
+        "Llama",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+            "max_position_embeddings": 16,
+        },
+        torch.float32,
+    ),
+    "llama_yarn": ("Llama", {"rope_parameters": _YARN}, torch.float32),
+    "qwen3_yarn": ("Qwen3", {"rope_parameters": _YARN_SCALES, "head_dim": 24}, torch.float32),
 }
 LOGITS_STD = 3.0
 MIN_MARGIN = 1e-3
@@ -68,7 +87,7 @@ def make(name: str, folder: Path, seed: int | None = None) -> None:
     config_class = getattr(transformers, f"{architecture}Config")
     config = config_class(**{**SIZES, **differences}, attn_implementation="eager")
     model = getattr(transformers, f"{architecture}ForCausalLM")(config).eval()
-    _draw(model, dtype, sorted(FAMILIES).index(name) if seed is None else seed)
+    _draw(model, dtype, list(FAMILIES).index(name) if seed is None else seed)
     ids = np.random.default_rng(0).integers(3, config.vocab_size, TOKENS)
     logits, greedy = _logits(model, ids), _greedy(model, ids[:PROMPT])
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,8 +118,12 @@ def _draw(model: Any, dtype: torch.dtype, seed: int) -> None:
 
 
 def _logits(model: Any, ids: np.ndarray) -> np.ndarray:
+    """A prompt in one piece and the rest token by token: with `dynamic` rope a key depends on when it is computed."""
+    cache = transformers.DynamicCache(config=model.config)
+    pieces = [ids[:PROMPT], *ids[PROMPT:, None]]
     with torch.no_grad():
-        return model(torch.tensor(ids)[None]).logits[0].float().numpy()
+        found = [model(torch.tensor(piece)[None], past_key_values=cache, use_cache=True).logits[0] for piece in pieces]
+    return torch.cat(found).float().numpy()
 
 
 def _greedy(model: Any, prompt: np.ndarray) -> np.ndarray:

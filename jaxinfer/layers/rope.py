@@ -18,13 +18,19 @@ class Rotation(NamedTuple):
 
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
-    """Radians a position for each pair of channels, [head_dim / 2] float32."""
-    plain = np.float32(1.0) / np.float32(rope.theta) ** (np.arange(0, head_dim, 2, dtype=np.float32) / head_dim)
+    """Radians a position for each pair of channels, [head_dim / 2] float32; `dynamic`: within the original context."""
+    plain = np.float32(1.0) / np.float32(rope.theta) ** _exponents(head_dim)
     if rope.kind == "linear":
         return (plain / np.float32(rope.factor)).astype(np.float32)
     if rope.kind == "llama3":
         return _llama3(rope, plain).astype(np.float32)
+    if rope.kind == "yarn":
+        return _yarn(rope, plain).astype(np.float32)
     return plain.astype(np.float32)
+
+
+def _exponents(head_dim: int) -> np.ndarray:
+    return np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
 
 
 def _llama3(rope: RopeConfig, plain: np.ndarray) -> np.ndarray:
@@ -35,10 +41,47 @@ def _llama3(rope: RopeConfig, plain: np.ndarray) -> np.ndarray:
     return keep * plain + (1 - keep) * plain / rope.factor
 
 
+def _yarn(rope: RopeConfig, plain: np.ndarray) -> np.ndarray:
+    """Pairs that turn often are kept, those that turn seldom divided by factor, a ramp over pairs between (YaRN)."""
+    head_dim = 2 * len(plain)
+
+    def pair_that_turns(times: float) -> float:
+        """Number of the pair of channels that turns so often over the original context."""
+        length = rope.original_max_position_embeddings / (times * 2 * math.pi)
+        return head_dim * math.log(length) / (2 * math.log(rope.theta))
+
+    first, last = pair_that_turns(rope.beta_fast), pair_that_turns(rope.beta_slow)
+    if rope.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_dim - 1)
+    width = last - first or 0.001
+    divided = np.clip((np.arange(len(plain), dtype=np.float32) - np.float32(first)) / np.float32(width), 0.0, 1.0)
+    return divided * plain / np.float32(rope.factor) + (1 - divided) * plain
+
+
+def _dynamic(rope: RopeConfig, head_dim: int, positions: jax.Array) -> jax.Array:
+    """Radians a position for each token, [T, head_dim / 2]: those of a sequence that ends with it (NTK).
+
+    transformers takes the length of the longest sequence in the batch and leaves cached keys as they are; a key would
+    then depend on what else was computed in its step. Here it depends on its own position, so that chunks, batches
+    and the prefix cache do not matter. Equal to transformers up to the original context, and from there on where it
+    generates token by token; a longer prompt, computed there in one piece, differs.
+    """
+    original, factor = rope.original_max_position_embeddings, rope.factor
+    beyond = jnp.maximum(positions.astype(jnp.float32) + 1 - original, 0.0) / original
+    stretch = (1 + factor * beyond) ** np.float32(head_dim / (head_dim - 2))
+    return 1 / (np.float32(rope.theta) * stretch)[:, None] ** _exponents(head_dim)
+
+
 def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
     """The rotation of tokens at `positions`, [T] int32."""
-    angles = positions.astype(jnp.float32)[:, None] * inverse_frequencies(rope, head_dim)
-    return Rotation(jnp.cos(angles), jnp.sin(angles))
+    frequencies = inverse_frequencies(rope, head_dim)
+    if rope.kind == "dynamic":
+        stretched = (positions >= rope.original_max_position_embeddings)[:, None]
+        frequencies = jnp.where(stretched, _dynamic(rope, head_dim, positions), frequencies)
+    angles = positions.astype(jnp.float32)[:, None] * frequencies
+    scale = np.float32(rope.attention_factor)
+    return Rotation(jnp.cos(angles) * scale, jnp.sin(angles) * scale)
 
 
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:

@@ -1,5 +1,6 @@
 """DecoderConfig: what one decoder-only model declares. Nothing here imports jax."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -9,26 +10,52 @@ from jaxinfer.errors import ModelError
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
+_POSITIVE = (
+    "theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+)
+
+
 @dataclass(frozen=True)
 class RopeConfig:
     """Rotary position embedding.
 
     kind `default`: frequencies theta ** (-2 i / head_dim). `linear`: those divided by factor. `llama3`: divided by
     factor where the wavelength is above original_max_position_embeddings / low_freq_factor, kept where it is below
-    original_max_position_embeddings / high_freq_factor, blended between (Llama 3.1).
+    original_max_position_embeddings / high_freq_factor, blended between (Llama 3.1). `yarn`: kept for pairs of channels
+    that turn more than beta_fast times over the original context, divided by factor for those that turn less than
+    beta_slow times, blended between by the number of the pair; truncate: the ends of that range are whole numbers.
+    attention_factor: what cosines and sines are multiplied by. `dynamic`: theta grows with the position from
+    original_max_position_embeddings on (NTK; layers/rope.py).
     """
 
-    kind: Literal["default", "linear", "llama3"] = "default"
+    kind: Literal["default", "linear", "llama3", "yarn", "dynamic"] = "default"
     theta: float = 10000.0
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("theta", "factor", "low_freq_factor", "high_freq_factor"):
-            if not getattr(self, name) > 0:
+        for name in _POSITIVE:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ModelError(f"config.json: rope {name} must be above 0, not {getattr(self, name)}")
+        if self.kind in ("yarn", "dynamic") and self.factor < 1:
+            raise ModelError(f"config.json: rope factor must be at least 1 for {self.kind}, not {self.factor}")
+        if self.kind == "yarn" and self.theta <= 1:
+            raise ModelError(f"config.json: rope_theta must be above 1 for yarn, not {self.theta}")
+        if self.beta_fast < self.beta_slow:
+            raise ModelError("config.json: rope beta_fast must be at least beta_slow")
         if self.kind == "llama3" and self.high_freq_factor <= self.low_freq_factor:
             raise ModelError("config.json: rope high_freq_factor must be above low_freq_factor")
 
@@ -51,6 +78,7 @@ class GroupPlace(NamedTuple):
 class DecoderConfig:
     """One decoder: sizes in elements, and the differences between families.
 
+    max_position_embeddings: the longest context, stretched by rope scaling where the file declares the one before.
     head_dim need not be hidden_size / num_heads. windows: for each layer how many tokens a token sees, itself
     included; None: all before it. eos_token_ids holds every id that ends a text.
     """
@@ -86,6 +114,8 @@ class DecoderConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"config.json: head_dim must be even for rotary embedding, not {self.head_dim}")
+        if self.rope.kind == "dynamic" and self.head_dim < 4:
+            raise ModelError(f"config.json: head_dim must be at least 4 for dynamic rope, not {self.head_dim}")
         if len(self.windows) != self.num_layers:
             raise ModelError(f"config.json: {len(self.windows)} layer windows for {self.num_layers} layers")
         if any(window is not None and window < 1 for window in self.windows):

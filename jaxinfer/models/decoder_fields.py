@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from jaxinfer.models.config import Activation, DecoderConfig, RopeConfig
+from jaxinfer.models.config import Activation, DecoderConfig
 from jaxinfer.models.fields import Fields
+from jaxinfer.models.rope_fields import read_rope
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -13,7 +14,6 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-_ROPE_KINDS = {"default": "default", "linear": "linear", "llama3": "llama3"}
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 
 
@@ -28,6 +28,7 @@ def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = Non
     hidden = fields.integer("hidden_size")
     if "head_dim" not in fields and heads > 0 and hidden % heads:
         raise fields.error("hidden_size", f"{hidden} is not a multiple of num_attention_heads, {heads}")
+    rope, context = read_rope(fields)
     config = DecoderConfig(
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
@@ -36,11 +37,11 @@ def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = Non
         num_heads=heads,
         num_kv_heads=fields.integer("num_key_value_heads", heads),
         head_dim=fields.integer("head_dim", hidden // max(heads, 1)),
-        max_position_embeddings=fields.integer("max_position_embeddings"),
+        max_position_embeddings=context,
         windows=(None,) * layers if windows is None else windows,
         rms_norm_eps=fields.number("rms_norm_eps"),
         activation=fields.choice("hidden_act", _ACTIVATIONS),
-        rope=read_rope(fields),
+        rope=rope,
         tie_word_embeddings=fields.flag("tie_word_embeddings"),
         bos_token_ids=fields.token_ids("bos_token_id"),
         eos_token_ids=fields.token_ids("eos_token_id"),
@@ -59,37 +60,6 @@ def refuse_other_forms(fields: Fields) -> None:
     fields.only("rope_interleaved", False)
     fields.only("partial_rotary_factor", 1.0)
     fields.only("pruned_heads", {})
-
-
-def read_rope(fields: Fields) -> RopeConfig:
-    """Rotary embedding from `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`."""
-    theta = fields.number("rope_theta", RopeConfig.theta)
-    newer, older = fields.mapping("rope_parameters"), fields.mapping("rope_scaling")
-    inner = newer or older
-    if inner is None:
-        return RopeConfig(theta=theta)
-    # NOTE: files written by several versions hold the kind under both names.
-    old_kind, kind = inner.get("type"), inner.get("rope_type")
-    if old_kind is not None and kind is not None and old_kind != kind:
-        raise inner.error("type", f"{old_kind!r} contradicts rope_type, {kind!r}")
-    kind = inner.choice("rope_type" if kind is not None else "type", _ROPE_KINDS, "default")
-    inner.only("partial_rotary_factor", 1.0)
-    rope = RopeConfig(
-        kind=kind,
-        theta=inner.number("rope_theta", theta),
-        **({} if kind == "default" else {"factor": inner.number("factor")}),
-        **(_llama3(inner) if kind == "llama3" else {}),
-    )
-    inner.finish(frozenset({"factor"}) if kind == "default" else frozenset({"original_max_position_embeddings"}))
-    return rope
-
-
-def _llama3(inner: Fields) -> dict[str, Any]:
-    return {
-        "low_freq_factor": inner.number("low_freq_factor"),
-        "high_freq_factor": inner.number("high_freq_factor"),
-        "original_max_position_embeddings": inner.integer("original_max_position_embeddings"),
-    }
 
 
 def typed_windows(fields: Fields, layers: int, window: int | None, default: list[bool]) -> tuple[int | None, ...]:

@@ -77,6 +77,23 @@ def test_older_and_newer_names_mean_the_same():
     linear = {"type": "linear", "factor": 2.0}
     assert parse(rope_scaling=linear).rope == RopeConfig("linear", 10000.0, 2.0)
     assert parse(rope_scaling={**linear, "rope_type": "linear"}).rope == RopeConfig("linear", 10000.0, 2.0)
+    both = parse(rope_scaling=linear, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2})
+    assert both == parse(rope_scaling=linear)
+
+
+def test_yarn_and_dynamic():
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    config = parse(rope_scaling=yarn)
+    assert config.rope == parse(rope_parameters={**yarn, "rope_theta": 1e4}).rope
+    assert (config.rope.kind, config.rope.factor, config.rope.original_max_position_embeddings) == ("yarn", 4.0, 128)
+    assert config.max_position_embeddings == 512  # what 128 tokens are stretched to, though 256 are declared
+    assert parse(rope_scaling={**yarn, "factor": 2}).max_position_embeddings == 256
+    assert parse(rope_scaling={**yarn, "factor": None}).rope.factor == 2.0  # 256 / 128
+    assert parse(rope_scaling={"type": "yarn", "factor": 2}).rope.original_max_position_embeddings == 256
+    assert parse(rope_scaling={**yarn, "attention_factor": 1.5}).rope.attention_factor == 1.5
+    scaled = parse(rope_scaling={"type": "dynamic", "factor": 2.5})
+    assert scaled.rope == RopeConfig("dynamic", 10000.0, 2.5, original_max_position_embeddings=256)
+    assert scaled.max_position_embeddings == 640
 
 
 def test_qwen_windows():
@@ -109,8 +126,27 @@ def test_several_end_of_sequence_ids():
         ),
         ({"architectures": ["LlamaForCausalLM", "X"]}, "architectures must be a list of one name"),
         ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not one of llama"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling: rope_type 'yarn' is not supported"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling: type 'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: rope_type 'longrope' is not supported"),
+        ({"rope_parameters": {"type": "su", "factor": 4.0}}, "rope_parameters: type 'su' is not supported"),
+        ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: factor is missing"),
+        ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "rope factor must be at least 1 for yarn"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 0}}, "rope beta_fast must be above 0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_slow": 40}}, "beta_fast must be at least beta_slow"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "attention_factor": 0}}, "attention_factor must be above 0"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": 1}}, "truncate must be true or false"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2, "attn_factor": 1.0}}, "attn_factor is unknown"),
+        ({"rope_scaling": {"type": "yarn", "factor": 2}, "rope_theta": 1}, "rope_theta must be above 1"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling: factor is missing"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0, "alpha": 3.0}}, "alpha is unknown"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2, "original_max_position_embeddings": 64}}, "only 256 is"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2}, "head_dim": 2}, "head_dim must be at least 4"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0, "truncate": True}}, "truncate is unknown"),
+        ({"rope_scaling": {**LLAMA3_ROPE, "beta_fast": 32}}, "beta_fast is unknown"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "default"}},
+            "rope_scaling contradicts rope_parameters",
+        ),
+        ({"rope_parameters": {"rope_theta": 1e6}, "rope_theta": 1e4}, "rope_theta 1000000.0 contradicts rope_theta"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor must be above 0"),
         ({"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2}}, "contradicts rope_type"),

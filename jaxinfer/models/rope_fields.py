@@ -1,0 +1,123 @@
+"""Rotary embedding as a config.json declares it, in either spelling."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxinfer.models.config import RopeConfig
+from jaxinfer.models.fields import Fields
+
+_KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic")}
+
+
+class Rope(NamedTuple):
+    """Rotary embedding, and the longest context that it is declared for."""
+
+    config: RopeConfig
+    context: int
+
+
+def read_rope(fields: Fields) -> Rope:
+    """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
+
+    Raises ModelError where they contradict one another, or a key inside is unknown.
+    """
+    declared = fields.integer("max_position_embeddings")
+    found = [
+        _read(fields, name, inner, declared)
+        for name in ("rope_parameters", "rope_scaling")
+        if (inner := fields.mapping(name)) is not None
+    ]
+    if len(found) == 2 and found[0] != found[1]:
+        raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of them")
+    theta = fields.number("rope_theta", RopeConfig.theta)
+    return found[0] if found else Rope(RopeConfig(theta=theta), declared)
+
+
+def _read(fields: Fields, name: str, inner: Fields, declared: int) -> Rope:
+    # NOTE: files written by several versions hold the kind under both names.
+    old_kind, kind = inner.get("type"), inner.get("rope_type")
+    if old_kind is not None and kind is not None and old_kind != kind:
+        raise inner.error("type", f"{old_kind!r} contradicts rope_type, {kind!r}")
+    kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
+    inner.only("partial_rotary_factor", 1.0)
+    outer = fields.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
+    theta = inner.number("rope_theta", outer)
+    if theta != outer:
+        raise inner.error("rope_theta", f"{theta} contradicts rope_theta outside of {name}, {outer}")
+    rope = _READERS[kind](inner, theta, declared)
+    inner.finish(_HARMLESS[kind])
+    return rope
+
+
+def _default(inner: Fields, theta: float, declared: int) -> Rope:
+    return Rope(RopeConfig(theta=theta), declared)
+
+
+def _linear(inner: Fields, theta: float, declared: int) -> Rope:
+    return Rope(RopeConfig("linear", theta, inner.number("factor")), declared)
+
+
+def _llama3(inner: Fields, theta: float, declared: int) -> Rope:
+    rope = RopeConfig(
+        "llama3",
+        theta,
+        inner.number("factor"),
+        inner.number("low_freq_factor"),
+        inner.number("high_freq_factor"),
+        inner.integer("original_max_position_embeddings"),
+    )
+    return Rope(rope, declared)
+
+
+def _dynamic(inner: Fields, theta: float, declared: int) -> Rope:
+    """The model was trained on `max_position_embeddings` tokens and is stretched from there on."""
+    inner.only("original_max_position_embeddings", declared)
+    factor = inner.number("factor")
+    rope = RopeConfig("dynamic", theta, factor, original_max_position_embeddings=declared)
+    return Rope(rope, max(declared, int(declared * factor)))
+
+
+def _yarn(inner: Fields, theta: float, declared: int) -> Rope:
+    original = inner.integer("original_max_position_embeddings", declared)
+    implied = {"default": declared / original} if original > 0 and original != declared else {}
+    factor = inner.number("factor", **implied)
+    scales = (inner.number("mscale", 0.0), inner.number("mscale_all_dim", 0.0))
+    rope = RopeConfig(
+        "yarn",
+        theta,
+        factor,
+        original_max_position_embeddings=original,
+        attention_factor=inner.number("attention_factor", _yarn_attention(factor, *scales)),
+        beta_fast=inner.number("beta_fast", RopeConfig.beta_fast),
+        beta_slow=inner.number("beta_slow", RopeConfig.beta_slow),
+        truncate=inner.flag("truncate", RopeConfig.truncate),
+    )
+    # Files of models that may be stretched declare what they were trained on, or what they can be stretched to.
+    return Rope(rope, max(declared, int(original * factor)))
+
+
+def _yarn_attention(factor: float, mscale: float, mscale_all_dim: float) -> float:
+    """What cosines and sines are multiplied by, where the file does not say; after YaRN's paper and DeepSeek's code."""
+
+    def scale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)
+
+
+_READERS: dict[str, Callable[[Fields, float, int], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "dynamic": _dynamic,
+}
+# Keys that files carry beside those that their kind reads.
+_HARMLESS: dict[str, frozenset[Any]] = {
+    "default": frozenset({"factor"}),
+    "linear": frozenset({"original_max_position_embeddings"}),
+    "llama3": frozenset(),
+    "yarn": frozenset(),
+    "dynamic": frozenset(),
+}
