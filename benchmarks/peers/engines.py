@@ -1,0 +1,98 @@
+"""Engines as servers: how each is started, stopped, and held still while another is measured."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_START_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Engine:
+    """name and dtype say what is measured. program: a Python, or llama.cpp's server."""
+
+    name: str
+    dtype: str
+    program: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.dtype}"
+
+    def command(self, folder: Path, gguf: Path | None, port: int, slots: int, length: int) -> list[str]:
+        """Serves the model on a port of this machine, `slots` requests of `length` tokens at once."""
+        if self.name == "transformers":
+            module = "benchmarks.peers.transformers_server"
+            return [self.program, "-m", module, str(folder), str(port), self.dtype]
+        if self.name == "llama.cpp":
+            sizes = {"-np": slots, "-c": slots * length, "-t": os.cpu_count() or 1, "--port": port}
+            flags = [str(text) for pair in sizes.items() for text in pair]
+            return [self.program, "-m", str(gguf), "--host", "127.0.0.1", *flags]
+        flags = ["--port", str(port), "--dtype", self.dtype, "--max-num-seqs", str(slots), "--max-waiting", "4096"]
+        return [self.program, "-m", "jaxinfer", "serve", str(folder), *flags]
+
+
+class Server:
+    """One engine with one model. Held still (SIGSTOP) except inside `with server.awake():`."""
+
+    def __init__(self, engine: Engine, command: Sequence[str], port: int, log: Path):
+        self.engine = engine
+        self.command = list(command)
+        self.url = f"http://127.0.0.1:{port}"
+        paths = [str(REPOSITORY), str(REPOSITORY / "kernels"), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "JAX_PLATFORMS": "cpu"}
+        with log.open("w") as output:
+            self._process = subprocess.Popen(
+                self.command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
+        self._log = log
+
+    def wait(self) -> float:
+        """Seconds until it answers /health. Raises RuntimeError with the log's end where it never does."""
+        start = time.monotonic()
+        while time.monotonic() - start < _START_SECONDS:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+                    if answer.status == 200:
+                        return time.monotonic() - start
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.2)
+        end = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
+        self.stop()
+        raise RuntimeError(f"{self.engine.label} does not serve:\n{end}")
+
+    def hold(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def own_python() -> str:
+    return sys.executable

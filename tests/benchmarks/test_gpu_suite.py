@@ -1,0 +1,174 @@
+"""The GPU suite's parts and their reckoning, with the tiniest shapes on a CPU. Nothing is timed here."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks.gpu.counts import matrix_elements, step_work
+from benchmarks.gpu.folder import tensor_shapes, write_folder
+from benchmarks.gpu.forms import CPU, FORMS, GPU, TINY
+from benchmarks.gpu.idle import union
+from benchmarks.gpu.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
+from benchmarks.gpu.table import headline, lines
+from benchmarks.gpu.workload import make_jobs
+from benchmarks.gpu_suite import Suite
+from jaxinfer.checkpoint.model_files import read_model_files
+from jaxinfer.models.loaded import load_model
+from jaxinfer.models.registry import parse_config
+from jaxinfer.text.tokenizer import Tokenizer
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_suite.py"
+
+
+def run_suite(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), "--form", "tiny", "--out", str(folder / "out"), *flags]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280)
+
+
+def suite(folder: Path) -> Suite:
+    return Suite("tiny", folder, folder, time.time() + 270)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_matrices_are_those_of_the_checkpoint(form, size: str) -> None:
+    config = getattr(form, size)
+    shapes = {name: shape for name, (shape, _) in tensor_shapes(config).items()}
+    inside = sum(int(np.prod(shape)) for name, shape in shapes.items() if "layers" in name and len(shape) == 2)
+    assert matrix_elements(parse_config(dict(config))) == inside
+
+
+def test_sizes_are_those_of_the_models_named() -> None:
+    counts = [sum(int(np.prod(s)) for s, _ in tensor_shapes(config).values()) for config in (GPU.small, GPU.large)]
+    assert counts == [596_049_920, 8_030_261_248]  # as their cards say: 0.6B and 8.03B
+
+
+def test_work_of_a_step_by_hand() -> None:
+    config = parse_config(dict(TINY.small))
+    heads, keys, head, hidden, inner, layers, vocabulary = 4, 2, 8, 32, 64, 2, 512
+    layer = hidden * (heads + 2 * keys) * head + heads * head * hidden + 3 * hidden * inner
+    kv = 2 * layers * keys * head
+    decode = step_work(config, 2, tokens=1, rows=3, context=10)
+    assert decode.bytes == 2 * (layers * layer + vocabulary * hidden + 3 * (10 + 1 + 1) * kv)
+    # Scores and weighted sums: two products of head_dim with each of the 11 keys, a head and layer.
+    assert decode.flops == 2 * 3 * (layers * layer + vocabulary * hidden + layers * heads * head * 2 * 11)
+    prompt = step_work(config, 2, tokens=4, rows=1, context=0)
+    keys_seen = 1 + 2 + 3 + 4
+    assert prompt.flops == 2 * (4 * layers * layer + vocabulary * hidden + layers * heads * head * 2 * keys_seen)
+
+
+@pytest.mark.parametrize("config", [TINY.small, TINY.large], ids=["qwen3", "llama"])
+def test_a_folder_is_a_model_that_jaxinfer_reads(tmp_path: Path, config) -> None:
+    write_folder(tmp_path, config, "bfloat16")
+    files = read_model_files(tmp_path)
+    model = load_model(tmp_path, files.config, dtype=jnp.dtype("float32"))
+    hidden = np.random.default_rng(0).standard_normal((200, config["hidden_size"]))
+    assert 2.5 < np.std(hidden @ np.asarray(model.head[0]).T) < 3.5
+    tokenizer = Tokenizer(tmp_path)
+    assert tokenizer.vocab_size == config["vocab_size"]
+    assert tokenizer.decode(tokenizer.encode("Hello, wörld 世")) == "Hello, wörld 世"
+    assert tokenizer.eos_token_id == 0
+
+
+def test_jobs_are_the_same_for_every_engine() -> None:
+    jobs = make_jobs(CPU, 40)
+    assert jobs == make_jobs(CPU, 40)
+    assert jobs != make_jobs(CPU, 40, seed=1)
+    assert {len(job.prompt) for job in jobs} | {job.output for job in jobs} <= set(range(10, 65))
+    assert len({len(job.prompt) for job in jobs}) > 10
+    assert all(0 < token < CPU.small["vocab_size"] for job in jobs for token in job.prompt)
+    longest = max(len(job.prompt) + job.output for job in make_jobs(GPU, 256))
+    assert longest <= GPU.max_model_len
+
+
+def test_busy_time_is_counted_once() -> None:
+    assert union([(5, 6), (0, 2), (1, 3), (3, 4), (5.5, 5.7)]) == [(0, 4), (5, 6)]
+    assert union([]) == []
+
+
+def test_table_and_headline() -> None:
+    step = {"kind": "decode", "rows": 2, "tokens_a_row": 1, "step_ms": 1.5, "gb_per_s": 50.0, "tflops": 0.1}
+    rate = {"requests": 3, "output_tokens_per_s": 70.0, "seconds": 2.0}
+    results = {
+        "ceilings": {"copy_gb_per_s": 200.0, "read_gb_per_s": 250.0, "matmul_tflops": 4.0, "matmul_dtype": "bfloat16"},
+        "steps-small": {"steps": [step, {**step, "kind": "prefill", "tokens_a_row": 8}]},
+        "serving": {"serving": rate},
+        "transformers": {"serving": {**rate, "output_tokens_per_s": 35.0, "complete": False}},
+        "vllm": {"skipped": "vllm is not installed"},
+    }
+    text = "\n".join(lines(results))
+    assert "decode 2 x 1: 1.5 ms, 50.0 GB/s (25.0 % of copy)" in text
+    assert "prefill 2 x 8: 1.5 ms, 0.1 TFLOP/s (2.5 % of matmul)" in text
+    assert headline(results) == "serving: 70.0 output tokens/s, 3 requests; transformers 35.0 (not all done)"
+    assert headline({}) == "serving: not measured"
+    assert list(lines({"serving": {"ended": "out of time"}})) == []
+
+
+def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, "--parts", "ceilings,loops-small,vllm", "--json", str(tmp_path / "all.json"))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.splitlines()[-1] == "serving: not measured"
+    assert "copy" in done.stdout
+    ceilings = json.loads((tmp_path / "out" / "ceilings.json").read_text())
+    assert ceilings["copy_gb_per_s"] > 0
+    assert ceilings["matmul_tflops"] > 0
+    where = ceilings["provenance"]
+    assert where["command"].startswith("python benchmarks/gpu_suite.py --form tiny")
+    assert set(where) >= {"commit", "date", "processor", "versions", "xla_flags", "hardware"}
+    parts = json.loads((tmp_path / "all.json").read_text())["parts"]
+    assert list(parts) == ["environment", "ceilings", "loops-small", "vllm"]
+    assert "for a GPU" in parts["loops-small"]["skipped"]
+
+
+def test_steps_of_both_layouts_under_flags_of_their_own(tmp_path: Path) -> None:
+    loops = suite(tmp_path).run(BY_NAME["loops-small"])
+    assert loops["ended"] == "done"
+    assert LOOPS_IN_BUFFERS in loops["provenance"]["xla_flags"]
+    assert [(row["kind"], row["rows"]) for row in loops["steps"]] == [("decode", 2)]
+    assert all(row["step_ms"] > 0 and row["bytes"] > 0 for row in loops["steps"])
+
+
+def test_a_part_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
+    stuck = Part("serving", "serving", seconds=1, what="")
+    assert suite(tmp_path).run(stuck)["ended"] == "out of time"
+    assert suite(tmp_path).run(BY_NAME["ceilings"])["ended"] == "done"
+
+
+def test_parts_fit_together() -> None:
+    assert len({part.name for part in PARTS}) == len(PARTS)
+    folder = PROGRAM.parent / "gpu"
+    assert all((folder / f"{part.module}.py").is_file() for part in PARTS)
+
+
+def test_unknown_parts_are_refused(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, "--parts", "ceilings,nonsense")
+    assert done.returncode == 2
+    assert "'nonsense' is unknown" in done.stderr
+
+
+@pytest.mark.long
+def test_every_part_that_a_cpu_can_run(tmp_path: Path) -> None:
+    done = run_suite(tmp_path, "--parts", "ceilings,serving,steps-small,idle,steps-large,scan-small,scan-large")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.stdout.splitlines()[-1].startswith("serving: ")
+    serving, idle = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("serving", "idle"))
+    assert serving["serving"]["requests"] == TINY.requests
+    assert serving["serving"]["compiles_after_ready"] == 0
+    assert [run["start"]["compile_cache"] for run in (serving, idle)] == ["cold", "warm"]
+    assert 0 <= idle["overlap"]["idle_share_by_time"] < 1
+    assert all(json.loads(file.read_text())["complete"] for file in (tmp_path / "out").glob("s*-*.json"))
+
+
+@pytest.mark.long
+@pytest.mark.parity
+def test_transformers_runs_the_same_jobs(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    result = suite(tmp_path).run(BY_NAME["transformers"])
+    assert result["ended"] == "done"
+    assert result["serving"]["output_tokens"] == sum(job.output for job in make_jobs(TINY, TINY.requests))
