@@ -10,7 +10,9 @@ class Runner(Protocol):
     """Runs plans in the order in which they are dispatched."""
 
     @property
-    def shapes(self) -> EngineShapes: ...
+    def shapes(self) -> EngineShapes:
+        """Sizes that every plan must keep to; constant."""
+        ...
 
     def dispatch(self, plan: StepPlan) -> Any:
         """Starts a step and returns a handle at once. The step never reads host memory that may change."""
