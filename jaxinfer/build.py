@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_PROMPT_SCORED = 64  # positions of prompts that a step scores beside a row of every slot
+
 DEMO_FOLDER = Path(__file__).parent / "demo"
 
 
@@ -111,7 +113,7 @@ def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
     return EngineShapes(
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=tokens,
-        max_scored=scheduler.max_scored or scheduler.max_num_seqs,
+        max_scored=scheduler.max_scored or min(tokens, scheduler.max_num_seqs + _PROMPT_SCORED),
         max_model_len=length,
         page_size=config.cache.block_size or default_page_size(),
         groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),

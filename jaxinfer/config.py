@@ -77,7 +77,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int | None = None
     """Tokens a step computes at most; by default 512 on CPU, 2,048 elsewhere, and at least a row a slot."""
     max_scored: int | None = None
-    """Positions a step scores at most; by default max_num_seqs."""
+    """Positions a step scores at most; by default max_num_seqs, and 64 more for `prompt_logprobs`."""
     scheduling_policy: SchedulingPolicy = "fcfs"
     """Who is served first: who came first; the lowest `priority` of a request; or the shortest uncached prompt."""
     priority_ageing_seconds: float | None = None

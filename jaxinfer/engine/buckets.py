@@ -21,7 +21,8 @@ def make_buckets(shapes: EngineShapes) -> Buckets:
     return Buckets(
         tokens=_doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens),
         rows=_doubling(1, shapes.max_num_seqs),
-        scored=_doubling(1, shapes.max_scored),
+        # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
+        scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
     )
 
 

@@ -2,13 +2,33 @@
 
 import pytest
 
-from jaxinfer.build import _fit_context
-from jaxinfer.config import EngineConfig
+from jaxinfer.build import _fit_context, plan_shapes
+from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
+from jaxinfer.models.registry import parse_config
 from tests.engine.small import small_shapes
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "max_position_embeddings": 256,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 1,
+    "rms_norm_eps": 1e-5,
+    "vocab_size": 100,
+}
 
 
 @pytest.mark.parametrize(("pages", "size"), [(1, 4), (2, 1)])
 def test_pages_that_hold_no_request_are_refused(pages: int, size: int) -> None:
     with pytest.raises(ParameterError, match="num_blocks"):
         _fit_context(EngineConfig(), small_shapes(pages, page_size=size))
+
+
+def test_a_step_scores_prompts_beside_a_row_of_every_slot() -> None:
+    decoder = parse_config(LLAMA)
+    for settings, scored in (({}, 32 + 64), ({"max_num_batched_tokens": 48}, 48), ({"max_scored": 40}, 40)):
+        config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=32, **settings))
+        assert plan_shapes(config, decoder).max_scored == scored
