@@ -15,7 +15,6 @@ from pathlib import Path
 from demo_evaluation.agreement import agreement
 from demo_evaluation.evaluation import answer, markdown, open_engine, table, write_json
 from demo_evaluation.questions import held_out
-from demo_training.export import write_folder
 from demo_training.model import MODELS
 from demo_training.run import Run
 from demo_training.training import BLOCK, Schedule
@@ -32,7 +31,7 @@ def main() -> None:
     run = Run.open(options.run, options.model, options.seed)
     state = run.state(options.resume or options.export is not None)
     if options.export is not None:
-        write_folder(options.export, run.raw, state.params, run.tokenizer)
+        run.export(state, options.export)
         print(f"step {state.step} written to {options.export}")
         return
     steps = options.decay or options.steps

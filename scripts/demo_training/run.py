@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from demo_training import checkpoints
+from demo_training.export import write_folder
 from demo_training.model import MODELS, Trainee, raw_config
 from demo_training.template import IM_END
 from demo_training.tokenizer import special, train_tokenizer
@@ -70,6 +71,14 @@ class Run(NamedTuple):
                 checkpoints.save(self.folder, state)
             self._report(line)
         return state
+
+    def export(self, state: State, folder: Path) -> None:
+        """The model as a Hugging Face folder, with the log of its training."""
+        write_folder(folder, self.raw, state.params, self.tokenizer)
+        lines = [json.loads(line) for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        columns = ("step", "loss", "rate", "tokens", "seconds")
+        rows = [",".join(columns), *(",".join(str(line[column]) for column in columns) for line in lines)]
+        (folder / "training_log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     def _report(self, line: dict[str, Any]) -> None:
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
