@@ -41,6 +41,8 @@ def test_steps_of_arithmetic_are_right():
             total = sum(int(term.replace(" ", "")) for term in re.findall(r"[-+]? ?\d+", terms))
             assert total == int(result), message.thought
             steps += 1
+        if joined := re.search(r"So (\d+) is (\d+)\.$", message.thought):
+            assert int(joined[1]) == int(joined[2]), message.thought
         if multiples := re.search(r"(\d+) \* (\d+): ([\d, ]+)\.$", message.thought):
             low, high, listed = int(multiples[1]), int(multiples[2]), multiples[3].split(", ")
             assert [int(item) for item in listed] == [high * i for i in range(1, low + 1)]
