@@ -8,7 +8,7 @@ from demo_data import Conversation, Message, conversations
 from demo_data.words import WORDS
 from demo_training.template import END_OF_TEXT, IM_END, IM_START, TAGS, opening, pieces
 from demo_training.tokenizer import SPECIAL, special, train_tokenizer
-from demo_training.tokens import SHAPES, batches, document_of, documents
+from demo_training.tokens import SHAPES, batches, document_of, documents, pack
 from tokenizers import Tokenizer
 
 
@@ -62,6 +62,13 @@ def test_rows_hold_whole_documents_that_are_kept_apart(tokenizer: Tokenizer):
                 assert tuple(batch.tokens[row][inside].tolist()) in whole
                 assert batch.positions[row][inside].tolist() == list(range(inside.sum()))
         assert np.all(batch.tokens[batch.segments == 0] == 0)
+
+
+def test_the_targets_are_the_answers_in_order(tokenizer: Tokenizer):
+    for pair in zip(*[islice(documents(tokenizer, "y"), 40)] * 2, strict=True):
+        batch = pack([list(pair)], 600)
+        said = [token for document in pair for token, said in zip(*document, strict=True) if said]
+        assert batch.targets[batch.weights > 0].tolist() == said
 
 
 def test_what_is_scored_is_what_is_said(tokenizer: Tokenizer):
