@@ -27,7 +27,7 @@ async def _prepare(name: str, context: Context, body: ChatBody) -> tuple[ChatRep
     info = context.client.info
     params = chat_params(body, context.text.defaults, info)
     tools = offered_tools(body, context.answer_form, context.options)
-    prompt = await chat_prompt(conversation(body, tools), context.text)
+    prompt = await chat_prompt(conversation(body, tools, context.text.chat_template), context.text)
     prompt = prompt._replace(token_ids=truncated(prompt.token_ids, body.truncate_prompt_tokens))
     said = {"max_completion_tokens": body.max_completion_tokens, "max_tokens": body.max_tokens}
     asked_by = next((field for field, value in said.items() if value is not None), None)

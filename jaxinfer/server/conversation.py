@@ -9,10 +9,14 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Conversation
 from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.chat_template import ChatTemplate
 
 
-def conversation(body: ChatBody, tools: list[dict[str, Any]] | None) -> Conversation:
+def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: ChatTemplate) -> Conversation:
     """What the template renders. Raises ApiError."""
+    if body.thinking is not None and not template.takes_thinking:
+        message = "thinking: the model's chat template does not read whether the model shall think"
+        raise ApiError(400, message, param="thinking", code="unsupported_parameter")
     return Conversation(
         messages=body.messages,
         tools=tools,

@@ -108,6 +108,11 @@ class ChatTemplate:
         """True where the template reads `tools`. Starts the worker where it does not run."""
         return bool(self._processes) and "tools" in self._process(with_tools=True).names()
 
+    @property
+    def takes_thinking(self) -> bool:
+        """True where the template reads whether the model shall think. Starts the worker where it does not run."""
+        return bool(self._processes) and bool({"enable_thinking", "thinking"} & self._process(False).names())
+
     def check(self) -> None:
         """Starts the workers. Raises ModelError where a template is not valid."""
         for process in self._processes.values():

@@ -47,13 +47,15 @@ class TemplateProcess:
         self._limits = limits
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._names: frozenset[str] = frozenset()
+        self._names: frozenset[str] | None = None
 
     def names(self) -> frozenset[str]:
-        """The variables that the template reads. Raises ModelError where it is not a template."""
-        with self._lock:
-            self._start()
-            return self._names
+        """The variables that the template reads; once known, at once. Raises ModelError where it is not a template."""
+        if self._names is None:
+            with self._lock:
+                self._start()
+        assert self._names is not None
+        return self._names
 
     def render(self, variables: Mapping[str, Any], now: datetime) -> str:
         """The rendered text. Raises ParameterError where the template refuses or exceeds its limits."""

@@ -203,6 +203,7 @@ BAD = {
     "a choice that must be kept": chat("constrained", tool_choice="required", tools=[FUNCTION]),
     "a choice without tools": chat("needs tools", tool_choice="auto"),
     "thinking that is neither on nor off": chat("Invalid", "thinking.type", thinking={"type": "perhaps"}),
+    "thinking that the template does not know": chat("does not read", thinking={"type": "enabled"}),
     # tokens
     "nothing to tokenise": Bad(TOKENIZE, {}, 400, "prompt", "either"),
     "two things to tokenise": Bad(TOKENIZE, {"prompt": "a", "messages": [USER]}, 400, "prompt", "either"),
