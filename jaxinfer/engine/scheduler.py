@@ -9,12 +9,12 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.admission import make_admission
+from jaxinfer.engine.blocked import Blocked
 from jaxinfer.engine.forks import Forks
 from jaxinfer.engine.giving_way import victims_for_pages, victims_for_slots
 from jaxinfer.engine.kv import KVCache
@@ -22,19 +22,12 @@ from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.plan_builder import PlanBuilder
 from jaxinfer.engine.policy import Policy, make_policy
 from jaxinfer.engine.request import Request, Status
+from jaxinfer.engine.rows import Fit, add_row, fit
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.engine.slots import SlotTable
 from jaxinfer.engine.waiting import WaitingQueue
 
 _BY_RANK = attrgetter("rank")
-
-
-class _Blocked(NamedTuple):
-    """A request that found too few pages: those that were there, an entry a KV group, and how many more it needed."""
-
-    request: Request
-    available: list[int]
-    missing: int
 
 
 class Scheduler:
@@ -71,7 +64,7 @@ class Scheduler:
         self.prefix_hits = 0
         self._order: np.ndarray | None = None
         self._steps = 0
-        self._blocked: _Blocked | None = None
+        self._blocked: Blocked | None = None
         self._first_victim: Request | None = None
         self._partial = 0
         smallest = min(group.num_pages for group in shapes.groups)
@@ -168,7 +161,7 @@ class Scheduler:
             request = table.requests[slot]
             if request is not None and not self.starved:
                 end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
-                self._partial += table.total[slot] - end > table.draws[slot]
+                self._partial += int(table.total[slot] - end > table.draws[slot])
             sharers = max(1, sharers - 1)
 
     def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:
@@ -213,29 +206,11 @@ class Scheduler:
                 return False
         return True
 
-    def _fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> tuple[int, int]:
-        """How many of `pending` tokens fit into this plan, and how many of those are scored."""
-        count = min(pending, self._chunk, room)
-        if request.owes_prompt_logprobs:
-            # Every position is scored: by its next token, or, at the prompt's end, by a draw.
-            count = min(count, plan.scored_left)
-            return count, count
-        if count < pending and not self.config.enable_chunked_prefill:
-            return 0, 0
-        draws = count == pending and not request.is_parent
-        if draws and not plan.scored_left:
-            return count - 1, 0
-        return count, int(draws)
+    def _fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> Fit:
+        return fit(request, pending, min(room, self._chunk), plan.scored_left, split=self.config.enable_chunked_prefill)
 
     def _add_row(self, plan: PlanBuilder, request: Request, start: int, count: int, scored: int) -> None:
-        end = start + count
-        draws = end == int(self.table.total[request.slot]) and not request.is_parent
-        targets: list[int] = []
-        if request.owes_prompt_logprobs:
-            targets = list(request.tokens[start + 1 : end + 1])
-        if draws:
-            targets = [*targets[: scored - 1], -1]
-        plan.add_chunk(request.slot, request.tokens[start:end], targets, draws=draws)
+        add_row(plan, request, start, count, scored, total=int(self.table.total[request.slot]))
 
     def _advance(self, builder: PlanBuilder) -> StepPlan:
         """Closes a plan: its rows count as computed, its draws as tokens in flight."""
@@ -312,7 +287,7 @@ class Scheduler:
             missing = self.kv.missing(request, start + count, reserve=reserve)
             self.kv.release(request)
             if fits:
-                self._blocked = _Blocked(request, self._available(), missing)
+                self._blocked = Blocked(request, self._available(), missing)
             return False
         self._blocked = None
         self._partial += partial
@@ -333,13 +308,7 @@ class Scheduler:
         return head is not None and not self._still_blocked(head)
 
     def _still_blocked(self, request: Request) -> bool:
-        """True where a request found too few pages and no pool has more by now.
-
-        To match a long prompt again in every step would cost more than the rest of the step.
-        """
-        if self._blocked is None or self._blocked.request is not request or not self.running:
-            return False
-        return all(now <= then for now, then in zip(self._available(), self._blocked.available, strict=True))
+        return self._blocked is not None and bool(self.running) and self._blocked.still(request, self._available())
 
     def _admit_held(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
@@ -353,7 +322,7 @@ class Scheduler:
         else:
             copies = self.kv.grow(request, start + 1) or None
         if copies is None:
-            self._blocked = _Blocked(request, self._available(), 1)
+            self._blocked = Blocked(request, self._available(), 1)
             return False
         self._enter(plan, request, start, request.num_known)
         self._add_row(plan, request, start, 1, 1)

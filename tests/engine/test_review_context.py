@@ -1,5 +1,7 @@
 """Pools of pages that hold no request at all are refused at start."""
 
+from typing import Any
+
 import pytest
 
 from jaxinfer.build import _fit_context, plan_shapes
@@ -29,6 +31,11 @@ def test_pages_that_hold_no_request_are_refused(pages: int, size: int) -> None:
 
 def test_a_step_scores_prompts_beside_a_row_of_every_slot() -> None:
     decoder = parse_config(LLAMA)
-    for settings, scored in (({}, 32 + 64), ({"max_num_batched_tokens": 48}, 48), ({"max_scored": 40}, 40)):
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 32 + 64),
+        ({"max_num_batched_tokens": 48}, 48),
+        ({"max_scored": 40}, 40),
+    ]
+    for settings, scored in cases:
         config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=32, **settings))
         assert plan_shapes(config, decoder).max_scored == scored
