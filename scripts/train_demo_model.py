@@ -17,7 +17,7 @@ from demo_evaluation.evaluation import answer, markdown, open_engine, table, wri
 from demo_evaluation.questions import held_out
 from demo_training.model import MODELS
 from demo_training.run import Run
-from demo_training.training import BLOCK, Schedule
+from demo_training.training import BLOCK
 
 _DEMO = Path(__file__).resolve().parent.parent / "jaxinfer" / "demo"
 
@@ -34,9 +34,9 @@ def main() -> None:
         run.export(state, options.export)
         print(f"step {state.step} written to {options.export}")
         return
-    steps = options.decay or options.steps
-    decay = {"decay_from": state.step, "decay_steps": options.decay} if options.decay else {}
-    run.train(state, Schedule(peak=options.rate, **decay), state.step + -(-steps // BLOCK) * BLOCK)
+    schedule = run.schedule(state, options.rate, options.decay)
+    end = schedule.last or state.step + options.steps
+    run.train(state, schedule, -(-end // BLOCK) * BLOCK)
 
 
 def evaluate(options: argparse.Namespace) -> None:

@@ -11,27 +11,27 @@ from demo_data.split import Split, split_of
 Topic = Callable[[Random, bool], Question]
 
 PLAIN: dict[Topic, float] = {
-    arithmetic.addition: 10,
-    arithmetic.subtraction: 10,
-    arithmetic.multiplication: 5,
-    counting.counting: 6,
-    lists.sort_words: 8,
-    lists.sort_numbers: 7,
-    lists.reverse_words: 4,
-    lists.reverse_digits: 4,
-    facts.capital_of: 6,
-    facts.opposite: 5,
-    facts.colour: 3,
+    arithmetic.addition: 11,
+    arithmetic.subtraction: 12,
+    arithmetic.multiplication: 3,
+    counting.counting: 8,
+    lists.sort_words: 11,
+    lists.sort_numbers: 10,
+    lists.reverse_words: 9,
+    lists.reverse_digits: 5,
+    facts.capital_of: 4,
+    facts.opposite: 4,
+    facts.colour: 2,
     facts.unit: 3,
-    stories.story: 5,
-    stories.simple_story: 1,
+    stories.story: 4,
+    stories.simple_story: 0.5,
     objects.json_object: 9,
-    talk.greeting: 2,
+    talk.greeting: 1,
     talk.about: 6,
-    talk.small_talk: 4,
-    talk.unknown: 2,
-    talk.repeat: 3,
-    memory.memory: 2,
+    talk.small_talk: 3,
+    talk.unknown: 1.5,
+    talk.repeat: 5,
+    memory.memory: 1.5,
 }
 """Topics without tools, with their shares."""
 
@@ -47,7 +47,7 @@ def no_tool(rng: Random, think: bool) -> Question:
     return tools.no_tool(rng, think, rng.choice(_NEEDS_NO_TOOL))
 
 
-WITH_TOOLS: dict[Topic, float] = {tools.tool_call: 18, tools.tool_answer: 6, no_tool: 5}
+WITH_TOOLS: dict[Topic, float] = {tools.tool_call: 16, tools.tool_answer: 7, no_tool: 5}
 """Topics with tools, with their shares."""
 
 NOT_JUDGED = (stories.simple_story, talk.unknown)

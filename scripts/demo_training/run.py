@@ -49,6 +49,16 @@ class Run(NamedTuple):
             raise SystemExit(f"{self.folder} holds {path.name}: say --resume to go on from it")
         return checkpoints.load(path, state) if path is not None else state
 
+    def schedule(self, state: State, peak: float, decay_steps: int) -> Schedule:
+        """The rate from here on. A decay that was begun is kept in the folder and goes on when the run is resumed."""
+        file = self.folder / "decay.json"
+        if decay_steps:
+            begun = {"decay_from": state.step, "decay_steps": decay_steps}
+            file.write_text(json.dumps(begun) + "\n", encoding="utf-8")
+        begun = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        schedule = Schedule(peak=peak, **begun)
+        return Schedule(peak=peak) if schedule.last is not None and state.step >= schedule.last else schedule
+
     def train(self, state: State, schedule: Schedule, end: int) -> State:
         """Steps up to `end`, with checkpoints, and a line of progress a block."""
         step, data = step_function(self.trainee), data_from(self.tokenizer, self.seed, state.step)
@@ -75,7 +85,8 @@ class Run(NamedTuple):
     def export(self, state: State, folder: Path) -> None:
         """The model as a Hugging Face folder, with the log of its training."""
         write_folder(folder, self.raw, state.params, self.tokenizer)
-        lines = [json.loads(line) for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        written = [json.loads(line) for line in (self.folder / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+        lines = {line["step"]: line for line in written}.values()  # of steps done again after a stop, the last ones
         columns = ("step", "loss", "rate", "tokens", "seconds")
         rows = [",".join(columns), *(",".join(str(line[column]) for column in columns) for line in lines)]
         (folder / "training_log.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")

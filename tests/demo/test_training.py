@@ -10,6 +10,7 @@ import pytest
 from demo_training import checkpoints, tokens, training
 from demo_training.export import write_folder
 from demo_training.model import MODELS, Shape, Trainee, raw_config
+from demo_training.run import Run
 from demo_training.template import IM_END
 from demo_training.tokenizer import special, train_tokenizer
 from demo_training.tokens import batches, document_of, pack
@@ -67,6 +68,16 @@ def test_a_resumed_run_goes_on_as_if_never_stopped(tokenizer: Tokenizer, tmp_pat
     assert first + second == losses
     assert same(resumed, whole)
     assert losses[-1] < losses[0]
+
+
+def test_a_decay_that_was_begun_goes_on(tokenizer: Tokenizer, tmp_path: Path):
+    raw, trainee = tiny(tokenizer)
+    run, state = Run(tmp_path, "tiny", 0, tokenizer, raw, trainee), first_state(trainee, 0)
+    assert run.schedule(state, 1.0, 0).last is None
+    begun = run.schedule(state._replace(step=100), 1.0, 50)
+    assert (begun.decay_from, begun.last) == (100, 150)
+    assert run.schedule(state._replace(step=120), 1.0, 0) == begun
+    assert run.schedule(state._replace(step=150), 1.0, 0) == Schedule(peak=1.0)
 
 
 def test_only_the_newest_checkpoints_are_kept(tokenizer: Tokenizer, tmp_path: Path):
