@@ -31,7 +31,7 @@ _PLAIN_TEXTS = (
     "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.",
 )
 
-_THINKING, _SWITCHED_OFF = 0.22, 0.05
+_THINKING, _SWITCHED_OFF = 0.3, 0.05
 
 
 class Conversation(NamedTuple):

@@ -11,16 +11,16 @@ from demo_data.split import Split, split_of
 Topic = Callable[[Random, bool], Question]
 
 PLAIN: dict[Topic, float] = {
-    arithmetic.addition: 11,
-    arithmetic.subtraction: 12,
+    arithmetic.addition: 12,
+    arithmetic.subtraction: 14,
     arithmetic.multiplication: 3,
     counting.counting: 8,
     lists.sort_words: 11,
     lists.sort_numbers: 10,
     lists.reverse_words: 9,
     lists.reverse_digits: 5,
-    facts.capital_of: 4,
-    facts.opposite: 4,
+    facts.capital_of: 3.5,
+    facts.opposite: 3.5,
     facts.colour: 2,
     facts.unit: 3,
     stories.story: 4,
