@@ -1,6 +1,7 @@
 """Trains the demo model or its draft: a small Qwen3 on generated conversations.
 
-    .venv/bin/python scripts/train_demo_model.py --run DIR [--resume] [--model draft] [--steps N] [--decay N]
+    .venv/bin/python scripts/train_demo_model.py --run DIR [--resume] [--steps N] [--decay N]
+    .venv/bin/python scripts/train_demo_model.py --run OTHER --model draft --tokenizer DIR/tokenizer.json
     .venv/bin/python scripts/train_demo_model.py --run DIR --export FOLDER
     .venv/bin/python scripts/train_demo_model.py --evaluate [FOLDER] [--json FILE]
 
@@ -28,7 +29,7 @@ def main() -> None:
     if options.evaluate is not None:
         evaluate(options)
         return
-    run = Run.open(options.run, options.model, options.seed)
+    run = Run.open(options.run, options.model, options.seed, options.tokenizer)
     state = run.state(options.resume or options.export is not None)
     if options.export is not None:
         run.export(state, options.export)
@@ -59,6 +60,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="folder of the run: tokenizer, checkpoints, log")
     parser.add_argument("--model", choices=sorted(MODELS), default="target")
+    parser.add_argument("--tokenizer", type=Path, help="of a new run: a tokenizer.json to share, as the draft does")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--steps", type=int, default=1_000_000, help="how many more steps (default: until stopped)")
     parser.add_argument("--decay", type=int, default=0, help="let the rate fall to nothing in so many steps, and end")

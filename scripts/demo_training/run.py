@@ -1,6 +1,7 @@
 """A run: a folder with the tokenizer, checkpoints and a log, to which later runs add."""
 
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -32,11 +33,13 @@ class Run(NamedTuple):
     trainee: Trainee
 
     @classmethod
-    def open(cls, folder: Path, model: str, seed: int) -> "Run":
-        """Makes the tokenizer where the folder has none."""
+    def open(cls, folder: Path, model: str, seed: int, tokenizer_file: Path | None = None) -> "Run":
+        """Takes the tokenizer given, or makes one, where the folder has none."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "tokenizer.json"
-        if not file.exists():
+        if not file.exists() and tokenizer_file is not None:
+            shutil.copy(tokenizer_file, file)
+        elif not file.exists():
             train_tokenizer(seed, _VOCABULARY).save(str(file), pretty=False)
         tokenizer = Tokenizer.from_file(str(file))
         raw = raw_config(MODELS[model], tokenizer.get_vocab_size(), special(tokenizer, IM_END))
