@@ -3,7 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from jaxinfer.engine.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta, TokenLogprobs
+from jaxinfer.engine.types import (
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    RequestTimes,
+    TokenDelta,
+    TokenLogprobs,
+)
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.text import Tokenizer
 
@@ -172,6 +180,7 @@ class _Active:
             stop_token_id=eos if over else None,
             cached_tokens=self._engine.cached_tokens,
             prompt_logprobs=self._prompt_logprobs() if step == 0 and index == 0 else None,
+            times=RequestTimes(queue=0.25, prefill=0.5) if step == 0 and index == 0 else None,
         )
 
     def _prompt_logprobs(self) -> list[TokenLogprobs | None] | None:

@@ -24,7 +24,9 @@ NAMES = [
     "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total",
     "vllm:time_to_first_token_seconds_count", "vllm:inter_token_latency_seconds_count",
     "vllm:e2e_request_latency_seconds_count", "vllm:request_prompt_tokens_sum",
-    "vllm:request_generation_tokens_sum", "jaxinfer:compiles_after_ready_total",
+    "vllm:request_generation_tokens_sum", "vllm:request_queue_time_seconds_count",
+    "vllm:request_prefill_time_seconds_count", "vllm:request_decode_time_seconds_count",
+    "vllm:prompt_tokens_cached_total", "jaxinfer:compiles_after_ready_total",
 ]  # fmt: skip
 
 
@@ -46,6 +48,9 @@ async def test_what_is_counted(serve) -> None:
     assert samples["vllm:request_prompt_tokens_sum"][()] == 3
     assert samples["vllm:request_generation_tokens_sum"][()] == 6 + hello
     assert samples["vllm:e2e_request_latency_seconds_count"][()] == 2
+    assert samples["vllm:request_queue_time_seconds_sum"][()] == 2 * 0.25
+    assert samples["vllm:request_prefill_time_seconds_sum"][()] == 2 * 0.5
+    assert samples["vllm:request_decode_time_seconds_count"][()] == 2
 
 
 async def test_gauges_are_read_when_they_are_scraped(serve) -> None:
