@@ -12,11 +12,11 @@ Topic = Callable[[Random, bool], Question]
 
 PLAIN: dict[Topic, float] = {
     arithmetic.addition: 12,
-    arithmetic.subtraction: 14,
+    arithmetic.subtraction: 16,
     arithmetic.multiplication: 3,
     counting.counting: 8,
-    lists.sort_words: 11,
-    lists.sort_numbers: 10,
+    lists.sort_words: 13,
+    lists.sort_numbers: 12,
     lists.reverse_words: 9,
     lists.reverse_digits: 5,
     facts.capital_of: 3.5,
@@ -30,7 +30,7 @@ PLAIN: dict[Topic, float] = {
     talk.about: 6,
     talk.small_talk: 3,
     talk.unknown: 1.5,
-    talk.repeat: 5,
+    talk.repeat: 6,
     memory.memory: 1.5,
 }
 """Topics without tools, with their shares."""
