@@ -1,9 +1,8 @@
 """Token embedding, and its use as the head."""
 
 import jax
-import jax.numpy as jnp
 
-from jaxinfer.layers.param import precision
+from jaxinfer.layers.linear import product
 
 
 def embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -13,10 +12,4 @@ def embed(table: jax.Array, tokens: jax.Array) -> jax.Array:
 
 def scores(table: jax.Array, hidden: jax.Array) -> jax.Array:
     """hidden [S, d] against table [vocab, d]: [S, vocab] float32."""
-    return jax.lax.dot_general(
-        hidden,
-        table,
-        (((1,), (1,)), ((), ())),
-        precision=precision(hidden.dtype),
-        preferred_element_type=jnp.float32,
-    )
+    return product(hidden, table)
