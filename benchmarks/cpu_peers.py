@@ -1,8 +1,8 @@
 """jaxinfer's server beside others on one machine: same model files, same client, in turns within one run.
 
 Engines, each in an environment of its own: `jaxinfer serve` (bf16 wants jax 0.11 or later), transformers' continuous
-batching behind a thin wrapper (see peers/transformers_server.py), llama.cpp's server. While one is measured the others
-are held still. Each case runs once unmeasured, then `--repeats` times with other prompts; medians are shown.
+batching behind a thin wrapper (see peers/transformers_server.py), llama.cpp's server. The others wait
+while one is measured. After two short requests each case runs `--repeats` times with other prompts; medians are shown.
 
     python benchmarks/cpu_peers.py --full --transformers-python PATH --llama-server PATH [--json FILE]
 
@@ -13,10 +13,13 @@ in --work (the package `gguf` writes llama.cpp's); `stories` needs --stories FOL
 import argparse
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
+
+import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -64,13 +67,13 @@ def main() -> None:
 
 def _measure(cases: list[Case], servers: list[Server], place: Place, repeats: int, rows: dict) -> None:
     for server in servers:
-        server.hold()
+        _run(replace(cases[0], requests=2, at_once=2, outputs=(4, 4)), server, place, -1)
+    print(f"{cases[0].model}: {len(servers)} servers are ready", flush=True)
     for case in cases:
-        for repeat in range(-1, repeats):
+        for repeat in range(repeats):
             for server in servers:
                 result = _run(case, server, place, repeat)
-                if repeat >= 0:
-                    rows.setdefault((case.name, server.engine.label), []).append(result)
+                rows.setdefault((case.name, server.engine.label), []).append(result)
         for server in servers:
             row = _row(case.name, server.engine.label, rows[case.name, server.engine.label])
             low, high = row["low_high"]
@@ -79,15 +82,14 @@ def _measure(cases: list[Case], servers: list[Server], place: Place, repeats: in
 
 
 def _run(case: Case, server: Server, place: Place, repeat: int) -> dict[str, float]:
-    server.wake()
     try:
         return asyncio.run(run_asks(server.url, str(place.folder), case.asks(place.vocabulary, repeat), case.at_once))
-    finally:
-        server.hold()
+    except* aiohttp.ClientError as errors:
+        raise RuntimeError(f"{server.engine.label}, {case.name}: {errors.exceptions[0]!r}") from errors
 
 
 def _start(engines: list[Engine], place: Place, work: Path, starts: dict[str, Any]) -> list[Server]:
-    """One after the other, so that each has the machine while it compiles; all are held still when ready."""
+    """One after the other, so that each has the machine while it compiles."""
     servers: list[Server] = []
     try:
         for engine in engines:
@@ -97,7 +99,6 @@ def _start(engines: list[Engine], place: Place, work: Path, starts: dict[str, An
             command = engine.command(place.folder, place.gguf.get(engine.dtype), port, _SLOTS, _LENGTH)
             servers.append(Server(engine, command, port, work / f"{place.folder.name}-{engine.label}.log"))
             starts[f"{place.folder.name}, {engine.label}"] = {"seconds": round(servers[-1].wait(), 1)}
-            servers[-1].hold()
     except BaseException:
         for server in servers:
             server.stop()
@@ -118,7 +119,8 @@ def _place(model: str, asked: argparse.Namespace, engines: list[Engine]) -> Plac
 
 def _engines(asked: argparse.Namespace) -> list[Engine]:
     programs = {"jaxinfer": asked.python, "transformers": asked.transformers_python, "llama.cpp": asked.llama_server}
-    return [Engine(name, dtype, program) for name, program in programs.items() if program for dtype in asked.dtypes]
+    every = [Engine(name, dtype, program) for name, program in programs.items() if program for dtype in asked.dtypes]
+    return [engine for engine in every if not asked.engines or engine.label in asked.engines]
 
 
 def _row(case: Any, label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -155,6 +157,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stories", type=Path, metavar="FOLDER", help="stories260K in Hugging Face layout")
     parser.add_argument("--stories-gguf", type=Path, metavar="FILE", help="the same in GGUF, f32")
     parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32"], help="float32,bfloat16")
+    parser.add_argument("--engines", type=lambda text: text.split(","), help="only these, as `jaxinfer float32`")
     parser.add_argument("--cases", type=lambda text: text.split(","), help="only these, by name")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--work", type=Path, help="folder for models and logs, kept")

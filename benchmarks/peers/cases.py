@@ -40,9 +40,9 @@ class Case:
 
 FULL = (
     Case("one stream", "smollm2", 1, 1, (128, 128), (128, 128)),
-    Case("8 at once", "smollm2", 16, 8, (64, 256), (64, 128)),
-    Case("32 at once", "smollm2", 32, 32, (64, 256), (64, 128)),
-    Case("shared prefix", "smollm2", 24, 8, (16, 48), (48, 80), prefix=512),
+    Case("8 at once", "smollm2", 16, 8, (64, 256), (48, 96)),
+    Case("32 at once", "smollm2", 32, 32, (64, 256), (48, 96)),
+    Case("shared prefix", "smollm2", 16, 8, (16, 48), (48, 80), prefix=512),
     Case("stories", "stories", 64, 32, (32, 128), (64, 128)),
 )
 SMALL = (

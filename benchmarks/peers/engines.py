@@ -1,4 +1,4 @@
-"""Engines as servers: how each is started, stopped, and held still while another is measured."""
+"""Engines as servers: how each is started and stopped."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ class Engine:
         """Serves the model on a port of this machine, `slots` requests of `length` tokens at once."""
         if self.name == "transformers":
             module = "benchmarks.peers.transformers_server"
-            return [self.program, "-m", module, str(folder), str(port), self.dtype]
+            return [self.program, "-m", module, str(folder), str(port), self.dtype, str(2 * slots * length)]
         if self.name == "llama.cpp":
             sizes = {"-np": slots, "-c": slots * length, "-t": os.cpu_count() or 1, "--port": port}
             flags = [str(text) for pair in sizes.items() for text in pair]
@@ -42,7 +42,7 @@ class Engine:
 
 
 class Server:
-    """One engine with one model. Held still (SIGSTOP) except inside `with server.awake():`."""
+    """One engine with one model."""
 
     def __init__(self, engine: Engine, command: Sequence[str], port: int, log: Path):
         self.engine = engine
@@ -72,19 +72,10 @@ class Server:
         self.stop()
         raise RuntimeError(f"{self.engine.label} does not serve:\n{end}")
 
-    def hold(self) -> None:
-        self._signal(signal.SIGSTOP)
-
-    def wake(self) -> None:
-        self._signal(signal.SIGCONT)
-
     def stop(self) -> None:
-        self._signal(signal.SIGKILL)
-        self._process.wait()
-
-    def _signal(self, number: int) -> None:
         if self._process.poll() is None:
-            os.killpg(self._process.pid, number)
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def free_port() -> int:

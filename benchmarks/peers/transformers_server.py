@@ -3,7 +3,9 @@
 A thin wrapper rather than `transformers serve`, which takes no token ids: what is measured is its engine, with less
 work around it than its own server does. Runs in the environment that has torch and transformers.
 
-    python -m benchmarks.peers.transformers_server FOLDER PORT DTYPE
+    python -m benchmarks.peers.transformers_server FOLDER PORT DTYPE TOKENS
+
+TOKENS: of the KV cache.
 """
 
 import asyncio
@@ -12,6 +14,8 @@ import sys
 from typing import Any
 
 from aiohttp import web
+
+_PAGE = 256
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
@@ -47,19 +51,21 @@ async def healthy(request: web.Request) -> web.Response:
     return web.Response()
 
 
-def main(folder: str, port: str, dtype: str) -> None:
+def main(folder: str, port: str, dtype: str, tokens: str) -> None:
     from itertools import count
 
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig, PreTrainedTokenizerFast
 
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     settings = GenerationConfig(do_sample=False, eos_token_id=-1)
+    # By default it takes nearly all of the machine's memory, which is shared here.
+    cache = ContinuousBatchingConfig(num_blocks=int(tokens) // _PAGE)
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
     app = web.Application(client_max_size=1 << 26)
     app["numbers"], app["decode"] = count(), tokenizer.decode
     app.add_routes([web.post("/v1/completions", completions), web.get("/health", healthy)])
-    with model.continuous_batching_context_manager(settings, block=False) as manager:
+    with model.continuous_batching_context_manager(settings, False, None, cache) as manager:
         app["manager"] = manager
         web.run_app(app, host="127.0.0.1", port=int(port), print=None)
 
