@@ -16,6 +16,7 @@ class Fit(NamedTuple):
 def fit(request: Request, pending: int, room: int, scored_left: int, *, split: bool) -> Fit:
     """How much of a request's `pending` tokens a plan with room for so many tokens and scored positions takes.
 
+    scored_left: at least one, and more are of use only to a prompt whose log-probabilities are asked for.
     split: whether prompts may be computed over several steps.
     """
     count = min(pending, room)
@@ -25,10 +26,7 @@ def fit(request: Request, pending: int, room: int, scored_left: int, *, split: b
         return Fit(count, count)
     if count < pending and not split:
         return Fit(0, 0)
-    draws = count == pending and not request.is_parent
-    if draws and not scored_left:
-        return Fit(count - 1, 0)
-    return Fit(count, int(draws))
+    return Fit(count, int(count == pending and not request.is_parent))
 
 
 def add_row(plan: PlanBuilder, request: Request, start: int, count: int, scored: int, *, total: int) -> None:

@@ -67,6 +67,7 @@ class Scheduler:
         self._blocked: Blocked | None = None
         self._first_victim: Request | None = None
         self._partial = 0
+        self._preempted = 0
         smallest = min(group.num_pages for group in shapes.groups)
         self._watermark = int(cache.kv_watermark * smallest)
         self._chunk = scheduler.long_prefill_token_threshold or shapes.max_num_batched_tokens
@@ -116,14 +117,12 @@ class Scheduler:
         self._first_victim = None
         if self.policy.preempts:
             self._give_way()
-        preempted = self.num_preemptions
+        self._preempted = self.num_preemptions
         if self.kv.has_windows:
             self._trim_windows()
         self._plan_decode(plan)
         self._plan_chunks(plan)
-        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
-        if self.num_preemptions == preempted and not self.starved:
-            self._plan_waiting(plan)
+        self._plan_waiting(plan)
         if plan.empty and not plan.admissions:
             return None
         return self._advance(plan)
@@ -160,6 +159,8 @@ class Scheduler:
         for slot in chunked.tolist():
             request = table.requests[slot]
             if request is not None and not self.starved:
+                if self.policy.preempts and self._max_partial is None:
+                    self._plan_waiting(plan, outranking=request)
                 end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
                 self._partial += int(table.total[slot] - end > table.draws[slot])
             sharers = max(1, sharers - 1)
@@ -207,7 +208,12 @@ class Scheduler:
         return True
 
     def _fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> Fit:
-        return fit(request, pending, min(room, self._chunk), plan.scored_left, split=self.config.enable_chunked_prefill)
+        scored = plan.scored_left
+        if request.owes_prompt_logprobs:
+            # It could use every position for as long as its prompt takes; each other row needs one to draw.
+            entering = min(self.table.num_free, len(self.waiting))
+            scored -= len(self.running) + entering - int(plan.has_row.sum()) - 1
+        return fit(request, pending, min(room, self._chunk), scored, split=self.config.enable_chunked_prefill)
 
     def _add_row(self, plan: PlanBuilder, request: Request, start: int, count: int, scored: int) -> None:
         add_row(plan, request, start, count, scored, total=int(self.table.total[request.slot]))
@@ -250,12 +256,17 @@ class Scheduler:
             self.preempt(victim)
             self._first_victim = victim
 
-    def _plan_waiting(self, plan: PlanBuilder) -> None:
-        """Gives waiting requests slots while slots, pages and both budgets last."""
+    def _plan_waiting(self, plan: PlanBuilder, *, outranking: Request | None = None) -> None:
+        """Gives waiting requests slots while slots, pages and both budgets last; only those before `outranking`."""
+        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
+        if self.num_preemptions != self._preempted or self.starved:
+            return
         left = plan.tokens_left, plan.scored_left
         while self.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0:
             request = self.waiting.peek(aside=self._takes_long)
-            if request is None or (self._first_victim and request.rank >= self._first_victim.rank):
+            if request is None or any(
+                other and request.rank >= other.rank for other in (self._first_victim, outranking)
+            ):
                 return
             if self._admit_held(plan, request) if request.held else self._admit(plan, request, left):
                 continue

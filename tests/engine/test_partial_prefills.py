@@ -1,5 +1,7 @@
 """Prompts that take several steps: how many at once, and what passes them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -155,3 +157,46 @@ def test_settings_that_cannot_be(settings: dict, param: str) -> None:
     with pytest.raises(ParameterError) as error:
         SchedulerConfig(**settings)
     assert error.value.param == param
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
+def test_a_prompt_that_is_scored_keeps_nobody_out(policy: str, ahead: int) -> None:
+    """It could use all scored positions of a step for as long as it takes."""
+    core = small_core(ahead=ahead, scheduling_policy=policy)
+    scored = ask("scored", 40, prompt_logprobs=0)
+    short = [ask(name, 3) for name in ("a", "b", "c")]
+    core.add_request(scored)
+    got: Got = {}
+    step(core, got)
+    for request in short:
+        core.add_request(request)
+    run(core, got)
+    assert order_of(got) == ["a", "b", "c", "scored"]
+    for request in (scored, *short):
+        assert tokens_of(got[request.request_id, 0]) == right(core, request)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("limit", [1, None])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_a_better_prompt_does_not_wait_for_a_worse_one(policy: str, limit: int | None, ahead: int) -> None:
+    """There are slots and pages for both; the long one would take all tokens of four steps."""
+    core = small_core(
+        RecordingRunner(small_shapes(60, max_model_len=80)),
+        ahead=ahead,
+        scheduling_policy=policy,
+        max_num_partial_prefills=limit,
+    )
+    prioritised = policy == "priority"
+    long = replace(ask("long", 64), priority=9 * prioritised)
+    urgent = replace(ask("urgent", 5), priority=-9 * prioritised)
+    core.add_request(long)
+    got: Got = {}
+    step(core, got)
+    core.add_request(urgent)
+    run(core, got)
+    first = "urgent" if prioritised or limit else "long"
+    assert order_of(got)[0] == first
+    for request in (long, urgent):
+        assert tokens_of(got[request.request_id, 0]) == right(core, request)

@@ -105,8 +105,7 @@ def test_without_chunks_a_prompt_is_computed_whole_or_not_at_all() -> None:
     assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
 
 
-def test_a_row_without_scored_budget_leaves_one_token() -> None:
-    """Where rows before it take all of it for log-probabilities of their prompt."""
+def test_a_prompt_that_is_scored_leaves_a_position_for_every_other_row() -> None:
     plain, scored = ask("plain", 10), ask("scored", 20, prompt_logprobs=0)
     core = small_core(policy=LastComeFirstServed(), long_prefill_token_threshold=4)
     core.add_request(plain)
@@ -117,7 +116,7 @@ def test_a_row_without_scored_budget_leaves_one_token() -> None:
         step(core, got)
     slot = choice_of(core, "plain").slot
     step(core, got)
-    assert rows_of(plans_of(core)[-1]) == {choice_of(core, "scored").slot: (4, 4, 4), slot: (8, 1, 0)}
+    assert rows_of(plans_of(core)[-1]) == {choice_of(core, "scored").slot: (4, 3, 3), slot: (8, 2, 1)}
     got = run(core, got)
     assert tokens_of(got["plain", 0]) == right(core, plain)
     assert tokens_of(got["scored", 0]) == right(core, scored)
