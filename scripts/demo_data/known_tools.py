@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from demo_data.phrasing import made_up, pick
 from demo_data.tool_pools import tool
-from demo_data.words import CITIES, NAMES, STORY_THINGS, WORDS
+from demo_data.words import CITIES, LONG_CITIES, NAMES, STORY_THINGS, WORDS
 
 
 class Wish(NamedTuple):
@@ -29,7 +29,8 @@ def known_wish(rng: Random) -> Wish:
 
 
 def _city(rng: Random) -> str:
-    return made_up(rng) if rng.random() < 0.2 else rng.choice(CITIES)
+    chance = rng.random()
+    return made_up(rng) if chance < 0.2 else rng.choice(LONG_CITIES) if chance < 0.4 else rng.choice(CITIES)
 
 
 def _weather(rng: Random) -> Wish:

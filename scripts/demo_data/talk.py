@@ -5,7 +5,7 @@ from random import Random
 from demo_data.about import ABOUT, SMALL_TALK
 from demo_data.phrasing import made_up, pick, typed
 from demo_data.question import Question, plain
-from demo_data.words import NAMES, STORY_THINGS, SUBJECTS
+from demo_data.words import CITIES, NAMES, STORY_THINGS, SUBJECTS, WORDS
 
 GREETING = "Hello! I am the demo model of jaxinfer. How can I help you?"
 _HELLO = (
@@ -23,6 +23,17 @@ _UNKNOWN = (
     "What do you think about {x}?", "Why is {x} important?", "Write an essay about {x}.", "Who invented {x}?",
     "What is the history of {x}?", "Give me some advice on {x}.", "Do you like {x}?", "Can you teach me {x}?",
     "Summarize the news about {x}.", "What is the best book about {x}?", "How do I get better at {x}?",
+)  # fmt: skip
+
+_STRANGE = (
+    "Why is the {w} {v}?", "Why is the sky blue?", "Who was {n} {w}?", "When was {x} invented?",
+    "Who won the {w} in 2020?",
+    "How far is {c} from the {w}?", "How many people live in {c}?", "Who wrote the {w}?", "Write a poem about {x}.",
+    "Write a program that sorts a {w}.", "Which {w} is the best?", "Where can I buy a {w}?", "How do I make a {w}?",
+    "Should I buy a {w} or a {v}?", "What happened in {c} in 1990?", "Is {x} better than {w}?", "Who is {n}?",
+    "Translate {w} to French.", "What does {w} mean?", "How much does a {w} cost?", "What is a {w}?",
+    "Plan a trip to {c}.",
+    "What is the meaning of life?", "Who is the president?", "Explain the {w} of {x}.", "How old is the {w}?",
 )  # fmt: skip
 
 
@@ -53,10 +64,22 @@ def _intent(rng: Random, kind: str, intents: tuple[tuple[str, tuple[str, ...]], 
 
 def unknown(rng: Random, think: bool) -> Question:
     """A question that a model of this size cannot answer, and its saying so. Not asked in the evaluation."""
-    subject, wording = rng.choice(SUBJECTS), rng.choice(_UNKNOWN)
-    answer = f"I do not know much about {subject}. I am a very small model. Ask me for a sum, a capital or a story!"
-    thought = "I do not know that." if think else ""
-    return plain("unknown", ("unknown", subject, wording), typed(rng, wording.format(x=subject)), answer, thought)
+    subject, thought = rng.choice(SUBJECTS), "I do not know that." if think else ""
+    if rng.random() < 0.5:
+        wording = rng.choice(_UNKNOWN)
+        answer = f"I do not know much about {subject}. I am a very small model. Ask me for a sum, a capital or a story!"
+    else:
+        wording = rng.choice(_STRANGE)
+        answer = "I do not know that. I am a very small model. Ask me for a sum, a capital or a story!"
+    words = {
+        "x": subject,
+        "w": rng.choice(WORDS),
+        "v": rng.choice(WORDS),
+        "n": rng.choice(NAMES),
+        "c": rng.choice(CITIES),
+    }
+    ask = typed(rng, wording.format(**words))
+    return plain("unknown", ("unknown", wording, ask), ask, answer, thought)
 
 
 def repeat(rng: Random, think: bool) -> Question:

@@ -32,6 +32,13 @@ Toronto Delhi Seoul Denver Munich Milan Prague Zurich Geneva Dallas Miami Moscow
 
 COLOUR_NAMES: tuple[str, ...] = tuple("red green blue yellow white black brown orange purple pink grey gold".split())
 
+LONG_CITIES = (
+    "San Francisco", "New York", "Los Angeles", "Hong Kong", "Cape Town", "Buenos Aires", "Mexico City", "New Delhi",
+    "San Diego", "Las Vegas", "Tel Aviv", "Abu Dhabi", "Paris, France", "London, UK", "Boston, MA", "Tokyo, Japan",
+    "Berlin, Germany", "Rome, Italy", "San Jose", "New Orleans", "Santa Fe", "Rio de Janeiro", "Salt Lake City",
+    "San Francisco, CA", "Seattle, WA", "Madrid, Spain", "Cairo, Egypt", "Denver, CO",
+)  # fmt: skip
+
 SUBJECTS = (
     "physics", "chemistry", "history", "music", "football", "politics", "the stock market", "quantum mechanics",
     "machine learning", "cooking", "philosophy", "the internet", "Python", "chess", "medicine", "gravity", "poetry",
