@@ -55,22 +55,21 @@ def main() -> None:
             continue
         servers = _start(engines, place, asked.work, starts)
         try:
-            _measure([case for case in cases if case.model == model], servers, place, asked.repeats, rows)
+            _measure([case for case in cases if case.model == model], servers, place, asked, rows, starts)
         finally:
             for server in servers:
                 server.stop()
-    table = [_row(case, label, runs) for (case, label), runs in rows.items()]
-    where = provenance(packages=("uvloop", "aiohttp"))
-    write_json(asked.json, {"rows": table, "starts": starts, "repeats": asked.repeats, "slots": _SLOTS}, where)
-    print(_headline(table))
+    print(_headline(_table(rows)))
 
 
-def _measure(cases: list[Case], servers: list[Server], place: Place, repeats: int, rows: dict) -> None:
+def _measure(
+    cases: list[Case], servers: list[Server], place: Place, asked: argparse.Namespace, rows: dict, starts: dict
+) -> None:
     for server in servers:
         _run(replace(cases[0], requests=2, at_once=2, outputs=(4, 4)), server, place, -1)
     print(f"{cases[0].model}: {len(servers)} servers are ready", flush=True)
     for case in cases:
-        for repeat in range(repeats):
+        for repeat in range(asked.repeats):
             for server in servers:
                 result = _run(case, server, place, repeat)
                 rows.setdefault((case.name, server.engine.label), []).append(result)
@@ -79,6 +78,13 @@ def _measure(cases: list[Case], servers: list[Server], place: Place, repeats: in
             low, high = row["low_high"]
             speed = f"{row['output_tokens_per_s']:8.1f} tok/s ({low:.0f}-{high:.0f})"
             print(f"{case.name:14} {server.engine.label:24} {speed}  TTFT {row['ttft_ms']:.0f} ms", flush=True)
+
+        found = {"rows": _table(rows), "starts": starts, "repeats": asked.repeats, "slots": _SLOTS}
+        write_json(asked.json, found, provenance(packages=("uvloop", "aiohttp")))
+
+
+def _table(rows: dict[tuple[str, str], list[dict[str, float]]]) -> list[dict[str, Any]]:
+    return [_row(case, label, runs) for (case, label), runs in rows.items()]
 
 
 def _run(case: Case, server: Server, place: Place, repeat: int) -> dict[str, float]:

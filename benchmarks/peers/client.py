@@ -30,7 +30,8 @@ async def run_asks(url: str, model: str, asks: Sequence[Ask], at_once: int) -> d
             answers.append(await _ask(session, url, model, queue.pop()))
 
     timeout = aiohttp.ClientTimeout(total=900)
-    connector = aiohttp.TCPConnector(limit=0)
+    # A connection a request: llama.cpp's server closes one after some requests, whatever is on its way.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         start = time.perf_counter()
         async with asyncio.TaskGroup() as group:
