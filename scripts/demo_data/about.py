@@ -29,7 +29,7 @@ ABOUT: _Intents = (
          "What can you help me with?", "How can you help?", "What skills do you have?"),
     ),
     (
-        "I was trained by the jaxinfer project on generated conversations, in a few hours on two CPU cores.",
+        "I was trained by the jaxinfer project on generated conversations, in about an hour on two CPU cores.",
         ("Who made you?", "Who created you?", "Who trained you?", "How were you made?", "How were you trained?",
          "How were you created?", "Tell me who made you.", "Who built you?", "How were you built?",
          "What data trained you?",
