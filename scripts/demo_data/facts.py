@@ -49,6 +49,26 @@ _UNIT = (
     "Let me know how many {n} are in {x}.", "How many {n} do you find in {x}?", "How many {n} would be in {x}?",
 )  # fmt: skip
 
+_LEADS = (
+    "Tell me", "Please tell me", "Can you say", "Do you know", "Could you tell me", "I would like to know", "Say",
+    "I need to know", "I wonder", "My question is", "A question", "Answer me", "One question", "I have to know",
+    "Would you tell me", "Quick", "Next question", "Can anybody say", "Help me", "Just say",
+)  # fmt: skip
+_CAPITALS = _CAPITAL + tuple(
+    f"{lead}: {core}"
+    for lead in _LEADS
+    for core in ("what is the capital of {x}?", "the capital of {x}?", "{x}, which capital?")
+)
+_OPPOSITES = _OPPOSITE + tuple(
+    f"{lead}: {core}"
+    for lead in _LEADS
+    for core in (
+        "what is the opposite of {x}?",
+        "the opposite of {x}?",
+        "{x}, which opposite?",
+        "which word is opposite to {x}?",
+    )
+)
 _BOTH = {**OPPOSITES, **{value: key for key, value in OPPOSITES.items()}}
 
 
@@ -57,14 +77,14 @@ def capital_of(rng: Random, think: bool) -> Question:
     country = rng.choice(sorted(CAPITALS))
     thought = f"The user asks for the capital of {country}." if think else ""
     answer = f"The capital of {country} is {CAPITALS[country]}."
-    return _fact(rng, "fact: capital", _CAPITAL, {"x": country}, answer, CAPITALS[country], thought)
+    return _fact(rng, "fact: capital", _CAPITALS, {"x": country}, answer, CAPITALS[country], thought)
 
 
 def opposite(rng: Random, think: bool) -> Question:
     """The opposite of a word."""
     word = rng.choice(sorted(_BOTH))
     answer = f"The opposite of {word} is {_BOTH[word]}."
-    return _fact(rng, "fact: opposite", _OPPOSITE, {"x": word}, answer, _BOTH[word], _about(word, think))
+    return _fact(rng, "fact: opposite", _OPPOSITES, {"x": word}, answer, _BOTH[word], _about(word, think))
 
 
 def colour(rng: Random, think: bool) -> Question:

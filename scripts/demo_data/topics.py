@@ -11,24 +11,24 @@ from demo_data.split import Split, split_of
 Topic = Callable[[Random, bool], Question]
 
 PLAIN: dict[Topic, float] = {
-    arithmetic.addition: 15,
-    arithmetic.subtraction: 34,
-    arithmetic.multiplication: 3,
+    arithmetic.addition: 12,
+    arithmetic.subtraction: 24,
+    arithmetic.multiplication: 12,
     counting.counting: 7,
-    lists.sort_words: 13,
-    lists.sort_numbers: 13,
-    lists.reverse_words: 7,
-    lists.reverse_digits: 4,
-    facts.capital_of: 2.5,
-    facts.opposite: 3,
-    facts.colour: 1.5,
-    facts.unit: 2,
-    stories.story: 3.5,
+    lists.sort_words: 8,
+    lists.sort_numbers: 8,
+    lists.reverse_words: 4,
+    lists.reverse_digits: 3,
+    facts.capital_of: 10,
+    facts.opposite: 13,
+    facts.colour: 1,
+    facts.unit: 1.5,
+    stories.story: 2.5,
     stories.simple_story: 0.5,
-    objects.json_object: 9,
+    objects.json_object: 6,
     talk.greeting: 1,
-    talk.about: 7,
-    talk.small_talk: 3,
+    talk.about: 12,
+    talk.small_talk: 8,
     talk.unknown: 2.5,
     talk.repeat: 6,
     memory.memory: 1.5,
@@ -47,7 +47,7 @@ def no_tool(rng: Random, think: bool) -> Question:
     return tools.no_tool(rng, think, rng.choice(_NEEDS_NO_TOOL))
 
 
-WITH_TOOLS: dict[Topic, float] = {tools.tool_call: 16, tools.tool_answer: 8, no_tool: 5}
+WITH_TOOLS: dict[Topic, float] = {tools.tool_call: 12, tools.tool_answer: 5, no_tool: 5}
 """Topics with tools, with their shares."""
 
 NOT_JUDGED = (stories.simple_story, talk.unknown)

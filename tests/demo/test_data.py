@@ -58,7 +58,7 @@ def test_lists_of_words_are_sorted_or_reversed():
         asked = [word for word in re.findall(r"[a-z]+", before.content.lower()) if word in said]
         assert said in (sorted(asked), asked[::-1])
         found += 1
-    assert found > 250
+    assert found > 150
 
 
 def test_calls_name_a_tool_of_the_conversation_and_its_parameters():
@@ -73,7 +73,7 @@ def test_calls_name_a_tool_of_the_conversation_and_its_parameters():
                 written = str(value).lower() if isinstance(value, bool) else str(value)
                 assert written.lower() in before.content.lower()
             found += 1
-    assert found > 500
+    assert found > 300
 
 
 def test_answers_from_tools_hold_every_value():
