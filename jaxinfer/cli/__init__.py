@@ -1,6 +1,7 @@
 """The command line: one file a command, imported when it is called."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,9 @@ _COMMANDS = {
     "chat": "talk to a model in the terminal",
     "env": "show versions, devices, memory and what can run here",
 }
+
+_BROKEN_PIPE = 141
+"""The status that a shell gives to SIGPIPE."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +45,10 @@ def _run(given: list[str]) -> int:
         return importlib.import_module(f"jaxinfer.cli.{name}").run(given[1:])
     except JaxinferError as error:
         return _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read has left, as in `| head`; what is left must not be flushed to nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
 
 
 def _help() -> str:

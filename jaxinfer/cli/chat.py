@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from jaxinfer.cli.chat_commands import run_command
 from jaxinfer.cli.chat_session import ChatSession, Thinking
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import parse_settings
-from jaxinfer.errors import ParameterError
+from jaxinfer.cli.terminal import Output
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.text.answer import AnswerPart
 from jaxinfer.text.defaults import GenerationDefaults
@@ -61,7 +61,7 @@ class Chat:
 
     def __init__(self, session: ChatSession):
         self._session = session
-        self._out = Console(soft_wrap=True, highlight=False)
+        self._out = Output()
         self._err = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def once(self, message: str) -> int:
@@ -93,6 +93,7 @@ class Chat:
         """False where the user leaves."""
         if not line.strip():
             return True
+        before = list(self._session.messages)
         try:
             if line.startswith("/"):
                 outcome = run_command(self._session, line)
@@ -103,10 +104,9 @@ class Chat:
                 return not outcome.leave
             self._session.say(line)
             self._answer()
-        except ParameterError as error:
-            self._err.print(f"[red]{escape(str(error))}[/]")
-            if self._session.messages and self._session.messages[-1]["role"] == "user":
-                self._session.undo()
+        except JaxinferError as error:
+            self._err.print(str(error), style="red", markup=False, emoji=False)
+            self._session.messages = before
         return True
 
     def _answer(self) -> None:
@@ -118,7 +118,7 @@ class Chat:
                     self._show(part, before)
                     before = part
                 interrupted = stopped()
-            self._out.print()
+            self._out.write("\n")
             if interrupted:
                 self._note("stopped")
                 return
@@ -130,18 +130,13 @@ class Chat:
 
     def _show(self, part: AnswerPart, before: AnswerPart) -> None:
         if before.reasoning and not part.reasoning:
-            self._out.print("\n")
+            self._out.write("\n\n")
         if part.reasoning:
-            self._out.print(part.reasoning, end="", style="dim", markup=False)
+            self._out.dim(part.reasoning)
         elif part.tool_call is not None:
-            self._out.print(
-                "\n" * bool(before.content) + f"→ {part.tool_call.name}({part.tool_call.arguments})",
-                style="cyan",
-                markup=False,
-            )
+            self._out.call("\n" * bool(before.content) + f"→ {part.tool_call.name}({part.tool_call.arguments})")
         else:
-            self._out.print(part.content, end="", markup=False)
-        self._out.file.flush()
+            self._out.write(part.content)
 
     def _ask_tool(self, name: str) -> str:
         try:
@@ -154,11 +149,15 @@ class Chat:
         shown = prompt if sys.stdin.isatty() else ""
         line = input(shown)
         while line.endswith("\\"):
-            line = line[:-1] + "\n" + input("… " if shown else "")
+            line = line[:-1] + "\n"
+            try:
+                line += input("… " if shown else "")
+            except EOFError:
+                return line
         return line
 
     def _note(self, text: str) -> None:
-        self._err.print(text, style="dim", markup=False)
+        self._err.print(text, style="dim", markup=False, emoji=False)
 
 
 @contextlib.contextmanager

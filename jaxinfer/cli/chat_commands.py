@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from jaxinfer.cli.chat_session import ChatSession
+from jaxinfer.cli.sampling import SamplingFlags
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
 from jaxinfer.text.defaults import GenerationDefaults
@@ -71,7 +72,7 @@ def _system(session: ChatSession, argument: str) -> Outcome:
 def _think(session: ChatSession, argument: str) -> Outcome:
     if argument not in ("auto", "on", "off"):
         raise ParameterError("/think", f"{argument or 'nothing'} is not one of auto, on, off")
-    session.thinking = argument
+    session.think(argument)
     return Outcome(f"thinking: {argument}")
 
 
@@ -90,15 +91,22 @@ def _set(session: ChatSession, argument: str) -> Outcome:
     if not name:
         said = {key: value for key, value in dataclasses.asdict(session.sampling).items() if value not in (None, ())}
         return Outcome("\n".join(f"  {key}: {value}" for key, value in said.items()))
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        parsed = value
-    listed = name.replace("-", "_") in ("stop", "stop_token_ids", "logit_bias")
-    sampling = with_values(session.sampling, {name: value.split() if listed and isinstance(parsed, str) else parsed})
+    sampling = with_values(session.sampling, {name: _parsed(name.replace("-", "_"), value)})
     sampling.params(GenerationDefaults(), default_max_tokens=None)  # raises where it is out of range
     session.sampling = sampling
     return Outcome(f"{name}: {getattr(sampling, name.replace('-', '_'))}")
+
+
+def _parsed(name: str, text: str) -> Any:
+    """The value that a text means; what stands for nothing is the default."""
+    if not text.strip():
+        return getattr(SamplingFlags(), name, None)
+    if name in ("stop", "logit_bias"):
+        return text.split()
+    try:
+        return [yaml.safe_load(part) for part in text.split()] if name == "stop_token_ids" else yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def _save(session: ChatSession, argument: str) -> Outcome:
@@ -133,7 +141,7 @@ COMMANDS = {
     "system": Command("[TEXT]", "set the system message, or remove it", _system),
     "think": Command("auto|on|off", "let the model think before it answers", _think),
     "tools": Command("[FILE|off]", "offer tools from a JSON file of OpenAI's form; show them", _tools),
-    "set": Command("[NAME VALUE]", "change a sampling parameter; show them", _set),
+    "set": Command("[NAME VALUE]", "change a sampling parameter, or put it back; show them", _set),
     "save": Command("FILE", "write the messages as JSON", _save),
     "load": Command("FILE", "read them", _load),
     "stats": Command("", "what the last answer took", _stats),

@@ -21,14 +21,15 @@ Thinking = Literal["auto", "on", "off"]
 class ChatSession:
     """Messages so far, and the settings of the next answer.
 
-    messages: of OpenAI's form. sampling, tools, thinking: may be changed between answers. statistics: what the last
-    answer took. `auto` thinking leaves it to the model's template.
+    messages: of OpenAI's form. sampling: may be changed between answers. thinking: `auto` leaves it to the model's
+    template. statistics: what the last answer took.
     """
 
     def __init__(self, llm: LLM, sampling: SamplingFlags, *, system: str | None = None, thinking: Thinking = "auto"):
         self._llm = llm
         self.sampling = sampling
-        self.thinking: Thinking = thinking
+        self.thinking: Thinking = "auto"
+        self.think(thinking)
         self.tools: list[dict[str, Any]] = []
         self.statistics = ""
         self.messages: list[dict[str, Any]] = []
@@ -69,6 +70,12 @@ class ChatSession:
         self.statistics = clock.line()
         self.messages.append(_message(parts))
 
+    def think(self, thinking: Thinking) -> None:
+        """Whether the model thinks before it answers. Raises ParameterError where its template does not read that."""
+        if thinking != "auto" and not self._llm.text.chat_template.takes_thinking:
+            raise ParameterError("thinking", "the model's chat template does not read whether it shall think")
+        self.thinking = thinking
+
     def clear(self) -> None:
         """Forgets everything but the system message."""
         self.messages = [message for message in self.messages if message["role"] == "system"]
@@ -107,8 +114,11 @@ class ChatSession:
         """Offers the tools in a JSON file, a list of OpenAI's form. Raises ParameterError."""
         tools = read_json_list(file, "tools")
         check_tools(tools)
-        if tools and not self._llm.text.chat_template.takes_tools:
+        template = self._llm.text.chat_template
+        if tools and not template.takes_tools:
             raise ParameterError("tools", "are not taken by the model's chat template")
+        if tools and not template.form.tools:
+            raise ParameterError("tools", "the form in which this model calls tools is not known")
         self.tools = tools
 
     def _prompt(self) -> tuple[str, list[int]]:

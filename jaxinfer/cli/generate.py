@@ -11,6 +11,7 @@ from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.cli.terminal import Output
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
@@ -51,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     with build_progress() as progress:
         llm = LLM(config=config, progress=progress)
     try:
-        return _generate(llm, prompt, params(llm.text.defaults))
+        return _generate(llm, prompt, params(llm.text.defaults), asked=sampling.max_tokens is not None)
     finally:
         llm.close()
 
@@ -65,23 +66,30 @@ def _prompt(options: GenerateOptions) -> str:
     return prompt
 
 
-def _generate(llm: LLM, prompt: str, params: SamplingParams) -> int:
+def _generate(llm: LLM, prompt: str, params: SamplingParams, *, asked: bool) -> int:
+    """asked: `max_tokens` was, so that a shorter text would not be what was asked for."""
     ids = llm.text.tokenizer.encode(prompt)
+    room = llm.info.max_model_len - len(ids)
+    if params.max_tokens is not None and params.max_tokens > room > 0 and asked:
+        raise ParameterError(
+            "max_tokens", f"{params.max_tokens} and the prompt's {len(ids)} tokens are more than the context"
+        )
     clock = GenerationClock(len(ids))
     texts, tokens = [""] * params.n, [list[TokenLogprobs]() for _ in range(params.n)]
     of_prompt: list[TokenLogprobs | None] = []
+    out = Output()
     for delta in llm.stream({"prompt_token_ids": ids}, params):
         clock.push(delta)
         texts[delta.index] += delta.text
         tokens[delta.index] += delta.logprobs or ()
         of_prompt += delta.prompt_logprobs or ()
         if delta.index == 0:
-            print(delta.text, end="", flush=True)
+            out.write(delta.text)
         if delta.error is not None:
             raise JaxinferError(delta.error)
-    print()
+    out.write("\n")
     for i, text in enumerate(texts[1:], 1):
-        print(f"--- {i + 1} of {params.n} ---\n{text}")
+        out.write(f"--- {i + 1} of {params.n} ---\n{text}\n")
     _print_logprobs("prompt", ids, of_prompt, llm.text.tokenizer)
     for i, entries in enumerate(tokens):
         title = "output" if params.n == 1 else f"output {i + 1}"
@@ -106,4 +114,4 @@ def _print_logprobs(
             continue
         top = "  ".join(f"{tokenizer.token_text(other)!r} {logprob:.3f}" for other, logprob in entry.top)
         table.add_row(name, f"{entry.logprob:.4f}", str(entry.rank), top)
-    Console(markup=False, highlight=False).print(table)
+    Console(markup=False, highlight=False, emoji=False).print(table)

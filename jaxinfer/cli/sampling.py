@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from jaxinfer.config import ModelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.defaults import GenerationDefaults
@@ -57,8 +58,11 @@ class SamplingFlags:
 
 
 def with_seed(flags: SamplingFlags, arguments: Sequence[str], seed: int) -> SamplingFlags:
-    """The flags with the engine's `--seed` where it was given, so that it draws what a request with this seed draws."""
-    given = any(argument.partition("=")[0] == "--seed" for argument in arguments)
+    """The flags with the engine's seed where one was given, so that it draws what a request with this seed draws.
+
+    arguments: of the command line, for a `--seed` that says the default. seed: the engine's, a file's included.
+    """
+    given = seed != ModelConfig().seed or any(argument.partition("=")[0] == "--seed" for argument in arguments)
     return dataclasses.replace(flags, seed=seed) if given else flags
 
 

@@ -10,7 +10,7 @@ from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
 from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import CONTEXT, REQUEST_ID, Context
+from jaxinfer.server.context import CONTEXT, Context, told_id
 from jaxinfer.server.conversation import answer_form
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import error_middleware
@@ -33,8 +33,9 @@ def make_app(client: EngineClient, text: TextProcessor, options: ServerConfig) -
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         add_cors_headers(request, response, options)
-        if REQUEST_ID in request:
-            response.headers["X-Request-Id"] = request[REQUEST_ID]
+        name = told_id(request)
+        if name is not None:
+            response.headers["X-Request-Id"] = name
 
     app.on_response_prepare.append(add_headers)
     form = answer_form(options, text.chat_template.form)

@@ -63,7 +63,10 @@ class ChatReply:
 
     def whole(self, parts: list[ChunkChoice]) -> bytes:
         """The reply from all that the steps added, as JSON."""
-        choices = [_join([part for part in parts if part.index == index]) for index in range(self._n)]
+        by_index: dict[int, list[ChunkChoice]] = {}
+        for part in parts:
+            by_index.setdefault(part.index, []).append(part)
+        choices = [_join(by_index[index]) for index in range(self._n)]
         reply = ChatCompletion(self._name, self._created, self._model, choices, self.usage())
         entries = self._generation.prompt_logprobs(0)
         if entries is not None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,13 +30,14 @@ class CompletionReply:
         self._body = body
         self._prompts = prompts
         self._generation = generation
-        self._n = body.n or 1
+        self._n = 1 if body.n is None else body.n
         self._made = body.best_of or self._n
         self._ranking = _Ranking() if self._made > self._n else None
         # Only an echo is asked for: the one token that the engine makes is not shown.
         self._prompt_only = body.max_tokens == 0
         self._skip_special_tokens = body.skip_special_tokens is not False
         self._offsets: dict[int, TextOffsets] = {}
+        self._echoes: dict[int, _Echo] = {}
         self._begun: set[int] = set()
 
     def first(self) -> list[CompletionChoice]:
@@ -78,8 +80,8 @@ class CompletionReply:
             self._ranking.add(index, delta)
         begins = index not in self._begun
         self._begun.add(index)
-        text, echoed = self._echo(prompt_index, index) if begins and self._body.echo else ("", None)
-        more, logprobs, ids = self._generated(index, delta)
+        text, echoed, _ = self._echo(prompt_index) if begins and self._body.echo else _NO_ECHO
+        more, logprobs, ids = self._generated(prompt_index, index, delta)
         text += more
         lists = [part for part in (echoed, logprobs) if part is not None]
         if not (text or lists or ids or delta.finish_reason):
@@ -92,29 +94,42 @@ class CompletionReply:
             choice.prompt_token_ids = self._prompts[prompt_index].token_ids if begins else UNSET
         return choice
 
-    def _generated(self, index: int, delta: ChoiceDelta) -> tuple[str, CompletionLogprobs | None, list[int]]:
+    def _generated(
+        self, prompt_index: int, index: int, delta: ChoiceDelta
+    ) -> tuple[str, CompletionLogprobs | None, list[int]]:
         if self._prompt_only:
             return "", None, []
         logprobs = None
         if delta.logprobs is not None and self._body.logprobs is not None:
-            logprobs = self._form.completion(delta.logprobs, self._offsets_of(index))
+            logprobs = self._form.completion(delta.logprobs, self._offsets_of(prompt_index, index))
         return delta.text, logprobs, list(delta.token_ids) if self._body.return_token_ids else []
 
-    def _echo(self, prompt_index: int, index: int) -> tuple[str, CompletionLogprobs | None]:
-        """The prompt, as the beginning of a choice; log-probabilities of its tokens where they were asked for."""
+    def _echo(self, prompt_index: int) -> "_Echo":
+        """The prompt, as the beginning of each of its choices."""
+        if prompt_index not in self._echoes:
+            self._echoes[prompt_index] = self._make_echo(prompt_index)
+        return self._echoes[prompt_index]
+
+    def _make_echo(self, prompt_index: int) -> "_Echo":
         prompt, logprobs = self._prompts[prompt_index], None
+        offsets = TextOffsets(self._tokenizer, (), skip_special_tokens=self._skip_special_tokens)
         entries = self._generation.prompt_logprobs(prompt_index)
         if self._body.logprobs is not None and entries is not None:
-            logprobs = self._form.echoed(prompt.token_ids, entries, self._offsets_of(index))
+            logprobs = self._form.echoed(prompt.token_ids, entries, offsets)
         if prompt.text is not None and self._body.truncate_prompt_tokens is None:
-            return prompt.text, logprobs
-        return self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens), logprobs
+            return _Echo(prompt.text, logprobs, offsets.length)
+        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens)
+        return _Echo(text, logprobs, offsets.length)
 
-    def _offsets_of(self, index: int) -> TextOffsets:
+    def _offsets_of(self, prompt_index: int, index: int) -> TextOffsets:
         offsets = self._offsets.get(index)
         if offsets is None:
-            offsets = TextOffsets(self._tokenizer, skip_special_tokens=self._skip_special_tokens)
-            self._offsets[index] = offsets
+            offsets = self._offsets[index] = TextOffsets(
+                self._tokenizer,
+                self._prompts[prompt_index].token_ids,
+                skip_special_tokens=self._skip_special_tokens,
+                length=self._echo(prompt_index).length if self._body.echo else 0,
+            )
         return offsets
 
     def _join(self, index: int, parts: list[CompletionChoice]) -> CompletionChoice:
@@ -133,6 +148,17 @@ class CompletionReply:
         if self._body.return_token_ids:
             whole.token_ids = [token for part in parts for token in part.token_ids or ()]
         return whole
+
+
+class _Echo(NamedTuple):
+    """A prompt's text, the log-probabilities of its tokens where they were asked for, and the characters they cover."""
+
+    text: str
+    logprobs: CompletionLogprobs | None
+    length: int
+
+
+_NO_ECHO = _Echo("", None, 0)
 
 
 def _joined(lists: list[CompletionLogprobs]) -> CompletionLogprobs | None:

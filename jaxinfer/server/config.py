@@ -24,7 +24,7 @@ class ServerConfig:
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
-    max_body_bytes: int = 16 * 2**20
+    max_body_bytes: int = 8 * 2**20
     """Longest request body."""
     max_header_bytes: int = 16 * 2**10
     """Longest request line, and longest header field."""
@@ -34,7 +34,7 @@ class ServerConfig:
     """Prompts of one completion request."""
     max_choices: int = 256
     """Prompts times `n` of one request."""
-    max_logprob_entries: int = 2_000_000
+    max_logprob_entries: int = 1_000_000
     """Log-probabilities that one reply may hold: choices times tokens times (`logprobs` + 1)."""
     max_open_requests: int = 4096
     """Requests under way at once, those that wait included; more are refused with 429."""

@@ -15,7 +15,7 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
-from jaxinfer.server.schema import GenerateBody
+from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 
@@ -42,7 +42,7 @@ class Context:
         self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody
     ) -> Generation:
         """The engine requests of one HTTP request. Raises ApiError where they are too many or too large."""
-        self._check_size(prompts, params)
+        self._check_size(prompts, params, body)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         requests = [
             GenerateRequest(f"{name}-{i}", prompt, param, body.priority or 0, body.cache_salt or "")
@@ -50,18 +50,21 @@ class Context:
         ]
         return Generation(self.client, self.text.tokenizer, self.metrics, requests)
 
-    def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams]) -> None:
+    def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody) -> None:
         choices = sum(param.n for param in params)
         if choices > self.options.max_choices:
-            message = f"n: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
-            raise ApiError(400, message, param="n")
+            name = "best_of" if isinstance(body, CompletionBody) and body.best_of else "n"
+            message = f"{name}: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
+            raise ApiError(400, message, param=name)
         room = self.client.info.max_model_len
         entries = 0
         for prompt, param in zip(prompts, params, strict=True):
             if param.logprobs is not None:
                 entries += param.n * (room if param.max_tokens is None else param.max_tokens) * (param.logprobs + 1)
             if param.prompt_logprobs is not None:
-                entries += len(prompt) * (param.prompt_logprobs + 1)
+                # Every choice of a completion tells them.
+                copies = param.n if isinstance(body, CompletionBody) else 1
+                entries += copies * len(prompt) * (param.prompt_logprobs + 1)
         if entries > self.options.max_logprob_entries:
             message = (
                 f"logprobs: up to {entries} log-probabilities in one reply; at most {self.options.max_logprob_entries} "
@@ -83,6 +86,12 @@ def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
     chosen = _said_id(request, body) or uuid.uuid4().hex
     request[REQUEST_ID] = chosen
     return f"{kind}-{chosen}"
+
+
+def told_id(request: web.Request) -> str | None:
+    """What the response's X-Request-Id says: the reply's id, or what the request brought where there is no reply."""
+    given = request.headers.get("X-Request-Id", "")
+    return request.get(REQUEST_ID) or (given if _ALLOWED_ID.fullmatch(given) else None)
 
 
 def _said_id(request: web.Request, body: GenerateBody) -> str | None:

@@ -10,6 +10,7 @@ from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Conversation
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.tools import check_tools
 
 
 def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: ChatTemplate) -> Conversation:
@@ -45,12 +46,14 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
             param = f"tools[{i}].function.strict"
             message = f"{param} needs constrained decoding, which is not supported yet"
             raise ApiError(400, message, param=param, code="unsupported_parameter")
+    tools = [msgspec.to_builtins(tool) for tool in body.tools]
+    check_tools(tools)
     if choice == "none":
         return None
     if not form.tools and options.tool_call_parser == "auto":
         message = "tools: the form in which this model calls tools is not known; `--tool-call-parser` can name it"
         raise ApiError(400, message, param="tools", code="unsupported_parameter")
-    return [msgspec.to_builtins(tool) for tool in body.tools]
+    return tools
 
 
 def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:

@@ -35,14 +35,20 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> bytes:
-        """`{"error": {"message", "type", "param", "code"}}` as JSON."""
-        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        """`{"error": {"message", "type", "param", "code"}}` as JSON. What a client sent comes back cut."""
+        param = None if self.param is None else _cut(self.param, 200)
+        error = {"message": _cut(self.message, 1000), "type": self.kind, "param": param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def response(self) -> web.Response:
         """The HTTP response."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         return web.Response(status=self.status, body=self.body(), content_type="application/json", headers=headers)
+
+
+def _cut(text: str, most: int) -> str:
+    """The beginning and the end of a text that is longer than `most` characters."""
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 
 
 def unavailable(message: str) -> ApiError:

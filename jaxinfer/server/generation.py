@@ -77,9 +77,10 @@ class Generation:
         return self._runs[prompt_index].prompt_logprobs
 
     @property
-    def has_prompt_logprobs(self) -> bool:
-        """True where log-probabilities of prompts were asked for."""
-        return any(run.request.sampling.prompt_logprobs is not None for run in self._runs)
+    def has_logprobs(self) -> bool:
+        """True where log-probabilities were asked for, of tokens or of prompts."""
+        asked = (run.request.sampling for run in self._runs)
+        return any(params.prompt_logprobs is not None or params.logprobs is not None for params in asked)
 
     def usage(self) -> Usage:
         """Tokens so far."""

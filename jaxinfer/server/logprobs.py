@@ -1,12 +1,12 @@
 """From the engine's log-probabilities to those of the API."""
 
-import codecs
 from collections.abc import Sequence
 from typing import Any
 
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from jaxinfer.text import Tokenizer
+from jaxinfer.text.detokenizer import Detokenizer
 
 FLOOR = -9999.0
 """OpenAI's figure for a token that cannot come: JSON has no infinity."""
@@ -66,19 +66,19 @@ class LogprobForm:
 
 
 class TextOffsets:
-    """Where each token of a choice begins in its text, in characters; half a character counts with its end."""
+    """Where each token of a choice begins in its text, in characters; half a character counts with its end.
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool):
-        self._pieces = tokenizer.pieces
-        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._length = 0
+    before: tokens that stand before the first one. length: characters of the text so far.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int], *, skip_special_tokens: bool, length: int = 0):
+        self._detokenizer = Detokenizer(tokenizer, before, skip_special_tokens=skip_special_tokens)
+        self.length = length
 
     def push(self, token_id: int) -> int:
         """The offset of the next token."""
-        at = self._length
-        if token_id not in self._skipped:
-            self._length += len(self._utf8.decode(self._pieces.piece(token_id)))
+        at = self.length
+        self.length += len(self._detokenizer.push(token_id))
         return at
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.sampling import MAX_N, SamplingParams
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody, GenerateBody
@@ -30,11 +30,11 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
 
     Raises ApiError, naming the field.
     """
-    n, best_of = body.n or 1, body.best_of
+    n, best_of = 1 if body.n is None else body.n, body.best_of
     own = {"max_tokens": body.max_tokens, "logprobs": body.logprobs, "default_max_tokens": COMPLETION_MAX_TOKENS}
     names = {}
     if best_of is not None and best_of != n:
-        _check_best_of(best_of, n, body)
+        _check_best_of(best_of, n, body, info)
         # The choices are ranked by their log-probabilities.
         own |= {"n": best_of, "logprobs": body.logprobs or 0}
         names["n"] = "best_of"
@@ -43,7 +43,12 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
     return _params(body, defaults, info, own, names)
 
 
-def _check_best_of(best_of: int, n: int, body: CompletionBody) -> None:
+def _check_best_of(best_of: int, n: int, body: CompletionBody, info: ModelInfo) -> None:
+    if n < 1:
+        raise ApiError(400, f"n: {n} is out of range; 1 to {MAX_N} is allowed", param="n")
+    if best_of > info.max_num_seqs:
+        message = f"best_of: {best_of} is more than the {info.max_num_seqs} requests that run at once (max_num_seqs)"
+        raise ApiError(400, message, param="best_of")
     if best_of < n:
         raise ApiError(400, f"best_of: {best_of} is less than n, {n}", param="best_of")
     if body.stream:

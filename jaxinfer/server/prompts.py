@@ -14,7 +14,7 @@ from jaxinfer.text.messages import template_message
 from jaxinfer.text.tools import check_tools
 
 MAX_MESSAGES = 10_000
-"""Messages of a conversation, and text parts of all its messages together."""
+"""Messages of a conversation, and text parts and tool calls of all its messages together."""
 
 
 class Prompt(NamedTuple):
@@ -115,7 +115,8 @@ async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt
 
 def _check_count(messages: list[Message]) -> None:
     parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
-    for count, name in ((len(messages), "messages"), (parts, "text parts")):
+    calls = sum(len(message.tool_calls or ()) for message in messages)
+    for count, name in ((len(messages), "messages"), (parts, "text parts"), (calls, "tool calls")):
         if count > MAX_MESSAGES:
             raise ApiError(400, f"messages: has {count} {name}; at most {MAX_MESSAGES} are allowed", param="messages")
 

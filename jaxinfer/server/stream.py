@@ -51,8 +51,8 @@ async def send_reply(
 
 async def _whole_reply(generation: Generation, reply: Reply) -> web.Response:
     parts = [choice async for step in generation.steps() for choice in reply.choices(step)]
-    # Log-probabilities of long prompts are megabytes: they are written off the event loop.
-    large = generation.has_prompt_logprobs
+    # Log-probabilities may be megabytes: they are written off the event loop.
+    large = generation.has_logprobs
     body = await asyncio.to_thread(reply.whole, parts) if large else reply.whole(parts)
     return web.Response(body=body, content_type="application/json")
 

@@ -1,5 +1,7 @@
 """POST /tokenize and /detokenize, in vLLM's form."""
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +14,9 @@ from jaxinfer.server.context import CONTEXT, Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Conversation, chat_prompt
 
+_MANY = 4096
+"""Tokens above which the event loop must not wait."""
+
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A text, or a conversation as the chat template renders it."""
@@ -20,7 +25,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt: str | None = None
     messages: list[Message] | None = None
     tools: list[Tool] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
@@ -40,17 +45,21 @@ async def tokenize(request: web.Request) -> web.Response:
     context.check_model(body.model)
     ids = await _token_ids(body, context)
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": context.client.info.max_model_len, "tokens": ids}
-    if body.return_token_strs:
-        answer["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
-    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    def written() -> bytes:
+        if body.return_token_strs:
+            answer["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
+        return msgspec.json.encode(answer)
+
+    return web.Response(body=await _off_loop(len(ids), written), content_type="application/json")
 
 
 async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        for name in ("tools", "chat_template_kwargs"):
-            if getattr(body, name):
+        for name in ("tools", "chat_template_kwargs", "add_generation_prompt"):
+            if getattr(body, name) is not None:
                 raise ApiError(400, f"{name}: needs messages", param=name)
         special = body.add_special_tokens is not False
         return (await context.text.encode_async([body.prompt], add_special_tokens=special, params=["prompt"]))[0]
@@ -58,7 +67,7 @@ async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
         messages=body.messages or [],
         tools=[msgspec.to_builtins(tool) for tool in body.tools] if body.tools else None,
         template_kwargs=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt,
+        add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
     )
     return (await chat_prompt(said, context.text)).token_ids
@@ -69,14 +78,20 @@ async def detokenize(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     body = await read_json(request, DetokenizeBody)
     context.check_model(body.model)
-    _check_ids(body.tokens, context.client.info, context.text.tokenizer.max_chars)
-    text = context.text.tokenizer.decode(body.tokens, skip_special_tokens=False)
-    return web.Response(body=msgspec.json.encode({"prompt": text}), content_type="application/json")
+
+    def written() -> bytes:
+        _check_ids(body.tokens, context.client.info)
+        return msgspec.json.encode({"prompt": context.text.tokenizer.decode(body.tokens, skip_special_tokens=False)})
+
+    return web.Response(body=await _off_loop(len(body.tokens), written), content_type="application/json")
 
 
-def _check_ids(ids: list[int], info: ModelInfo, longest: int) -> None:
-    if len(ids) > longest:
-        raise ApiError(400, f"tokens: has {len(ids)} ids; at most {longest} are allowed", param="tokens")
+async def _off_loop(count: int, work: Callable[[], bytes]) -> bytes:
+    """Work on `count` tokens, in a thread where they are many."""
+    return await asyncio.to_thread(work) if count > _MANY else work()
+
+
+def _check_ids(ids: list[int], info: ModelInfo) -> None:
     wrong = next((token for token in ids if not 0 <= token < info.vocab_size), None)
     if wrong is not None:
         message = f"tokens: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"

@@ -53,6 +53,8 @@ class AnswerParser:
         self._gap = ""  # white space before a call, which stays where it turns out to be none
         self._state = self._thinking if form.reasoning and thinking else self._beginning
         self._strip = thinking
+        self._said = False  # something of the content was told
+        self._parted = False  # a call stood between that and what follows
 
     def push(self, text: str) -> list[AnswerPart]:
         """What can be told now."""
@@ -68,10 +70,10 @@ class AnswerParser:
         """What was held back: the text has ended."""
         held, self._held = self._held, ""
         if self._state == self._calling:
-            return [_call(held.removeprefix(CALL)) or AnswerPart(content=self._gap + held)]
+            return [_call(held.removeprefix(CALL)) or self._content(self._gap + held)]
         if self._state == self._thinking:
             return [AnswerPart(reasoning=held)] if held.strip() else []
-        return [AnswerPart(content=held)] if held else []
+        return [self._content(held)] if held else []
 
     # Each state takes what it can from `_held` and tells whether another state has to go on.
 
@@ -100,7 +102,7 @@ class AnswerParser:
             text, found = self._strip_start(self._held), False
             self._held = ""
         if text:
-            parts.append(AnswerPart(content=text))
+            parts.append(self._content(text))
         if found:
             self._held, self._state = CALL + self._held, self._calling
         return found
@@ -111,9 +113,14 @@ class AnswerParser:
             return False
         raw, self._held = self._held[: end + len(CALLED)], self._held[end + len(CALLED) :]
         call = _call(raw[len(CALL) : -len(CALLED)])
-        parts.append(call or AnswerPart(content=self._gap + raw))
-        self._state, self._strip = self._speaking, call is not None
+        parts.append(call or self._content(self._gap + raw))
+        self._state, self._strip, self._parted = self._speaking, call is not None, call is not None
         return True
+
+    def _content(self, text: str) -> AnswerPart:
+        between = "\n" if self._parted and self._said else ""
+        self._said, self._parted = True, False
+        return AnswerPart(content=between + text)
 
     def _until(self, tag: str) -> tuple[str, bool]:
         """Takes the text before `tag`, or what cannot belong to it; and whether the tag was there."""

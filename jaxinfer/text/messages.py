@@ -15,6 +15,8 @@ def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     where: what errors call it, `messages[0]`. Raises ParameterError.
     """
     role, calls = message.get("role"), message.get("tool_calls")
+    if calls is not None and (isinstance(calls, str) or not isinstance(calls, Sequence)):
+        raise ParameterError(f"{where}.tool_calls", "must be a list of calls")
     if role not in ROLES:
         raise ParameterError(f"{where}.role", f"{role!r} is none of {', '.join(ROLES)}")
     if calls and role != "assistant":
@@ -27,8 +29,8 @@ def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
         "content": "" if content is None and calls else content_text(content, f"{where}.content"),
     }
     reasoning = plain.pop("reasoning", None)
-    if reasoning is not None:
-        plain.setdefault("reasoning_content", reasoning)
+    if reasoning is not None and plain.setdefault("reasoning_content", reasoning) != reasoning:
+        raise ParameterError(f"{where}.reasoning", "is another name of reasoning_content, and differs from it")
     if calls:
         plain["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     return plain

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.cli.chat import Chat
 from jaxinfer.cli.chat_commands import run_command
 from jaxinfer.cli.chat_session import ChatSession
 from jaxinfer.cli.sampling import SamplingFlags
@@ -158,6 +159,53 @@ def test_a_command_that_cannot_be_done_changes_nothing(llm: ScriptedLLM, line: s
     with pytest.raises(ParameterError, match=said):
         run_command(session, line)
     assert (session.messages, session.sampling, session.tools, session.thinking) == ([], before, [], "auto")
+
+
+def test_lists_are_set_and_put_back(llm: ScriptedLLM) -> None:
+    session = session_of(llm)
+    for line in ("/set stop_token_ids 5 7", "/set stop 5 yes", "/set ignore_eos true"):
+        run_command(session, line)
+    assert (session.sampling.stop_token_ids, session.sampling.stop) == ((5, 7), ("5", "yes"))
+    assert session.sampling.ignore_eos is True
+    run_command(session, "/set stop")
+    run_command(session, "/set stop_token_ids")
+    assert (session.sampling.stop_token_ids, session.sampling.stop) == ((), ())
+
+
+def test_what_the_template_cannot_do_is_refused(tmp_path: Path) -> None:
+    plain = ScriptedLLM(byte_level_folder(tmp_path / "plain"))
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([WEATHER]))
+    with pytest.raises(ParameterError, match="thinking"):
+        session_of(plain, thinking="on")
+    session = session_of(plain)
+    with pytest.raises(ParameterError, match="thinking"):
+        run_command(session, "/think on")
+    with pytest.raises(ParameterError, match="tools"):
+        run_command(session, f"/tools {file}")
+    plain.text.close()
+
+
+def test_a_line_that_fails_leaves_the_conversation_as_it_was(
+    llm: ScriptedLLM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps([{"role": "user", "content": "a"}]))
+    session = session_of(llm)
+    chat = Chat(session)
+    for line in (f"/load {file}", "/nothing", "x" * 500):
+        assert chat._handle(line)
+        assert [message["content"] for message in session.messages] == ["a"]
+    file.write_text(json.dumps([{"role": "assistant", "tool_calls": 5}]))
+    assert chat._handle(f"/load {file}")
+    assert "messages[0].tool_calls" in capsys.readouterr().err
+
+
+def test_what_the_model_says_is_printed_as_it_is(llm: ScriptedLLM, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "a[:key:] :smile: [b]\tc\r\x07 <think>"
+    llm.replies = [said]
+    assert Chat(session_of(llm)).once("x") == 0
+    assert capsys.readouterr().out == said + "\n"
 
 
 def test_every_command_is_in_the_help(llm: ScriptedLLM) -> None:

@@ -194,6 +194,22 @@ def test_a_seed_is_the_one_of_a_request(folder: Path) -> None:
     assert done.stdout.removesuffix("\n") == tokenizer.decode(drawn)
 
 
+def test_a_text_that_does_not_fit_is_told_before_it_is_begun(folder: Path) -> None:
+    done = call("generate", str(folder), "--prompt", "hello", "--max-tokens", "100", program=SIMULATED)
+    assert done.returncode == 2
+    assert "max_tokens: 100" in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_failure(folder: Path) -> None:
+    line = " ".join([*SIMULATED, "generate", str(folder), "--prompt", "hello", "--max-tokens", "60", "--ignore-eos"])
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{line} | true"], capture_output=True, text=True, cwd=REPOSITORY,
+        env=ENVIRONMENT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr
+
+
 def test_another_tokenizer(folder: Path, tmp_path: Path) -> None:
     other = byte_level_folder(tmp_path / "other", chat_template="{{ messages[0].content }}")
     done = call("generate", str(folder), "--tokenizer", str(other), "--prompt", "hi", program=SIMULATED)

@@ -44,6 +44,7 @@ def raw(said: str, data: bytes, path: str = COMPLETIONS, status: int = 400, para
     return Bad(path, data, status, param, said)
 
 
+CALLED = {"name": "f", "arguments": "{}"}
 FUNCTION = {"type": "function", "function": {"name": "f"}}
 
 BAD = {
@@ -72,7 +73,7 @@ BAD = {
     ),
     "plain text": Bad(COMPLETIONS, {"prompt": "a"}, 415, None, "application/json", {"Content-Type": "text/plain"}),
     "a compressed body": Bad(COMPLETIONS, b"x", 415, None, "compressed", {"Content-Encoding": "gzip"}),
-    "a body that is too large": Bad(COMPLETIONS, {"prompt": "a" * 600_000}, 413, None, "500000"),
+    "a body that is too large": Bad(COMPLETIONS, {"prompt": "a" * 1_100_000}, 413, None, "1000000"),
     # fields that are missing, unknown, or of the wrong type
     "no prompt": Bad(COMPLETIONS, {}, 400, "prompt", "missing"),
     "no messages": Bad(CHAT, {}, 400, "messages", "missing"),
@@ -128,6 +129,10 @@ BAD = {
     "a priority that is too long": text("at most", priority=2**31),
     "an empty salt": text("1 to 256", cache_salt=""),
     "best_of below n": text("less than n", best_of=1, n=2),
+    "best_of with no choices": text("out of range", "n", n=0, best_of=2),
+    "best_of with fewer than no choices": text("out of range", "n", n=-3, best_of=2),
+    "best_of above the slots": text("at once", best_of=9),
+    "a model of a megabyte": text("is not served", status=404, model="m" * 400_000),
     "best_of in a stream": text("stream", best_of=2, stream=True),
     "stream options without a stream": text("needs stream", stream_options={"include_usage": True}),
     "an unknown stream option": text(
@@ -186,6 +191,14 @@ BAD = {
     ),
     "a conversation that is too long": message("tokens", "messages", {"role": "user", "content": "b" * 5000}),
     "a template bomb": message("memory", "messages", {"role": "user", "content": "boom"}),
+    "too many calls": message(
+        "tool calls", "messages", {"role": "assistant", "tool_calls": [{"function": CALLED}] * 10_001}
+    ),
+    "two thoughts": message(
+        "differs",
+        "messages[0].reasoning",
+        {"role": "assistant", "content": "a", "reasoning": "b", "reasoning_content": "c"},
+    ),
     # what only chats have
     "top_logprobs alone": chat("logprobs", top_logprobs=1),
     "too many top_logprobs": chat("out of range", top_logprobs=21, logprobs=True),

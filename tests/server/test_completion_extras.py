@@ -1,10 +1,12 @@
 """echo, best_of, ids of tokens and requests, truncation: what /v1/completions offers beside the text."""
 
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from tests.material import material
 from tests.server.conftest import Served
 from tests.server.test_refusals import CHAT, check
 
@@ -175,3 +177,33 @@ async def test_log_probabilities_of_a_reply_are_bounded(serve) -> None:
     check(await served.post("/v1/completions", {**body, "n": 2}), 400, "logprobs", "200", "100")
     with pytest.raises(openai.BadRequestError, match="log-probabilities"):
         await served.client.chat.completions.create(model="fake", messages=CHAT, logprobs=True, top_logprobs=5)  # pyright: ignore[reportArgumentType]
+
+
+async def test_offsets_of_a_tokenizer_that_begins_with_a_space(serve, folder: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes(material("models", "stories260K", file).read_bytes())
+    served: Served = await serve()
+    body = {"prompt": "Once upon", "echo": True, "logprobs": 0, "max_tokens": 0}
+    choice = (await served.post("/v1/completions", body)).body["choices"][0]
+    assert choice["text"] == "Once upon"
+    begins = choice["logprobs"]["text_offset"]
+    assert begins[0] == 0
+    for at, token in list(zip(begins, choice["logprobs"]["tokens"], strict=True))[2:]:
+        assert choice["text"][at:].startswith(token.strip() if at == 0 else token)
+
+
+async def test_the_prompt_of_every_choice_is_counted(serve) -> None:
+    served: Served = await serve(max_logprob_entries=1000)
+    many = {"prompt": [65] * 200, "n": 6, "max_tokens": 1, "echo": True, "logprobs": 0}
+    check(await served.post("/v1/completions", many), 400, "logprobs", "1206")
+    assert (await served.post("/v1/completions", {**many, "n": 4})).status == 200
+
+
+async def test_a_name_comes_back_with_errors_too(serve) -> None:
+    served: Served = await serve(api_key="secret")
+    named = {"X-Request-Id": "mine"}
+    for body in ({"prompt": "a"}, {"nothing": 1}):
+        answer = await served.post("/v1/completions", body, headers=named)
+        assert (answer.status, answer.headers["X-Request-Id"]) == (401, "mine")
+    wrong = await served.post("/v1/completions", {}, headers={**named, "Authorization": "Bearer secret"})
+    assert (wrong.status, wrong.headers["X-Request-Id"]) == (400, "mine")

@@ -20,6 +20,7 @@ CASES = {
     "text, then calls": (
         f"I look.\n{CALL}\n{CALL}", "", "I look.", [("get_weather", {"city": "Zürich"})] * 2,
     ),
+    "text around a call": (f"a\n{CALL}\nb", "", "a\nb", [("get_weather", {"city": "Zürich"})]),
     "all three": (f"<think>a</think>b\n\n{CALL}", "a", "b", [("get_weather", {"city": "Zürich"})]),
     "parameters as Llama says it": (
         '<tool_call>{"name": "f", "parameters": {"x": 1}}</tool_call>', "", "", [("f", {"x": 1})],
