@@ -1,6 +1,6 @@
 """The shipped pair through the engine: held-out questions, and answers that follow what changes in a question."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -42,7 +42,7 @@ def ask(llm: LLM, text: str, **options: Any) -> str:
     return output[0].outputs[0].text
 
 
-def share(pairs: list[tuple[object, object]]) -> float:
+def share(pairs: Sequence[tuple[object, object]]) -> float:
     """How many answers are what was expected."""
     return sum(said == expected for said, expected in pairs) / len(pairs)
 
