@@ -6,6 +6,7 @@ from typing import NamedTuple
 from jaxinfer.engine.shapes import EngineShapes
 
 _SMALLEST_MIXED = 16
+_SMALLEST_SPLIT = 64
 
 
 class Buckets(NamedTuple):
@@ -17,9 +18,14 @@ class Buckets(NamedTuple):
 
 
 def make_buckets(shapes: EngineShapes) -> Buckets:
-    """Powers of two up to each budget, and the budget: a sum of families, never a product."""
+    """Powers of two up to each budget, and the budget: a sum of families, never a product.
+
+    Of tokens there are sizes in between: a mixed step costs what its bucket has, and a doubling pads by a third.
+    """
+    tokens = _doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens)
+    between = {size * 3 // 2 for size in tokens[:-1] if size >= _SMALLEST_SPLIT}
     return Buckets(
-        tokens=_doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens),
+        tokens=tuple(sorted({*tokens, *(size for size in between if size < shapes.max_num_batched_tokens)})),
         rows=_doubling(1, shapes.max_num_seqs),
         # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
         scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
