@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pdoc
+import pdoc.render
 
 MODULES = (
     "jaxinfer.llm",

@@ -26,9 +26,12 @@ def write_folder(folder: Path, config: dict[str, Any], dtype: str, seed: int = 0
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": config["eos_token_id"]}))
     write_tokenizer(folder, config["vocab_size"])
     names = tensor_shapes(config)
+
+    def make(index: int, shape: tuple[int, ...], std: float | None) -> np.ndarray:
+        return _values(shape, std, dtype, (seed, index))
+
     with ThreadPoolExecutor(8) as pool:
-        made = pool.map(lambda item: _values(*item[1], dtype, (seed, item[0])), enumerate(names.values()))
-        tensors = dict(zip(names, made, strict=True))
+        tensors = dict(zip(names, pool.map(make, range(len(names)), *zip(*names.values(), strict=True)), strict=True))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -22,7 +22,8 @@ def measure(context: Context) -> None:
     if not (folder / "model.safetensors").exists():
         write_folder(folder, form.small, form.dtype)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, form.dtype)).to(device).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, form.dtype))
+    model = model.to(device).eval()
     settings = GenerationConfig(
         do_sample=True, temperature=TEMPERATURE, top_k=0, top_p=1.0, eos_token_id=-1, max_new_tokens=form.longest
     )
