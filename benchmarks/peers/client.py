@@ -41,6 +41,7 @@ async def run_asks(url: str, model: str, asks: Sequence[Ask], at_once: int) -> d
     tokens = sum(answer.tokens for answer in answers)
     between = [(answer.last - answer.first) / (answer.tokens - 1) for answer in answers if answer.tokens > 1]
     return {
+        "output_tokens": tokens,
         "output_tokens_per_s": round(tokens / seconds, 2),
         "seconds": round(seconds, 3),
         "ttft_ms": round(1e3 * median(answer.first for answer in answers), 1),

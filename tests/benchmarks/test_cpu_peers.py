@@ -56,7 +56,7 @@ async def url():
 
 async def test_the_client_counts_tokens(url: str) -> None:
     result = await run_asks(url, "m", [Ask([1, 2], 5), Ask([1], 7), Ask([3], 8)], at_once=2)
-    assert result["output_tokens_per_s"] * result["seconds"] == pytest.approx(20, rel=0.05)
+    assert result["output_tokens"] == 20
     assert result["ttft_ms"] >= 0
 
 
