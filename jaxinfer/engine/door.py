@@ -1,11 +1,9 @@
 """The engine's door: what can never be served is refused here, before anything is allocated."""
 
 from jaxinfer.engine.shapes import EngineShapes
-from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
-
-MAX_PRIORITY = 2**31 - 1
 
 
 def check_request(request: GenerateRequest, shapes: EngineShapes, *, uses_priority: bool) -> int:

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from jaxinfer.sampling import SamplingParams
 
+MAX_PRIORITY = 2**31 - 1
+"""A request's priority is at most this, either way."""
+
 
 class FinishReason(enum.StrEnum):
     """Why a choice ended; the values are OpenAI's, and two of our own."""

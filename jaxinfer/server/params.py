@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jaxinfer.engine.types import ModelInfo
+from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_N, SamplingParams
 from jaxinfer.server.chat_schema import ChatBody
@@ -21,7 +21,6 @@ _SAME = (
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of /v1/completions; a chat goes on to the end of the context by default."""
 
-_PRIORITY = 2**31 - 1
 _SALT_CHARS = 256
 
 
@@ -104,8 +103,8 @@ def _check_common(body: GenerateBody, info: ModelInfo) -> None:
         raise ApiError(400, "stream_options needs stream to be true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
         raise ApiError(400, "prompt_logprobs does not come in a stream", param="prompt_logprobs")
-    if body.priority is not None and abs(body.priority) > _PRIORITY:
-        raise ApiError(400, f"priority: at most {_PRIORITY} either way is allowed", param="priority")
+    if body.priority is not None and abs(body.priority) > MAX_PRIORITY:
+        raise ApiError(400, f"priority: at most {MAX_PRIORITY} either way is allowed", param="priority")
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= _SALT_CHARS:
         raise ApiError(400, f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
     keep, longest = body.truncate_prompt_tokens, info.max_model_len - 1
@@ -119,6 +118,14 @@ def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:
     if len(prompt) >= info.max_model_len:
         message = f"{param}: has {len(prompt)} tokens; the context has {info.max_model_len}, one of them for an answer"
         raise ApiError(400, message, param=param, code="context_length_exceeded")
+
+
+def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> None:
+    """Raises ApiError where a token id, in what errors call `param`, is not in the vocabulary."""
+    if ids and (min(ids) < 0 or max(ids) >= info.vocab_size):
+        wrong = next(token for token in ids if not 0 <= token < info.vocab_size)
+        message = f"{param}: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"
+        raise ApiError(400, message, param=param)
 
 
 def fit_length(

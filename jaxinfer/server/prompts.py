@@ -7,7 +7,7 @@ import msgspec
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.chat_schema import Message
 from jaxinfer.server.errors import ApiError
-from jaxinfer.server.params import check_length
+from jaxinfer.server.params import check_ids, check_length
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.messages import template_message
@@ -45,7 +45,8 @@ async def completion_prompts(
     ids = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, list)}
     ids = {param: truncated(prompt, body.truncate_prompt_tokens) for param, prompt in ids.items()}
     for param, prompt in ids.items():
-        _check_ids(prompt, info, param)
+        check_length(prompt, info, param)
+        check_ids(prompt, info, param)
     special = body.add_special_tokens is not False
     encoded = await text.encode_async(list(texts.values()), add_special_tokens=special, params=list(texts))
     ids.update(zip(texts, (truncated(prompt, body.truncate_prompt_tokens) for prompt in encoded), strict=True))
@@ -81,14 +82,6 @@ def _names(prompt: Any, count: int) -> list[str]:
     """What errors call each prompt: `prompt`, or `prompt[i]` where there is a list of them."""
     many = isinstance(prompt, list) and not isinstance(prompt[0], int)
     return [f"prompt[{i}]" if many else "prompt" for i in range(count)]
-
-
-def _check_ids(ids: list[int], info: ModelInfo, param: str) -> None:
-    check_length(ids, info, param)
-    if ids and (min(ids) < 0 or max(ids) >= info.vocab_size):
-        wrong = next(token for token in ids if not 0 <= token < info.vocab_size)
-        message = f"{param}: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"
-        raise ApiError(400, message, param=param)
 
 
 async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt:

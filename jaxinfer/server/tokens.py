@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.body import read_json
 from jaxinfer.server.chat_schema import Message, Tool
 from jaxinfer.server.context import CONTEXT, Context
 from jaxinfer.server.errors import ApiError
+from jaxinfer.server.params import check_ids
 from jaxinfer.server.prompts import Conversation, chat_prompt
 
 _MANY = 4096
@@ -80,7 +80,7 @@ async def detokenize(request: web.Request) -> web.Response:
     context.check_model(body.model)
 
     def written() -> bytes:
-        _check_ids(body.tokens, context.client.info)
+        check_ids(body.tokens, context.client.info, "tokens")
         return msgspec.json.encode({"prompt": context.text.tokenizer.decode(body.tokens, skip_special_tokens=False)})
 
     return web.Response(body=await _off_loop(len(body.tokens), written), content_type="application/json")
@@ -89,10 +89,3 @@ async def detokenize(request: web.Request) -> web.Response:
 async def _off_loop(count: int, work: Callable[[], bytes]) -> bytes:
     """Work on `count` tokens, in a thread where they are many."""
     return await asyncio.to_thread(work) if count > _MANY else work()
-
-
-def _check_ids(ids: list[int], info: ModelInfo) -> None:
-    wrong = next((token for token in ids if not 0 <= token < info.vocab_size), None)
-    if wrong is not None:
-        message = f"tokens: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"
-        raise ApiError(400, message, param="tokens")
