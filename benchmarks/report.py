@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -28,16 +29,17 @@ def provenance(command: str | None = None, packages: Sequence[str] = ()) -> dict
         "processor": _processor(),
         "cores": os.cpu_count(),
         "versions": {name: _version(name) for name in (*_PACKAGES, *packages)},
-        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "xla_flags": " ".join(map(_shown, os.environ.get("XLA_FLAGS", "").split())),
     }
 
 
 def own_command() -> str:
-    """This process's command line, with the program's path from the repository."""
-    program = Path(sys.argv[0]).resolve()
-    if program.is_relative_to(_REPOSITORY):
-        program = program.relative_to(_REPOSITORY)
-    return " ".join(["python", str(program), *sys.argv[1:]])
+    """This process's command line, which can be pasted into a shell; absolute paths do not tell of the machine.
+
+    Those in the repository are shown from there, of others the last part.
+    """
+    program, *arguments = sys.argv
+    return shlex.join(["python", *map(_shown, [str(Path(program).resolve()), *arguments])])
 
 
 def write_json(path: str | None, result: dict[str, Any], where: dict[str, Any] | None = None) -> None:
@@ -46,14 +48,24 @@ def write_json(path: str | None, result: dict[str, Any], where: dict[str, Any] |
         Path(path).write_text(json.dumps({**result, "provenance": where or provenance()}, indent=1) + "\n")
 
 
+def _shown(argument: str) -> str:
+    """`/anywhere/model` as `model`, and `--flag=/anywhere/model` as `--flag=model`."""
+    flag, equals, value = ("", "", argument) if argument.startswith("/") else argument.partition("=")
+    path = Path(value)
+    if not path.is_absolute():
+        return argument
+    return f"{flag}{equals}{path.relative_to(_REPOSITORY) if path.is_relative_to(_REPOSITORY) else path.name}"
+
+
 def _commit() -> str:
+    """`unknown` where this is no checkout; `+changes` where files differ from the commit's."""
     here = Path(__file__).parent
     try:
         head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True)
         dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True)
     except OSError:
         return "unknown"
-    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "") if head.returncode == 0 else "unknown"
 
 
 def _version(name: str) -> str | None:
