@@ -13,6 +13,7 @@ in --work (the package `gguf` writes llama.cpp's); `stories` needs --stories FOL
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -46,6 +47,7 @@ def main() -> None:
     asked = _arguments()
     cases = [case for case in (FULL if asked.full else SMALL) if not asked.cases or case.name in asked.cases]
     engines = _engines(asked)
+    versions = {engine.label: engine.versions() for engine in engines}
     rows: dict[tuple[str, str], list[dict[str, float]]] = {}
     starts: dict[str, Any] = {}
     for model in dict.fromkeys(case.model for case in cases):
@@ -55,21 +57,24 @@ def main() -> None:
             continue
         servers = _start(engines, place, asked.work, starts)
         try:
-            _measure([case for case in cases if case.model == model], servers, place, asked, rows, starts)
+            for _ in _measured([case for case in cases if case.model == model], servers, place, asked.repeats, rows):
+                found = {"rows": _table(rows), "starts": starts, "repeats": asked.repeats, "slots": _SLOTS}
+                write_json(asked.json, {**found, "engines": versions}, provenance(packages=("uvloop", "aiohttp")))
         finally:
             for server in servers:
                 server.stop()
     print(_headline(_table(rows)))
 
 
-def _measure(
-    cases: list[Case], servers: list[Server], place: Place, asked: argparse.Namespace, rows: dict, starts: dict
-) -> None:
+def _measured(
+    cases: list[Case], servers: list[Server], place: Place, repeats: int, rows: dict[tuple[str, str], Any]
+) -> Iterator[Case]:
+    """Adds what each server does in each case to `rows`, and yields a case when all have done it."""
     for server in servers:
         _run(replace(cases[0], requests=2, at_once=2, outputs=(4, 4)), server, place, -1)
     print(f"{cases[0].model}: {len(servers)} servers are ready", flush=True)
     for case in cases:
-        for repeat in range(asked.repeats):
+        for repeat in range(repeats):
             for server in servers:
                 result = _run(case, server, place, repeat)
                 rows.setdefault((case.name, server.engine.label), []).append(result)
@@ -78,9 +83,7 @@ def _measure(
             low, high = row["low_high"]
             speed = f"{row['output_tokens_per_s']:8.1f} tok/s ({low:.0f}-{high:.0f})"
             print(f"{case.name:14} {server.engine.label:24} {speed}  TTFT {row['ttft_ms']:.0f} ms", flush=True)
-
-        found = {"rows": _table(rows), "starts": starts, "repeats": asked.repeats, "slots": _SLOTS}
-        write_json(asked.json, found, provenance(packages=("uvloop", "aiohttp")))
+        yield case
 
 
 def _table(rows: dict[tuple[str, str], list[dict[str, float]]]) -> list[dict[str, Any]]:
@@ -129,11 +132,11 @@ def _engines(asked: argparse.Namespace) -> list[Engine]:
     return [engine for engine in every if not asked.engines or engine.label in asked.engines]
 
 
-def _row(case: Any, label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
+def _row(case: str, label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
     speeds = [run["output_tokens_per_s"] for run in runs]
     middle = {name: round(median(run[name] for run in runs), 2) for name in runs[0]}
     return {
-        "case": getattr(case, "name", case),
+        "case": case,
         "engine": label,
         **middle,
         "low_high": [min(speeds), max(speeds)],

@@ -14,6 +14,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _START_SECONDS = 300
+_PACKAGES = {"jaxinfer": ("jax", "jaxlib"), "transformers": ("transformers", "torch")}
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,17 @@ class Engine:
     @property
     def label(self) -> str:
         return f"{self.name} {self.dtype}"
+
+    def versions(self) -> dict[str, str]:
+        """What the engine is made of, by its own environment's account: packages, or llama.cpp's build."""
+        if self.name == "llama.cpp":
+            done = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=True, timeout=60)
+            told = (done.stdout + done.stderr).splitlines()
+            return {"llama.cpp": next((line for line in told if line.startswith("version")), "unknown")}
+        code = "import sys; from importlib.metadata import version; print(*map(version, sys.argv[1:]))"
+        packages = _PACKAGES[self.name]
+        done = subprocess.run([self.program, "-c", code, *packages], capture_output=True, text=True, check=True)
+        return dict(zip(packages, done.stdout.split(), strict=True))
 
     def command(self, folder: Path, gguf: Path | None, port: int, slots: int, length: int) -> list[str]:
         """Serves the model on a port of this machine, `slots` requests of `length` tokens at once."""

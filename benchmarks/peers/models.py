@@ -50,7 +50,7 @@ _NAMES = {
 
 
 def make_folder(folder: Path, config: dict[str, Any]) -> Path:
-    """The model with float32 weights whose values are bfloat16's, so that both types hold the same numbers."""
+    """The model in bfloat16, which float32 holds exactly: both types compute with the same numbers."""
     if not (folder / "model.safetensors").exists():
         write_folder(folder, config, "bfloat16")
     return folder

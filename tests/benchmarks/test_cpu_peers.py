@@ -1,6 +1,8 @@
 """The comparison of engines: its cases, its client, its model files. Nothing is timed here."""
 
 import json
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from benchmarks.cpu_peers import _headline, _row
 from benchmarks.peers.cases import FULL, SMALL, Ask, Case
 from benchmarks.peers.client import run_asks
+from benchmarks.peers.engines import Engine
 from benchmarks.peers.models import SMOLLM2_135M, TINY, make_folder, make_gguf
 
 
@@ -73,6 +76,15 @@ def test_rows_and_headline() -> None:
     theirs = _row("8 at once", "llama.cpp bfloat16", runs)
     assert (theirs["output_tokens_per_s"], theirs["low_high"]) == (20.0, [10.0, 30.0])
     assert _headline([*ours, theirs]).endswith("8 at once: jaxinfer 25, llama.cpp 20")
+
+
+def test_engines_tell_what_they_are_made_of(tmp_path: Path) -> None:
+    ours = Engine("jaxinfer", "float32", sys.executable).versions()
+    assert ours == {"jax": version("jax"), "jaxlib": version("jaxlib")}
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho warming up >&2\necho 'version: 7000 (abc)' >&2\n")
+    program.chmod(0o755)
+    assert Engine("llama.cpp", "float32", str(program)).versions() == {"llama.cpp": "version: 7000 (abc)"}
 
 
 def test_gguf_holds_the_same_weights(tmp_path: Path) -> None:
