@@ -77,6 +77,7 @@ class Suite(NamedTuple):
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a part under way is ended too
     asked = _arguments()
     asked.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="gpu-suite-") as work:

@@ -21,43 +21,32 @@ def measure(context: Context) -> None:
 
 
 def _memory(size: int) -> dict[str, float]:
-    x = jnp.zeros(size // 4, jnp.float32)
+    """In 10^9 bytes a second; a copy reads and writes `size` bytes."""
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
-    read = jax.jit(jnp.sum)
-    copied = _best_seconds(lambda x: add(x), x)
+    copied = _best_seconds(add, jnp.zeros(size // 4, jnp.float32))
     x = jnp.zeros(size // 4, jnp.float32)
-    return {"copy_gb_per_s": round(2 * size / copied / 1e9, 1), "read_gb_per_s": round(size / _read(read, x) / 1e9, 1)}
-
-
-def _read(read: Callable[[jax.Array], jax.Array], x: jax.Array) -> float:
-    def chain(x: jax.Array) -> jax.Array:
-        read(x)
-        return x
-
-    jax.block_until_ready(read(x))
-    return _best_seconds(chain, x, lambda x: jax.block_until_ready(read(x)), _CHAIN + 1)
+    add_all = jax.jit(lambda total, x: total + jnp.sum(x))
+    read = _best_seconds(lambda total: add_all(total, x), jnp.float32(0))
+    return {"copy_gb_per_s": round(2 * size / copied / 1e9, 1), "read_gb_per_s": round(size / read / 1e9, 1)}
 
 
 def _matmul(size: int, dtype: jnp.dtype) -> float:
     keys = jax.random.split(jax.random.key(0))
     left = jax.random.normal(keys[0], (size, size), dtype)
     right = (jax.random.normal(keys[1], (size, size), dtype) * size**-0.5).astype(dtype)
-    multiply = jax.jit(lambda x, y: jax.lax.dot(x, y, preferred_element_type=jnp.float32).astype(dtype))
+    multiply = jax.jit(jnp.matmul)
     seconds = _best_seconds(lambda x: multiply(x, right), left)
     return round(2 * size**3 / seconds / 1e12, 3)
 
 
-def _best_seconds(
-    step: Callable[[Any], Any], x: Any, wait: Callable[[Any], Any] = jax.block_until_ready, calls: int = _CHAIN
-) -> float:
-    """Seconds of one call, each on the result of the one before; the best of five chains."""
-    x = step(x)
-    wait(x)
+def _best_seconds(step: Callable[[Any], Any], x: Any) -> float:
+    """Seconds of one call, each on the result of the one before, so that the last waits for all; the best of five."""
+    x = jax.block_until_ready(step(x))
     seconds = []
     for _ in range(5):
         start = time.perf_counter()
         for _ in range(_CHAIN):
             x = step(x)
-        wait(x)
-        seconds.append((time.perf_counter() - start) / calls)
+        jax.block_until_ready(x)
+        seconds.append((time.perf_counter() - start) / _CHAIN)
     return min(seconds)

@@ -1,6 +1,7 @@
 """Context: what one part of the suite is given, and where it puts its result."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,20 +44,23 @@ class Context:
         return time.time() - self.began
 
     def save(self, **values: Any) -> None:
-        """Adds to the result and writes it whole."""
+        """Adds to the result and writes it whole: a part that is ended while it writes leaves what was there before."""
         self.result |= values
         here = {**provenance(self.command, PEERS), "hardware": hardware()}
-        write_json(str(self.file), {"part": self.name, "form": self.form.name, **self.result}, here)
+        unfinished = self.file.with_suffix(".unfinished")
+        write_json(str(unfinished), {"part": self.name, "form": self.form.name, **self.result}, here)
+        unfinished.replace(self.file)
 
 
 def hardware() -> dict[str, Any]:
-    """The devices that JAX or torch sees, where either was imported already."""
-    import sys
+    """The devices that torch or JAX sees, where either was imported already.
 
-    if jax := sys.modules.get("jax"):
-        devices = jax.devices()
-        return {"devices": [device.device_kind for device in devices], "platform": devices[0].platform}
+    torch first: asking JAX would take most of a GPU's memory from a peer whose packages happen to import it.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return {"devices": [torch.cuda.get_device_name(0)], "platform": "gpu"}
+    if jax := sys.modules.get("jax"):
+        devices = jax.devices()
+        return {"devices": [device.device_kind for device in devices], "platform": devices[0].platform}
     return {"devices": [], "platform": "cpu", "cores": os.cpu_count()}

@@ -2,7 +2,8 @@
 
 Two accounts. By time: the wall time of a step of the engine, against that of the same step where the host does
 nothing but dispatch, its plans made beforehand; what is over is time in which the device had nothing to do (or the
-host's work slowed it). By trace, on a GPU: the profiler's record of the device's streams; idle is the share of the
+host's work slowed it). It is a difference of two measurements, and below nothing where they differ by less than their
+noise. By trace, on a GPU: the profiler's record of the device's streams; idle is the share of the
 time between the first kernel and the last in which no kernel and no copy ran.
 """
 
@@ -29,22 +30,24 @@ def measure(context: Context) -> None:
     """Needs a start of the engine, which is warm after `serving`."""
     llm = start_engine(context)
     rows, steps = context.form.slots, context.form.steps
-    prompt = context.form.longest // 2
-    _fill(llm, rows, prompt, 8 * steps + 64)
-    found = {}
+    _fill(llm, rows, context.form.longest // 2, 8 * steps + 64)
+    found: dict[str, dict[str, Any]] = {}
     for name, ahead in (("overlap", 1), ("no_overlap", 0)):
         llm.engine.steps_ahead = ahead
-        found[name] = {"engine_step_ms": _step_ms(llm, steps), "traced": _traced(llm, steps)}
-    made = [len(choice.tokens) for choices in llm.engine._choices.values() for choice in choices]
+        llm.engine.step()  # from here on as many steps are read as are dispatched
+        tokens = _tokens_a_row(llm)
+        found[name] = {"context": tokens, "engine_step_ms": _step_ms(llm, rows, steps), "traced": _traced(llm, steps)}
+        context.save(rows=rows, **found)
     llm.engine.abort_all()
     while llm.engine.has_work():
         llm.engine.step()
-    runner = llm.engine.runner
-    assert isinstance(runner, JaxRunner)
-    device = 1e3 * median(Rig(runner).decode_seconds(rows, int(median(made)) - 2 * steps, steps, 3))
+    assert isinstance(llm.engine.runner, JaxRunner)
+    rig = Rig(llm.engine.runner)
     for each in found.values():
-        each["idle_share_by_time"] = round(max(0.0, 1 - device / each["engine_step_ms"]), 4)
-    context.save(rows=rows, context=int(median(made)), device_step_ms=round(device, 4), **found)
+        # Each at the context of its own: a step reads more the longer its rows are.
+        alone = round(1e3 * median(rig.decode_seconds(rows, each["context"], steps, 3)), 4)
+        each |= {"device_step_ms": alone, "idle_share_by_time": round(1 - alone / each["engine_step_ms"], 4)}
+    context.save(**found)
     llm.close()
 
 
@@ -55,17 +58,27 @@ def _fill(llm: LLM, rows: int, prompt: int, output: int) -> None:
     for row in range(rows):
         llm.engine.add_request(GenerateRequest(f"idle-{row}", [1 + (row + i) % top for i in range(prompt)], params))
     while len(llm.engine.step()) < rows:
-        pass
+        if not llm.engine.has_work():
+            raise RuntimeError(f"{rows} requests were never decoded at once")
     for _ in range(4):
         llm.engine.step()
 
 
-def _step_ms(llm: LLM, steps: int) -> float:
-    """Milliseconds of one step over `steps` of them."""
+def _tokens_a_row(llm: LLM) -> int:
+    """The median row's tokens, prompt and output."""
+    return int(median(len(choice.tokens) for choices in llm.engine._choices.values() for choice in choices))
+
+
+def _step_ms(llm: LLM, rows: int, steps: int) -> float:
+    """Milliseconds of one step over `steps` of them. Raises RuntimeError where one was not of all rows."""
+    made = []
     start = time.perf_counter()
     for _ in range(steps):
-        llm.engine.step()
-    return round(1e3 * (time.perf_counter() - start) / steps, 4)
+        made.append(len(llm.engine.step()))
+    seconds = time.perf_counter() - start
+    if set(made) != {rows}:
+        raise RuntimeError(f"steps gave {min(made)} to {max(made)} tokens where {rows} rows decode")
+    return round(1e3 * seconds / steps, 4)
 
 
 def _traced(llm: LLM, steps: int) -> dict[str, Any] | None:

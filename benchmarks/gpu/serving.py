@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.gpu.context import Context
 from benchmarks.gpu.engine import start_engine
-from benchmarks.gpu.workload import TEMPERATURE, Job, make_jobs, rates
+from benchmarks.gpu.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 
@@ -24,9 +24,7 @@ def _run(llm: LLM, jobs: list[Job]) -> dict[str, Any]:
     before, start = llm.engine.stats(), time.perf_counter()
     outputs = llm.generate([{"prompt_token_ids": job.prompt} for job in jobs], params, use_tqdm=False)
     seconds = time.perf_counter() - start
-    for job, output in zip(jobs, outputs, strict=True):
-        if len(output.outputs[0].token_ids) != job.output:
-            raise RuntimeError(f"{len(output.outputs[0].token_ids)} tokens were made where {job.output} were asked for")
+    check_lengths(jobs, (len(output.outputs[0].token_ids) for output in outputs))
     after = llm.engine.stats()
     return {
         **rates(jobs, seconds),

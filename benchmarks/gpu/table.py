@@ -23,8 +23,8 @@ def lines(results: Results) -> Iterator[str]:
             start = result["start"]
             yield f"{name}: start {start['start_seconds']} s, compile cache {start['compile_cache']}"
         for kind in ("overlap", "no_overlap"):
-            if kind in result:
-                yield _idle(kind, result, result[kind])
+            if "idle_share_by_time" in result.get(kind, ()):
+                yield _idle(kind, result["rows"], result[kind])
 
 
 def headline(results: Results) -> str:
@@ -36,9 +36,8 @@ def headline(results: Results) -> str:
     for peer in ("transformers", "vllm"):
         theirs = results.get(peer, {}).get("serving")
         if theirs:
-            text += (
-                f"; {peer} {theirs['output_tokens_per_s']}{'' if theirs.get('complete', True) else ' (not all done)'}"
-            )
+            bound = "" if theirs.get("complete", True) else "at least "
+            text += f"; {peer} {bound}{theirs['output_tokens_per_s']}"
     return text
 
 
@@ -56,13 +55,13 @@ def _steps(name: str, result: Mapping[str, Any], copied: float | None, multiplie
 
 
 def _serving(name: str, row: Mapping[str, Any]) -> str:
-    end = "" if row.get("complete", True) else ", not all done in time"
+    end = "" if row.get("complete", True) else ", the others were not done in time and are not counted"
     return f"{name}: {row['requests']} requests, {row['output_tokens_per_s']} output tokens/s, {row['seconds']} s{end}"
 
 
-def _idle(kind: str, result: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+def _idle(kind: str, rows: int, row: Mapping[str, Any]) -> str:
     traced = row["traced"]
     by_trace = f", {100 * traced['idle_share']:.2f} % by trace" if traced else ""
     by_time = f"{100 * row['idle_share_by_time']:.2f} % by time"
-    steps = f"engine {row['engine_step_ms']} ms, device alone {result['device_step_ms']} ms"
-    return f"idle, {kind.replace('_', ' ')}, {result['rows']} rows: {by_time}{by_trace} ({steps})"
+    steps = f"engine {row['engine_step_ms']} ms, device alone {row['device_step_ms']} ms"
+    return f"idle, {kind.replace('_', ' ')}, {rows} rows: {by_time}{by_trace} ({steps})"

@@ -13,7 +13,8 @@ _MARGIN_SECONDS = 15
 def measure(context: Context) -> None:
     """All requests at once with lengths of their own, which `generate_batch` cannot give: its manager is used directly.
 
-    Where time runs out, what was made until then is counted, and `complete` is false.
+    Where time runs out, only requests that were done by then are counted, and `complete` is false: the rate is then
+    less than what it made.
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig

@@ -1,19 +1,16 @@
 """The same workload through vLLM, where it is installed; its weights are random too."""
 
 import time
-from importlib.util import find_spec
+from typing import Any
 
 from benchmarks.gpu.context import Context
 from benchmarks.gpu.folder import write_folder
-from benchmarks.gpu.workload import TEMPERATURE, make_jobs, rates
+from benchmarks.gpu.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
 
 
 def measure(context: Context) -> None:
-    """All requests at once through its `LLM`."""
-    if find_spec("vllm") is None:
-        context.save(skipped="vllm is not installed")
-        return
-    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
+    """All requests at once through its `LLM`; first fewer, as with the other engines, so that it is warm too."""
+    from vllm import LLM  # pyright: ignore[reportMissingImports]
 
     form, folder = context.form, context.work / "small"
     if not (folder / "config.json").exists():
@@ -27,11 +24,19 @@ def measure(context: Context) -> None:
         max_num_seqs=form.slots,
     )
     context.save(start_seconds=round(context.seconds_since_start, 2))
-    jobs = make_jobs(form, form.requests)
+    context.save(fewer=_run(llm, make_jobs(form, max(1, form.requests // 8), seed=1)))
+    context.save(serving=_run(llm, make_jobs(form, form.requests)))
+
+
+def _run(llm: Any, jobs: list[Job]) -> dict[str, Any]:
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+
     params = [
         SamplingParams(temperature=TEMPERATURE, max_tokens=job.output, ignore_eos=True, detokenize=False)
         for job in jobs
     ]
     start = time.perf_counter()
-    llm.generate([{"prompt_token_ids": job.prompt} for job in jobs], params, use_tqdm=False)
-    context.save(serving=rates(jobs, time.perf_counter() - start))
+    outputs = llm.generate([{"prompt_token_ids": job.prompt} for job in jobs], params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    check_lengths(jobs, (len(output.outputs[0].token_ids) for output in outputs))
+    return rates(jobs, seconds)

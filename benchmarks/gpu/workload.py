@@ -1,6 +1,7 @@
 """The serving workload: prompts of random ids and lengths, outputs of set lengths; after nano-vllm's benchmark."""
 
 import random
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from benchmarks.gpu.forms import Form
@@ -24,6 +25,13 @@ def make_jobs(form: Form, count: int, seed: int = 0) -> list[Job]:
         [draw.randint(1, highest) for _ in range(draw.randint(form.shortest, form.longest))] for _ in range(count)
     ]
     return [Job(prompt, draw.randint(form.shortest, form.longest)) for prompt in prompts]
+
+
+def check_lengths(jobs: Iterable[Job], made: Iterable[int]) -> None:
+    """Raises RuntimeError where an engine made more or fewer tokens than were asked for."""
+    for job, tokens in zip(jobs, made, strict=True):
+        if tokens != job.output:
+            raise RuntimeError(f"{tokens} tokens were made where {job.output} were asked for")
 
 
 def rates(jobs: list[Job], seconds: float) -> dict[str, float]:

@@ -1,22 +1,27 @@
 """The GPU suite's parts and their reckoning, with the tiniest shapes on a CPU. Nothing is timed here."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.gpu import vllm_peer
+from benchmarks.gpu.context import Context
 from benchmarks.gpu.counts import matrix_elements, step_work
 from benchmarks.gpu.folder import tensor_shapes, write_folder
 from benchmarks.gpu.forms import CPU, FORMS, GPU, TINY
 from benchmarks.gpu.idle import union
 from benchmarks.gpu.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
 from benchmarks.gpu.table import headline, lines
-from benchmarks.gpu.workload import make_jobs
+from benchmarks.gpu.workload import check_lengths, make_jobs
 from benchmarks.gpu_suite import Suite
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.models.loaded import load_model
@@ -29,6 +34,24 @@ PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_suite.py"
 def run_suite(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), "--form", "tiny", "--out", str(folder / "out"), *flags]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280)
+
+
+def running(text: str) -> list[int]:
+    """Processes whose command line holds `text`."""
+    lines = {int(file.parent.name): file for file in Path("/proc").glob("[0-9]*/cmdline")}
+    return [number for number, file in lines.items() if number != os.getpid() and text.encode() in read(file)]
+
+
+def read(file: Path) -> bytes:
+    """What it holds; nothing where its process has ended meanwhile."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def context(file: Path) -> Context:
+    return Context("x", TINY, {}, file.parent, file, time.time(), time.time() + 60, "python x")
 
 
 def suite(folder: Path) -> Suite:
@@ -87,6 +110,49 @@ def test_jobs_are_the_same_for_every_engine() -> None:
     assert longest <= GPU.max_model_len
 
 
+def test_engines_are_not_believed_where_they_make_too_few_tokens() -> None:
+    jobs = make_jobs(TINY, 3)
+    check_lengths(jobs, [job.output for job in jobs])
+    with pytest.raises(RuntimeError, match=f"{jobs[2].output - 1} tokens were made where {jobs[2].output}"):
+        check_lengths(jobs, [*(job.output for job in jobs[:2]), jobs[2].output - 1])
+
+
+def test_vllm_gets_the_same_jobs_and_a_warm_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[tuple[list[int], int]]] = []
+
+    class Fake:
+        def __init__(self, folder: str, **settings: object) -> None:
+            assert (Path(folder) / "config.json").exists()
+
+        def generate(self, prompts: list[dict], params: list[dict], use_tqdm: bool) -> list[SimpleNamespace]:
+            lengths = [each["max_tokens"] for each in params]
+            asked.append(list(zip((prompt["prompt_token_ids"] for prompt in prompts), lengths, strict=True)))
+            return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1] * length)]) for length in lengths]
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=Fake, SamplingParams=dict))
+    vllm_peer.measure(context(tmp_path / "vllm.json"))
+    assert asked == [make_jobs(TINY, 1, seed=1), make_jobs(TINY, TINY.requests)]
+    written = json.loads((tmp_path / "vllm.json").read_text())
+    assert written["serving"]["output_tokens"] == sum(job.output for job in make_jobs(TINY, TINY.requests))
+
+
+def test_a_part_that_is_ended_while_it_writes_leaves_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = context(tmp_path / "x.json")
+    here.save(first=1)
+
+    def half(path: Path, text: str) -> None:
+        with path.open("w") as file:
+            file.write(text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(KeyboardInterrupt):
+        here.save(second=2)
+    assert json.loads((tmp_path / "x.json").read_text())["first"] == 1
+
+
 def test_busy_time_is_counted_once() -> None:
     assert union([(5, 6), (0, 2), (1, 3), (3, 4), (5.5, 5.7)]) == [(0, 4), (5, 6)]
     assert union([]) == []
@@ -101,11 +167,19 @@ def test_table_and_headline() -> None:
         "serving": {"serving": rate},
         "transformers": {"serving": {**rate, "output_tokens_per_s": 35.0, "complete": False}},
         "vllm": {"skipped": "vllm is not installed"},
+        "idle": {
+            "rows": 2,
+            "overlap": {"engine_step_ms": 2.0, "device_step_ms": 1.5, "idle_share_by_time": 0.25, "traced": None},
+            "no_overlap": {"engine_step_ms": 3.0, "traced": None},  # ended before the device was timed alone
+        },
     }
     text = "\n".join(lines(results))
     assert "decode 2 x 1: 1.5 ms, 50.0 GB/s (25.0 % of copy)" in text
     assert "prefill 2 x 8: 1.5 ms, 0.1 TFLOP/s (2.5 % of matmul)" in text
-    assert headline(results) == "serving: 70.0 output tokens/s, 3 requests; transformers 35.0 (not all done)"
+    assert headline(results) == "serving: 70.0 output tokens/s, 3 requests; transformers at least 35.0"
+    assert [line for line in lines(results) if line.startswith("idle")] == [
+        "idle, overlap, 2 rows: 25.00 % by time (engine 2.0 ms, device alone 1.5 ms)"
+    ]
     assert headline({}) == "serving: not measured"
     assert list(lines({"serving": {"ended": "out of time"}})) == []
 
@@ -140,6 +214,18 @@ def test_a_part_that_takes_too_long_ends_alone(tmp_path: Path) -> None:
     assert suite(tmp_path).run(BY_NAME["ceilings"])["ended"] == "done"
 
 
+def test_a_suite_that_is_ended_takes_its_part_with_it(tmp_path: Path) -> None:
+    mark = str(tmp_path / "out" / "serving.json")
+    command = [sys.executable, str(PROGRAM), "--form", "tiny", "--out", str(tmp_path / "out"), "--parts", "serving"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not running(mark):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    assert running(mark) == []
+
+
 def test_parts_fit_together() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
     folder = PROGRAM.parent / "gpu"
@@ -161,7 +247,9 @@ def test_every_part_that_a_cpu_can_run(tmp_path: Path) -> None:
     assert serving["serving"]["requests"] == TINY.requests
     assert serving["serving"]["compiles_after_ready"] == 0
     assert [run["start"]["compile_cache"] for run in (serving, idle)] == ["cold", "warm"]
-    assert 0 <= idle["overlap"]["idle_share_by_time"] < 1
+    kinds = [idle["overlap"], idle["no_overlap"]]
+    assert all(kind["idle_share_by_time"] == 1 - kind["device_step_ms"] / kind["engine_step_ms"] for kind in kinds)
+    assert kinds[1]["context"] - kinds[0]["context"] >= 2 * TINY.steps
     assert all(json.loads(file.read_text())["complete"] for file in (tmp_path / "out").glob("s*-*.json"))
 
 
