@@ -1,0 +1,109 @@
+"""Matmul of rows sorted by group, each with its group's weights: the experts of a mixture."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.group_tiles import group_tiles
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
+
+BACKENDS = ("xla", "mosaic_tpu")
+
+
+def grouped_matmul(
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    *,
+    scales: jax.Array | None = None,
+    out_dtype: jnp.dtype | None = None,
+    backend: str = "xla",
+    block_sizes: MatmulBlocks | None = None,
+) -> jax.Array:
+    """Row t of the result is weights[g] @ x[t], where g is the group that row t belongs to; sums in float32.
+
+    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8 or int4.
+    group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and their result
+    is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8 and int4 alone, [E, N] or
+    [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes: for `mosaic_tpu`, by default by
+    the shapes. Returns [T, N].
+
+    `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
+    [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
+    Raises ValueError for an unknown backend, types and shapes other than those above, scales that are missing or not
+    wanted, block_sizes with `xla`, and on `mosaic_tpu` for groups that neither divide 128 nor are multiples of it.
+
+    The pairs are those of MegaBlocks' block-sparse products (arXiv:2211.15841), for one dimension of blocks.
+
+    Cost: 2 T N K FLOPs of use, and up to (T + E' * rows of a block) N K of them spent, where E' groups hold rows;
+    E' N K weights read once, x again for every block of columns, T N out. Per weight of two bytes there are T / E'
+    FLOPs. A chip whose matmul rate is r FLOPs for each byte it reads (v5e 240, v5p 166, v6e 560, v7x 313) is bound by
+    reading weights below T = r E', by the MXU above. With 8 experts T = 8 and 256 wait for memory on all chips, and
+    T = 4096 for the MXU on all but v6e; with 128 or 256 experts all three wait for memory everywhere.
+    """
+    out_dtype = jnp.dtype(out_dtype or x.dtype)
+    scales = _checked(x, weights, group_sizes, scales, backend, block_sizes)
+    if backend == "xla":
+        return _loop(x, weights, group_sizes, scales, out_dtype)
+    from jaxinfer_kernels.tpu.grouped_matmul import grouped_matmul_tpu
+
+    (rows, depth), (experts, columns, _) = x.shape, weights.shape
+    item = value_bytes(weights.dtype)
+    blocks = block_sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, experts)
+    return grouped_matmul_tpu(x, weights, group_sizes, scales, out_dtype, blocks)
+
+
+def _loop(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype
+) -> jax.Array:
+    total, columns = x.shape[0], weights.shape[1]
+    rows = _tile_rows(total, weights.shape[0])
+    items = group_tiles(group_sizes, total, rows)
+    spare = -total % rows
+    x = jnp.pad(x, ((0, spare), (0, 0)))
+    row = jnp.arange(rows)[:, None]
+
+    def step(index: jax.Array, out: jax.Array) -> jax.Array:
+        group, start = items.group[index], items.tile[index] * rows
+        weight = weights[group] if scales is None else dequantise(weights[group], scales[group], None, x.dtype)
+        product = multiply(jax.lax.dynamic_slice_in_dim(x, start, rows), weight).astype(out_dtype)
+        mine = (row >= items.low[index]) & (row < items.high[index])
+        before = jax.lax.dynamic_slice_in_dim(out, start, rows)
+        return jax.lax.dynamic_update_slice_in_dim(out, jnp.where(mine, product, before), start, 0)
+
+    out = jax.lax.fori_loop(0, items.busy, step, jnp.zeros((total + spare, columns), out_dtype))
+    return out[:total]
+
+
+def _tile_rows(total: int, groups: int) -> int:
+    """A power of two near the mean group, so that few rows are multiplied for other groups and thrown away."""
+    return min(max(1 << (total // groups).bit_length(), 8), 256)
+
+
+def _checked(
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    scales: jax.Array | None,
+    backend: str,
+    block_sizes: MatmulBlocks | None,
+) -> jax.Array | None:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
+    if block_sizes is not None and backend == "xla":
+        raise ValueError("block_sizes belong to mosaic_tpu; xla takes none")
+    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
+        raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
+    if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
+        raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
+    if not is_quantised(weights) and weights.dtype not in (jnp.float32, jnp.bfloat16):
+        raise ValueError(f"weights must be bfloat16, float32, int8 or int4, not {weights.dtype}")
+    if group_sizes.shape != weights.shape[:1] or group_sizes.dtype != jnp.int32:
+        raise ValueError(
+            f"group_sizes must be {weights.shape[:1]} of int32, not {group_sizes.shape} of {group_sizes.dtype}"
+        )
+    if is_quantised(weights) != (scales is not None):
+        raise ValueError(
+            f"scales must be given for int8 and int4 weights and for no others; weights are {weights.dtype}"
+        )
+    return None if scales is None else with_groups(weights, scales, "scales")

@@ -1,0 +1,74 @@
+"""Matmul with weights held as int8 or int4: the activations stay as they are."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
+
+BACKENDS = ("xla", "mosaic_tpu")
+
+
+def quantized_matmul(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    *,
+    zeros: jax.Array | None = None,
+    out_dtype: jnp.dtype | None = None,
+    backend: str = "xla",
+    block_sizes: MatmulBlocks | None = None,
+) -> jax.Array:
+    """x @ ((weight - zeros) * scales).T, with sums in float32.
+
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8 or int4. scales: [N], or [N, K // group] for a scale every
+    `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they need not be whole.
+    out_dtype: by default x's. block_sizes: for `mosaic_tpu`, by default by the shapes. Returns [T, N].
+
+    `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
+    weights in VMEM. There a scale a channel is applied to the sum, and so is one a group where group is a multiple of
+    128 and not below the rows of a block: weights then enter the product exact. Other groups are scaled first.
+    Raises ValueError for an unknown backend, types and shapes other than those above, block_sizes with `xla`, and on
+    `mosaic_tpu` for groups that neither divide 128 nor are multiples of it.
+
+    Weight-only quantisation as in GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978), which give such weights.
+
+    Cost: 2 T N K FLOPs; N K bytes of weights (half for int4), N K / group scales of 4, x again for every block of
+    columns, T N out. Per byte of int8 weight there are 2 T FLOPs. A chip whose matmul rate is r FLOPs for each byte
+    it reads (v5e 240, v5p 166, v6e 560, v7x 313) is bound by reading weights below T = r / 2 (int4: r / 4), and by
+    the MXU above. At T = 8 all four chips wait for memory, at T = 4096 all for the MXU; at T = 256 only v6e still
+    waits for int8 weights, and none for int4. With int4, widening by the vector unit may bound decode before memory.
+    """
+    out_dtype = jnp.dtype(out_dtype or x.dtype)
+    scales, zeros = _checked(x, weight, scales, zeros, backend, block_sizes)
+    if backend == "xla":
+        return multiply(x, dequantise(weight, scales, zeros, x.dtype)).astype(out_dtype)
+    from jaxinfer_kernels.tpu.quantized_matmul import quantized_matmul_tpu
+
+    (rows, depth), columns = x.shape, weight.shape[0]
+    blocks = block_sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, value_bytes(weight.dtype), 1)
+    return quantized_matmul_tpu(x, weight, scales, zeros, out_dtype, blocks)
+
+
+def _checked(
+    x: jax.Array,
+    weight: jax.Array,
+    scales: jax.Array,
+    zeros: jax.Array | None,
+    backend: str,
+    block_sizes: MatmulBlocks | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
+    if block_sizes is not None and backend == "xla":
+        raise ValueError("block_sizes belong to mosaic_tpu; xla takes none")
+    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
+        raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
+    if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
+        raise ValueError(f"weight must be [N, {x.shape[1]}] of int8 or int4, not {weight.shape} of {weight.dtype}")
+    grouped = with_groups(weight, scales, "scales")
+    if zeros is None:
+        return grouped, None
+    if zeros.shape != scales.shape:
+        raise ValueError(f"zeros must be {scales.shape}, as scales, not {zeros.shape}")
+    return grouped, with_groups(weight, zeros, "zeros")

@@ -1,0 +1,140 @@
+"""The product of one tile with weights that may be int8 or int4, inside a TPU kernel."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+from jaxinfer_kernels.dequantise import multiply
+from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
+
+_CHUNKS = (1024, 512, 256, 128)
+_VMEM_SPARE = 4 << 20
+
+
+class Tile(NamedTuple):
+    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], scales and zeros [K // group, columns] or None."""
+
+    x: Any
+    weight: Any
+    scales: Any = None
+    zeros: Any = None
+
+
+class Cut(NamedTuple):
+    """How the product of a tile walks K. chunk: values of K widened at once. group: values of K that share a scale.
+
+    early: scale weights before the product; else the product is scaled, once a group.
+    """
+
+    chunk: int
+    group: int
+    early: bool
+
+
+def cut_depth(depth: int, group: int, rows: int) -> Cut:
+    """The walk over `depth` for tiles of `rows` rows, by the cost of scaling.
+
+    Late scaling multiplies rows * columns values a group, and weights enter the product exact, as integers; early
+    scaling multiplies columns * group values and rounds them to x's type. Late is the cheaper one while rows <= group.
+    A product over fewer than 128 values of K leaves the MXU idle in part, so small groups are scaled early.
+    Raises ValueError for groups that do not fall on the lanes.
+    """
+    if group == depth:
+        return Cut(next((chunk for chunk in _CHUNKS if depth % chunk == 0), depth), group, False)
+    if depth % LANES or (LANES % group and group % LANES):
+        raise ValueError(
+            f"scales must have groups that divide {LANES} or are multiples of it, and K must be a multiple of {LANES}, "
+            f"for mosaic_tpu; K is {depth} with groups of {group}"
+        )
+    chunk = next((chunk for chunk in _CHUNKS if depth % chunk == 0 and chunk % group == 0), max(group, LANES))
+    return Cut(chunk, group, group < LANES or rows > group)
+
+
+def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
+    """Writes x @ weight.T, [rows, columns] float32, scaled, to the ref `acc`."""
+    depth = tile.x.shape[1]
+    acc[...] = jnp.zeros_like(acc)
+
+    def step(index: jax.Array | int, carry: None) -> None:
+        start = index * cut.chunk if isinstance(index, int) else pl.multiple_of(index * cut.chunk, cut.chunk)
+        acc[...] += _chunk_product(tile, index, pl.ds(start, cut.chunk), cut)
+        return carry
+
+    if depth == cut.chunk:
+        step(0, None)
+    else:
+        jax.lax.fori_loop(0, depth // cut.chunk, step, None)
+    if tile.scales is not None and cut.group == depth:
+        if tile.zeros is not None:
+            acc[...] -= _row_sums(tile.x[...]) * tile.zeros[...]
+        acc[...] *= tile.scales[...]
+
+
+def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
+    x, weight = tile.x[:, where], tile.weight[:, where]
+    if tile.scales is None or cut.group == tile.x.shape[1]:
+        return multiply(x, weight)
+    groups = cut.chunk // cut.group
+    rows = pl.ds(index * groups, groups)
+    scales = tile.scales[rows, :]
+    zeros = None if tile.zeros is None else tile.zeros[rows, :]
+    if cut.early:
+        return multiply(x, _scaled(weight, scales, zeros, cut.group).astype(x.dtype))
+    return _late(x, weight, scales, zeros, cut.group)
+
+
+def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
+    total = None
+    for index in range(scales.shape[0]):
+        part = slice(index * group, (index + 1) * group)
+        product = multiply(x[:, part], weight[:, part])
+        if zeros is not None:
+            product -= _row_sums(x[:, part]) * zeros[index : index + 1]
+        product *= scales[index : index + 1]
+        total = product if total is None else total + product
+    assert total is not None
+    return total
+
+
+def _scaled(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
+    """(weight - zeros) * scales, float32, [columns, chunk]; scales and zeros are [chunk // group, columns]."""
+    wide = weight.astype(jnp.float32)
+    if zeros is not None:
+        wide -= _along_lanes(zeros, group)
+    return wide * _along_lanes(scales, group)
+
+
+def _along_lanes(values: jax.Array, group: int) -> jax.Array:
+    """[groups, columns] to [columns, groups * group], each value `group` times, 128 lanes at a time."""
+    columns = values.T
+    lanes = (columns.shape[0], LANES)
+    if group >= LANES:
+        pieces = [
+            jnp.broadcast_to(columns[:, i : i + 1], lanes)
+            for i in range(columns.shape[1])
+            for _ in range(group // LANES)
+        ]
+        return jnp.concatenate(pieces, axis=1)
+    place = jax.lax.broadcasted_iota(jnp.int32, lanes, 1) // group
+    pieces = []
+    for first in range(0, columns.shape[1], LANES // group):
+        piece = jnp.broadcast_to(columns[:, first : first + 1], lanes)
+        for step in range(1, LANES // group):
+            piece = jnp.where(place == step, columns[:, first + step : first + step + 1], piece)
+        pieces.append(piece)
+    return jnp.concatenate(pieces, axis=1)
+
+
+def _row_sums(x: jax.Array) -> jax.Array:
+    return jnp.sum(x.astype(jnp.float32), axis=1, keepdims=True)
+
+
+def vmem_bytes(blocks: MatmulBlocks, depth: int, x: Any, weight: Any, out: Any, groups: int, cut: Cut) -> int:
+    """Bytes of VMEM to ask for: two of each block, the sum, a widened chunk, and room for what Mosaic spills."""
+    rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
+    block = rows * depth * value_bytes(x) + columns * depth * value_bytes(weight)
+    block += rows * columns * value_bytes(out) + 2 * max(groups, 8) * columns * 4
+    widened = columns * cut.chunk * (4 + 4 * cut.early + value_bytes(x))
+    return int(2 * block + 2 * rows * columns * 4 + widened) + _VMEM_SPARE

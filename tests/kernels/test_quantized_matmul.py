@@ -1,0 +1,121 @@
+"""The weight-only matmul beside a float64 oracle, in plain JAX and in the TPU interpreter."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+from jaxinfer_kernels.quantized_matmul import quantized_matmul
+
+from tests.kernels.matmul_cases import TOLERANCE, dequantised, integers, normal, positive, run, wide, worst_error
+
+BACKENDS = ("xla", "mosaic_tpu")
+BLOCKS = MatmulBlocks(rows=16, columns=128)
+
+
+def error(
+    backend: str,
+    rows: int,
+    columns: int,
+    depth: int,
+    *,
+    weight_type: Any = jnp.int8,
+    dtype: Any = jnp.float32,
+    group: int | None = None,
+    zeros: bool = False,
+    scale_type: Any = jnp.float32,
+    blocks: MatmulBlocks | None = BLOCKS,
+) -> float:
+    rng = np.random.default_rng(rows + columns + depth)
+    x, weight = normal(rng, rows, depth, dtype=dtype), integers(rng, columns, depth, dtype=weight_type)
+    sides = (columns,) if group is None else (columns, depth // group)
+    scales = positive(rng, *sides, dtype=scale_type)
+    shift = normal(rng, *sides) * 3 if zeros else None
+    result = run(quantized_matmul, x, weight, scales, named={"zeros": shift}, blocks=blocks, backend=backend)
+    return worst_error(result, wide(x) @ dequantised(weight, scales, shift).T)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("weight_type", "group", "zeros", "dtype"),
+    [
+        (jnp.int8, None, False, jnp.float32),
+        (jnp.int4, None, True, jnp.bfloat16),
+        (jnp.int4, 128, True, jnp.float32),
+        (jnp.int8, 128, False, jnp.bfloat16),
+        (jnp.int4, 32, False, jnp.bfloat16),
+        (jnp.int8, 64, True, jnp.float32),
+    ],
+)
+def test_oracle(weight_type: Any, group: int | None, zeros: bool, dtype: Any, backend: str):
+    shape = (21, 200, 256)
+    assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
+@pytest.mark.parametrize("group", [None, 256, 128, 64, 16])
+@pytest.mark.parametrize("weight_type", [jnp.int8, jnp.int4])
+def test_all_kinds(weight_type: Any, group: int | None, zeros: bool, dtype: Any, backend: str):
+    shape = (37, 130, 768)
+    assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(
+    ("shape", "group", "rows"),
+    [
+        ((1, 128, 128), None, 16),
+        ((5, 48, 48), None, 5),
+        ((33, 128, 768), 128, 16),
+        ((200, 128, 256), 128, 144),
+        ((16, 128, 2048), 16, 16),
+    ],
+    ids=["one-row", "below-a-lane", "three-chunks", "more-rows-than-a-group", "groups-fill-the-lanes"],
+)
+def test_shapes(shape: tuple[int, int, int], group: int | None, rows: int):
+    blocks = MatmulBlocks(rows=rows, columns=min(shape[1], 128))
+    assert error("mosaic_tpu", *shape, group=group, zeros=group is not None, blocks=blocks) < TOLERANCE[jnp.float32]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_bfloat16_scales_and_the_rule_for_blocks(backend: str):
+    assert error(backend, 20, 256, 256, group=64, scale_type=jnp.bfloat16, blocks=None) < TOLERANCE[jnp.float32]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nan_stays_in_its_row(backend: str):
+    rng = np.random.default_rng(0)
+    x = normal(rng, 20, 128).at[7].set(jnp.nan)
+    weight, scales = integers(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
+    result = run(quantized_matmul, x, weight, scales, named={}, blocks=BLOCKS, backend=backend)
+    assert np.flatnonzero(np.isnan(result).any(axis=1)).tolist() == [7]
+
+
+def test_out_dtype():
+    x, weight, scales = jnp.ones((2, 8), jnp.bfloat16), jnp.ones((4, 8), jnp.int8), jnp.full(4, 0.3)
+    assert quantized_matmul(x, weight, scales).dtype == jnp.bfloat16
+    assert quantized_matmul(x, weight, scales, out_dtype=jnp.dtype(jnp.float32)).dtype == jnp.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
+        ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
+        ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 6, 8\) of float32"),
+        ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8 or int4, not \(2, 8\) of float32"),
+        ({"weight": jnp.ones((2, 9), jnp.int8)}, r"weight must be \[N, 8\] of int8 or int4, not \(2, 9\) of int8"),
+        ({"scales": jnp.ones((8, 2))}, r"scales must be \(2,\) or \(2, a divisor of 8\), not \(8, 2\)"),
+        ({"scales": jnp.ones(2, jnp.int32)}, "scales must be float32 or bfloat16, not int32"),
+        ({"zeros": jnp.ones((2, 4))}, r"zeros must be \(2,\), as scales, not \(2, 4\)"),
+        ({"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"}, "K must be a multiple of 128, for mosaic_tpu; K is 8"),
+    ],
+)
+def test_errors(change: dict[str, Any], message: str):
+    given = {"x": jnp.ones((4, 8)), "weight": jnp.ones((2, 8), jnp.int8), "scales": jnp.ones(2)}
+    with pytest.raises(ValueError, match=message):
+        quantized_matmul(**{**given, **change})
