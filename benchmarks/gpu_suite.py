@@ -70,10 +70,14 @@ class Suite(NamedTuple):
         return [sys.executable, "-m", "benchmarks.gpu.run", part.name, *pairs, "--suite", own_command()]
 
     def _environment(self, part: Part) -> dict[str, str]:
-        """jaxinfer from this checkout, installed or not; what the part adds to XLA's flags."""
+        """jaxinfer from this checkout, installed or not; what the part adds to XLA's flags; no network for peers.
+
+        Without HF_HUB_OFFLINE transformers looks for attention kernels on the hub, and waits where there is no network.
+        """
         paths = [str(REPOSITORY), str(_KERNELS), os.environ.get("PYTHONPATH", "")]
         flags = f"{os.environ.get('XLA_FLAGS', '')} {part.flags}".strip()
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "XLA_FLAGS": flags}
+        set_here = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "XLA_FLAGS": flags, "HF_HUB_OFFLINE": "1"}
+        return {**os.environ, **set_here}
 
 
 def main() -> int:

@@ -248,7 +248,8 @@ def test_every_part_that_a_cpu_can_run(tmp_path: Path) -> None:
     assert serving["serving"]["compiles_after_ready"] == 0
     assert [run["start"]["compile_cache"] for run in (serving, idle)] == ["cold", "warm"]
     kinds = [idle["overlap"], idle["no_overlap"]]
-    assert all(kind["idle_share_by_time"] == 1 - kind["device_step_ms"] / kind["engine_step_ms"] for kind in kinds)
+    shares = [1 - kind["device_step_ms"] / kind["engine_step_ms"] for kind in kinds]
+    assert [kind["idle_share_by_time"] for kind in kinds] == pytest.approx(shares, abs=1e-4)
     assert kinds[1]["context"] - kinds[0]["context"] >= 2 * TINY.steps
     assert all(json.loads(file.read_text())["complete"] for file in (tmp_path / "out").glob("s*-*.json"))
 
