@@ -5,8 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
+from jaxinfer_kernels.tpu.tile_product import cut_depth, vmem_bytes
 
 from tests.kernels.matmul_cases import TOLERANCE, dequantised, integers, normal, positive, run, wide, worst_error
 
@@ -93,6 +94,20 @@ def test_nan_stays_in_its_row(backend: str):
     weight, scales = integers(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
     result = run(quantized_matmul, x, weight, scales, named={}, blocks=BLOCKS, backend=backend)
     assert np.flatnonzero(np.isnan(result).any(axis=1)).tolist() == [7]
+
+
+@pytest.mark.parametrize("rows", [1, 8, 64, 256, 4096])
+@pytest.mark.parametrize(("columns", "depth"), [(14336, 4096), (768, 2048), (2048, 7168), (16384, 53248), (200, 1408)])
+@pytest.mark.parametrize(("weight_type", "group"), [(jnp.bfloat16, 0), (jnp.int8, 0), (jnp.int4, 128), (jnp.int4, 32)])
+def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows: int, weight_type: Any, group: int):
+    dtype = jnp.dtype(jnp.bfloat16)
+    blocks = matmul_blocks(rows, columns, depth, 2, value_bytes(weight_type), 1)
+    assert blocks.rows == rows or blocks.rows % 16 == 0
+    assert blocks.columns == columns or blocks.columns % 128 == 0
+    cut = cut_depth(depth, group or depth, blocks.rows)
+    groups = depth // (group or depth)
+    # v7x has 64 MiB a core; XLA keeps some for itself.
+    assert vmem_bytes(blocks, depth, dtype, weight_type, dtype, groups, cut) < 60 << 20
 
 
 def test_out_dtype():

@@ -10,6 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+from jaxinfer_kernels.tpu.sides import Sides, sides_of
 from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, multiply_tile, vmem_bytes
 
 
@@ -27,36 +28,40 @@ def grouped_matmul_tpu(
     nothing. Items of one group follow each other, so its block of weights arrives once for all its rows.
     """
     (total, depth), columns = x.shape, weights.shape[1]
-    groups = 1 if scales is None else scales.shape[2]
-    cut = cut_depth(depth, depth // groups, blocks.rows)
+    given = [] if scales is None else [scales]
+    sides = sides_of(given)
+    cut = cut_depth(depth, depth // sides.groups, blocks.rows)
     items = group_tiles(group_sizes, total, blocks.rows)
-    side = [] if scales is None else [scales.swapaxes(1, 2).astype(jnp.float32)]
     spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=4,
         grid=(pl.cdiv(columns, blocks.columns), items.count),
         in_specs=[
             pl.BlockSpec((blocks.rows, depth), lambda column, item, group, tile, *_: (tile[item], 0)),
             pl.BlockSpec((None, blocks.columns, depth), lambda column, item, group, *_: (group[item], column, 0)),
-            *[pl.BlockSpec((None, groups, blocks.columns), lambda column, item, group, *_: (group[item], 0, column))]
-            * len(side),
+            *sides.specs(blocks.columns, lambda column, item, group, *_: (group[item], column), lead=1),
         ],
         out_specs=pl.BlockSpec(
             (blocks.rows, blocks.columns), lambda column, item, group, tile, *_: (tile[item], column)
         ),
-        scratch_shapes=[pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32)],
+        scratch_shapes=[
+            pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
+            *sides.scratch(blocks.columns, depth // cut.chunk),
+        ],
     )
-    vmem = vmem_bytes(blocks, depth, x.dtype, weights.dtype, out_dtype, groups, cut)
+    vmem = vmem_bytes(blocks, depth, x.dtype, weights.dtype, out_dtype, sides.groups, cut)
     return pl.pallas_call(
-        partial(_kernel, cut=cut),
+        partial(_kernel, sides=sides, cut=cut),
         out_shape=jax.ShapeDtypeStruct((total, columns), out_dtype),
         grid_spec=spec,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem),
         name="grouped_matmul",
-    )(items.group, items.tile, items.low, items.high, x, weights, *side)
+    )(items.group, items.tile, items.low, items.high, x, weights, *sides.lay(given))
 
 
-def _kernel(group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, *rest: Any, cut: Cut) -> None:
-    *side, out, acc = rest
+def _kernel(
+    group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut
+) -> None:
+    narrow, (out, acc, *wide) = rest[: sides.count], rest[sides.count :]
     item = pl.program_id(1)
     first = (item == 0) | (tile[item] != tile[jnp.maximum(item - 1, 0)])
 
@@ -66,7 +71,8 @@ def _kernel(group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, *re
 
     @pl.when(high[item] > low[item])
     def _() -> None:
-        multiply_tile(Tile(x, weight, *side), acc, cut)
+        sides.load(narrow, wide)
+        multiply_tile(Tile(x, weight, *wide), acc, cut)
         row = jax.lax.broadcasted_iota(jnp.int32, acc.shape, 0)
         mine = (row >= low[item]) & (row < high[item])
         # Selected, never multiplied by zero: rows of no group may hold NaN.

@@ -9,6 +9,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+from jaxinfer_kernels.tpu.sides import Sides, sides_of
 from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, multiply_tile, vmem_bytes
 
 
@@ -24,29 +25,32 @@ def quantized_matmul_tpu(
 
     The grid is (column blocks, row blocks): a block of weights arrives once and stays for all rows.
     """
-    (total, depth), columns, groups = x.shape, weight.shape[0], scales.shape[1]
-    cut = cut_depth(depth, depth // groups, blocks.rows)
-    side = [side.T.astype(jnp.float32) for side in (scales, zeros) if side is not None]
-    side_spec = pl.BlockSpec((groups, blocks.columns), lambda column, row: (0, column))
-    vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, groups, cut)
+    (total, depth), columns = x.shape, weight.shape[0]
+    given = [scales] if zeros is None else [scales, zeros]
+    sides = sides_of(given)
+    cut = cut_depth(depth, depth // sides.groups, blocks.rows)
+    vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut)
     return pl.pallas_call(
-        partial(_kernel, cut=cut, with_zeros=zeros is not None),
+        partial(_kernel, sides=sides, cut=cut),
         out_shape=jax.ShapeDtypeStruct((total, columns), out_dtype),
         grid=(pl.cdiv(columns, blocks.columns), pl.cdiv(total, blocks.rows)),
         in_specs=[
             pl.BlockSpec((blocks.rows, depth), lambda column, row: (row, 0)),
             pl.BlockSpec((blocks.columns, depth), lambda column, row: (column, 0)),
-            *[side_spec for _ in side],
+            *sides.specs(blocks.columns, lambda column, row: (column,), lead=0),
         ],
         out_specs=pl.BlockSpec((blocks.rows, blocks.columns), lambda column, row: (row, column)),
-        scratch_shapes=[pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32)],
+        scratch_shapes=[
+            pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
+            *sides.scratch(blocks.columns, depth // cut.chunk),
+        ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=vmem),
         name="quantized_matmul",
-    )(x, weight, *side)
+    )(x, weight, *sides.lay(given))
 
 
-def _kernel(x: Any, weight: Any, scales: Any, *rest: Any, cut: Cut, with_zeros: bool) -> None:
-    zeros = rest[0] if with_zeros else None
-    out, acc = rest[-2:]
-    multiply_tile(Tile(x, weight, scales, zeros), acc, cut)
+def _kernel(x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut) -> None:
+    narrow, (out, acc, *wide) = rest[: sides.count], rest[sides.count :]
+    sides.load(narrow, wide)
+    multiply_tile(Tile(x, weight, *wide), acc, cut)
     out[...] = acc[...].astype(out.dtype)

@@ -10,11 +10,12 @@ from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
 
 _CHUNKS = (1024, 512, 256, 128)
+_EARLY_CHUNKS = (256, 128)
 _VMEM_SPARE = 4 << 20
 
 
 class Tile(NamedTuple):
-    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], scales and zeros [K // group, columns] or None."""
+    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them."""
 
     x: Any
     weight: Any
@@ -48,8 +49,9 @@ def cut_depth(depth: int, group: int, rows: int) -> Cut:
             f"scales must have groups that divide {LANES} or are multiples of it, and K must be a multiple of {LANES}, "
             f"for mosaic_tpu; K is {depth} with groups of {group}"
         )
-    chunk = next((chunk for chunk in _CHUNKS if depth % chunk == 0 and chunk % group == 0), max(group, LANES))
-    return Cut(chunk, group, group < LANES or rows > group)
+    early = group < LANES or rows > group
+    sizes = _EARLY_CHUNKS if early else _CHUNKS
+    return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
 
 def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
@@ -68,18 +70,16 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
         jax.lax.fori_loop(0, depth // cut.chunk, step, None)
     if tile.scales is not None and cut.group == depth:
         if tile.zeros is not None:
-            acc[...] -= _row_sums(tile.x[...]) * tile.zeros[...]
-        acc[...] *= tile.scales[...]
+            acc[...] -= _row_sums(tile.x[...]) * tile.zeros[0]
+        acc[...] *= tile.scales[0]
 
 
 def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
     x, weight = tile.x[:, where], tile.weight[:, where]
     if tile.scales is None or cut.group == tile.x.shape[1]:
         return multiply(x, weight)
-    groups = cut.chunk // cut.group
-    rows = pl.ds(index * groups, groups)
-    scales = tile.scales[rows, :]
-    zeros = None if tile.zeros is None else tile.zeros[rows, :]
+    scales = tile.scales[index]
+    zeros = None if tile.zeros is None else tile.zeros[index]
     if cut.early:
         return multiply(x, _scaled(weight, scales, zeros, cut.group).astype(x.dtype))
     return _late(x, weight, scales, zeros, cut.group)
@@ -132,9 +132,15 @@ def _row_sums(x: jax.Array) -> jax.Array:
 
 
 def vmem_bytes(blocks: MatmulBlocks, depth: int, x: Any, weight: Any, out: Any, groups: int, cut: Cut) -> int:
-    """Bytes of VMEM to ask for: two of each block, the sum, a widened chunk, and room for what Mosaic spills."""
+    """Bytes of VMEM to ask for: two of each block, the sum, a widened chunk, and room for what Mosaic spills.
+
+    x, weight, out: types. Early scaling spills a tile of 128 lanes for each group of a chunk, of scales and of zeros.
+    """
     rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
-    block = rows * depth * value_bytes(x) + columns * depth * value_bytes(weight)
-    block += rows * columns * value_bytes(out) + 2 * max(groups, 8) * columns * 4
-    widened = columns * cut.chunk * (4 + 4 * cut.early + value_bytes(x))
-    return int(2 * block + 2 * rows * columns * 4 + widened) + _VMEM_SPARE
+    sides = max(groups, 8) * 2 + max(groups, 8 * depth // cut.chunk)
+    block = rows * (depth * value_bytes(x) + columns * value_bytes(out))
+    block += columns * (depth * value_bytes(weight) + sides * 4)
+    widened = cut.chunk * (value_bytes(x) + 4)
+    if cut.early:
+        widened += cut.chunk * 8 + cut.chunk // cut.group * LANES * 4 * 2
+    return int(2 * block + 2 * rows * columns * 4 + columns * widened) + _VMEM_SPARE

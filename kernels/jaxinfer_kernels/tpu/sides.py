@@ -1,0 +1,65 @@
+"""Scales and zeros on their way into a TPU kernel, [..., N, G] each, for G groups of K."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from jaxinfer_kernels.matmul_blocks import LANES
+
+
+class Sides(NamedTuple):
+    """How scales, and zeros where there are any, lie in HBM and in a kernel's blocks.
+
+    NOTE: a kernel takes them as XLA lays them out by default, with N on the lanes unless G fills those too. Otherwise
+    XLA would copy them, for all experts, in every step.
+
+    count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N].
+    """
+
+    count: int
+    groups: int
+    lanes_hold_groups: bool
+
+    def lay(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        """The arrays [..., N, G] as the kernel takes them; by XLA's default layouts this moves nothing."""
+        return [array if self.lanes_hold_groups else array.swapaxes(-1, -2) for array in arrays]
+
+    def specs(self, columns: int, place: Callable[..., tuple[Any, ...]], lead: int) -> list[pl.BlockSpec]:
+        """Blocks of all groups of `columns` outputs.
+
+        place: from the grid's indices, those of the `lead` axes before N, and the block of columns.
+        """
+
+        def index(*grid: Any) -> tuple[Any, ...]:
+            *before, column = place(*grid)
+            return (*before, column, 0) if self.lanes_hold_groups else (*before, 0, column)
+
+        block = (columns, self.groups) if self.lanes_hold_groups else (self.groups, columns)
+        return [pl.BlockSpec((*[None] * lead, *block), index) for _ in range(self.count)]
+
+    def scratch(self, columns: int, chunks: int) -> list[Any]:
+        """What `load` fills, where a kernel walks K in so many chunks."""
+        shape = (chunks, max(self.groups // chunks, 1), columns)
+        return [pltpu.VMEM(shape, jnp.float32) for _ in range(self.count)]
+
+    def load(self, blocks: Sequence[Any], scratch: Sequence[Any]) -> None:
+        """Blocks to [chunks, groups a chunk, columns] float32; of one group all chunks share, the first holds it.
+
+        A chunk's groups need not begin on a tile of 8 sublanes, from where alone a loop could read them.
+        """
+        for block, wide in zip(blocks, scratch, strict=True):
+            values = block[...].astype(jnp.float32)
+            values = values.T if self.lanes_hold_groups else values
+            count = wide.shape[1]
+            for chunk in range(self.groups // count):
+                wide[chunk] = values[chunk * count : (chunk + 1) * count]
+
+
+def sides_of(arrays: Sequence[jax.Array]) -> Sides:
+    """`Sides` of arrays [..., N, G] of one shape; of none of them: a single group."""
+    groups = arrays[0].shape[-1] if arrays else 1
+    return Sides(len(arrays), groups, groups % LANES == 0)
