@@ -32,7 +32,10 @@ def subtraction(rng: Random, think: bool) -> Question:
 
 
 def multiplication(rng: Random, think: bool) -> Question:
-    """a * b with numbers from 0 to 12. The content is the pair in this order: 7 * 8 is trained, 8 * 7 may not be."""
+    """a * b with numbers from 0 to 12. The content is the pair in this order: 7 * 8 is trained, 8 * 7 may not be.
+
+    A larger number first is turned round in the answer, which is how a pair never seen in that order can be found.
+    """
     a, b = rng.randint(0, 12), rng.randint(0, 12)
     return _question(rng, "product", ("product", a, b), (a, "*", b), a * b, _product_steps(a, b) if think else "")
 
@@ -49,7 +52,8 @@ def _question(
     space = "" if not written.isalpha() and rng.random() < 0.25 else " "
     text = f"{a}{space}{written}{space}{b}"
     ask = rng.choice(_ASKS if rng.random() < 0.75 else _OTHERS[sign]).format(t=text, a=a, b=b)
-    answer = f"{a} {sign} {b} = {result}."
+    turned = f"{b} * {a} = " if sign == "*" and a > b else ""
+    answer = f"{a} {sign} {b} = {turned}{result}."
     return plain(kind, content, typed(rng, ask), answer, steps)
 
 
