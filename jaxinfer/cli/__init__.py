@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from jaxinfer.errors import JaxinferError
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.signals import end_at_once_on_signals, end_process
 from jaxinfer.version import __version__
 
@@ -32,6 +32,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: list[str]) -> int:
+    try:
+        return _command(given)
+    except ParameterError as error:
+        return _fail(f"{_as_written(error.param, given)}: {error.message}")
+    except JaxinferError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        # Whoever read has left, as in `| head`; what is left must not be flushed to nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except SystemExit as end:  # of `--help`: what it printed is flushed as everything else is
+        if end.code:
+            raise
+        return 0
+
+
+def _command(given: list[str]) -> int:
     name = given[0] if given else "--help"
     if name in ("-h", "--help"):
         print(_help())
@@ -41,14 +58,14 @@ def _run(given: list[str]) -> int:
         return 0
     if name not in _COMMANDS:
         return _fail(f"there is no command {name!r}; commands are {', '.join(_COMMANDS)}")
-    try:
-        return importlib.import_module(f"jaxinfer.cli.{name}").run(given[1:])
-    except JaxinferError as error:
-        return _fail(str(error))
-    except BrokenPipeError:
-        # Whoever read has left, as in `| head`; what is left must not be flushed to nobody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
+    return importlib.import_module(f"jaxinfer.cli.{name}").run(given[1:])
+
+
+def _as_written(param: str, given: list[str]) -> str:
+    """The setting's flag where it was given by one, else its name."""
+    flag = f"--{param.replace('_', '-')}"
+    written = {argument.partition("=")[0].replace("_", "-") for argument in given}
+    return flag if flag in written or flag.replace("--", "--no-", 1) in written else param
 
 
 def _help() -> str:

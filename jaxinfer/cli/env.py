@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import tyro
+from jaxinfer.cli.flags import parse_flags
 
 PACKAGES = (
     "jaxinfer", "jax", "jaxlib", "flax", "orbax-checkpoint", "safetensors", "tokenizers", "aiohttp", "msgspec", "numpy",
@@ -23,7 +23,7 @@ _SECRETS = ("KEY", "TOKEN")
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the report; `--json` prints it for programs."""
-    as_json = tyro.cli(_flags, args=list(arguments), prog="jaxinfer env", description="")
+    as_json = parse_flags(_flags, "env", arguments)
     report = gather()
     if as_json:
         json.dump(report, sys.stdout, indent=2)
@@ -44,6 +44,7 @@ def _flags(json: bool = False) -> bool:
 
 def gather() -> dict[str, Any]:
     """Everything that is shown. A device that cannot be used is an entry with its error, not a failure."""
+    variables = _variables()  # before jax is imported, which sets some of its own
     return {
         "versions": {name: _version(name) for name in PACKAGES},
         "optional": {name: found for name in OPTIONAL if (found := _version(name)) is not None},
@@ -53,7 +54,7 @@ def gather() -> dict[str, Any]:
         "devices": _devices(),
         "attention_backends": _backends(),
         "compile_cache": _compile_cache(),
-        "variables": _variables(),
+        "variables": variables,
     }
 
 
@@ -136,7 +137,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     if devices.get("error"):
         rows.append(("devices", devices["error"]))
     for device in devices["list"]:
-        memory = "memory not told" if device["memory_bytes"] is None else _gibibytes(device["memory_bytes"])
+        memory = "memory: unknown" if device["memory_bytes"] is None else _gibibytes(device["memory_bytes"])
         rows.append((f"device {device['id']}", f"{devices['platform']}, {device['kind']}, {memory}"))
     rows += [(f"attention {name}", said) for name, said in report["attention_backends"].items()]
     kept = "none" if cache["folder"] is None else f"{_home(cache['folder'])}, {cache['bytes'] / 2**20:.1f} MiB"

@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 import yaml
 
+from jaxinfer.cli.flags import parse_flags
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
@@ -22,41 +24,67 @@ _MODEL = Annotated[
 ]
 _CONFIG = Annotated[
     Path | None,
-    tyro.conf.arg(metavar="FILE", help="YAML file of settings, by the names of the flags; flags override it."),
+    tyro.conf.arg(
+        metavar="FILE",
+        help="YAML file of settings, by the names of the flags; flags override it.",
+        help_behavior_hint="",
+    ),
 ]
+_NOTHING = ("None", "")
 
 
-def parse_settings(command: str, groups: dict[str, Any], arguments: Sequence[str]) -> tuple[EngineConfig, Any]:
+def parse_settings(
+    command: str, groups: dict[str, Any], arguments: Sequence[str], *, engine: EngineConfig | None = None
+) -> tuple[EngineConfig, Any]:
     """The engine's settings, and an object with one attribute for each of `groups`.
 
-    groups: what the command has beside the engine: a name, and a frozen dataclass of defaults. Ends the
-    process with status 2 where a flag is wrong; raises ParameterError for the file.
+    groups: what the command has beside the engine: a name, and a frozen dataclass of defaults. engine: the command's
+    own defaults. Raises JaxinferError where a flag or the file is wrong.
     """
-    kind = _settings_class(groups)
+    kind = _settings_class(groups, engine or EngineConfig())
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
-    settings = tyro.cli(
-        kind,
-        default=defaults,
-        args=list(arguments),
-        prog=f"jaxinfer {command}",
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
-        description="",
-    )
-    engine = {field.name: getattr(settings, field.name) for field in dataclasses.fields(EngineConfig)}
-    return EngineConfig(**engine), settings
+    config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
+    settings = parse_flags(kind, command, arguments, default=defaults, config=config)
+    values = {name: _plain(value) for name, value in vars(settings).items()}
+    # A shell completes a folder's name with a slash, which is no part of the model's name.
+    values["model"] = values["model"].rstrip("/") or values["model"]
+    own = {name: values.pop(name) for name in groups}
+    del values["config"]
+    return EngineConfig(**values), SimpleNamespace(**own)
 
 
-def _settings_class(groups: dict[str, Any]) -> type[Any]:
+def _settings_class(groups: dict[str, Any], engine: EngineConfig) -> type[Any]:
     """EngineConfig's fields with the model as the positional argument, `--config`, and the command's own groups."""
-    engine = EngineConfig()
     inside = {field.name: getattr(engine, field.name) for field in dataclasses.fields(EngineConfig)}
     model = inside.pop("model")
     fields: list[Any] = [("model", _MODEL, dataclasses.field(default=model))]
     for name, default in {**groups, **inside}.items():
-        fields.append((name, type(default), dataclasses.field(default=default)))
+        shown = _shown(default)
+        fields.append((name, type(shown), dataclasses.field(default=shown)))
     fields.append(("config", _CONFIG, dataclasses.field(default=None)))
     return dataclasses.make_dataclass("Settings", fields, frozen=True)
+
+
+def _shown(group: Any) -> Any:
+    """The group as one of a subclass, whose help says no default where that is nothing: the texts say what holds."""
+    kind = type(group)
+    hints = get_type_hints(kind, include_extras=True)
+    hint = tyro.conf.arg(help_behavior_hint=lambda default: f"(default: {default})" if default not in _NOTHING else "")
+    fields = [
+        (field.name, Annotated[hints[field.name], hint], dataclasses.field(default=getattr(group, field.name)))
+        for field in dataclasses.fields(group)
+    ]
+    namespace = {"__doc__": kind.__doc__}
+    return dataclasses.make_dataclass(kind.__name__, fields, bases=(kind,), namespace=namespace, frozen=True)()
+
+
+def _plain(value: Any) -> Any:
+    """What `_shown` made, as the class that it was made of."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return type(value).__bases__[0](**fields)
 
 
 def _config_file(arguments: Sequence[str]) -> Path | None:

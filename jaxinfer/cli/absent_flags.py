@@ -1,0 +1,40 @@
+"""Flags that other servers have and this one has not: each is told why, instead of that it is unknown."""
+
+from collections.abc import Sequence
+
+from jaxinfer.errors import ParameterError
+
+_DEVICES = "several devices are not supported yet"
+_ADAPTERS = "adapters are not supported yet"
+_TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
+
+ABSENT = {
+    "--model": "MODEL is given without a flag, as in `jaxinfer serve MODEL`",
+    "--tensor-parallel-size": _DEVICES,
+    "-tp": _DEVICES,
+    "--pipeline-parallel-size": _DEVICES,
+    "-pp": _DEVICES,
+    "--data-parallel-size": _DEVICES,
+    "-dp": _DEVICES,
+    "--enable-expert-parallel": _DEVICES,
+    "--quantization": "quantised weights are not supported yet",
+    "-q": "quantised weights are not supported yet",
+    "--kv-cache-dtype": "KV pages have the type of the activations, which --dtype sets",
+    "--enable-lora": _ADAPTERS,
+    "--lora-modules": _ADAPTERS,
+    "--speculative-config": "speculation is not supported yet",
+    "--trust-remote-code": "code of a model's folder is never run",
+    "--chat-template": "the model's own is used; --tokenizer names a folder with another",
+    "--enable-auto-tool-choice": _TOOLS,
+    "--enforce-eager": "every program is compiled; --lazy-compile compiles each when it is first needed",
+}
+"""Flag, and what is said of it."""
+
+
+def refuse_absent_flags(arguments: Sequence[str]) -> None:
+    """Raises ParameterError for the first of ABSENT among a command's arguments."""
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        name = flag.replace("_", "-")
+        if name in ABSENT:
+            raise ParameterError(flag, ABSENT[name])

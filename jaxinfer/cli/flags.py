@@ -1,0 +1,85 @@
+"""Flags into settings: tyro reads them; what it refuses is told as every other error of this program."""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tyro
+
+from jaxinfer.cli.absent_flags import refuse_absent_flags
+from jaxinfer.errors import JaxinferError, ParameterError
+
+_KINDS = {"INT": "a whole number", "FLOAT": "a number"}
+
+
+def parse_flags(kind: Callable[..., Any], command: str, arguments: Sequence[str], **options: Any) -> Any:
+    """An object of `kind` from a command's arguments. Raises JaxinferError; `--help` ends the process.
+
+    options: of tyro.cli.
+    """
+    refuse_absent_flags(arguments)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=list(arguments), prog=f"jaxinfer {command}", description="", **options)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise _refusal(end) or JaxinferError(plain_message(said.getvalue())) from None
+
+
+def _refusal(end: BaseException) -> ParameterError | None:
+    """What a group of settings raised, which tyro frames in an error of its own."""
+    error: BaseException | None = end
+    while error is not None and not isinstance(error, ParameterError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def plain_message(framed: str) -> str:
+    """One line from an error that tyro has drawn a box around."""
+    lines = [line.strip("│ ").strip() for line in framed.splitlines() if line.startswith("│")]
+    rules = [i for i, line in enumerate(lines) if line.startswith("───")]
+    first = " ".join(" ".join(lines[: rules[0] if rules else None]).split())
+    for pattern, say in _SAYINGS:
+        found = re.match(pattern, first)
+        if found is not None:
+            return say(found, " ".join(lines[rules[0] :] if rules else []))
+    return first or " ".join(framed.split())
+
+
+def _unknown(found: re.Match[str], rest: str) -> str:
+    flag = found.group(1).partition("=")[0]
+    if not flag.startswith("-"):
+        return f"{flag}: was not expected; a text with spaces needs quotes"
+    close = re.search(r"Perhaps you meant: (--\S+)", rest)
+    return f"{flag}: there is no such flag" + (f"; did you mean {close.group(1).rstrip(',')}?" if close else "")
+
+
+def _choice(found: re.Match[str], rest: str) -> str:
+    value, flag, choices = found.groups()
+    return f"{flag}: {value} is not one of {choices.replace(chr(39), '').rstrip(',')}"
+
+
+def _missing(found: re.Match[str], rest: str) -> str:
+    flag = found.group(1)
+    return f"{flag}: needs a value; one that begins with a dash is given as {flag}=-…"
+
+
+def _value(found: re.Match[str], rest: str) -> str:
+    flag, reason = found.groups()
+    value = re.search(r"\[?('[^\]]*')\]?", reason)
+    metavar = re.search(rf"{re.escape(flag)}[, ].*?\b({'|'.join(_KINDS)})\b", rest)
+    if value is None or metavar is None:
+        return f"{flag}: {reason}"
+    return f"{flag}: {value.group(1)} is not {_KINDS[metavar.group(1)]}"
+
+
+_SAYINGS = (
+    (r"Unrecognized options: ([^\s,]+)", _unknown),
+    (r"invalid choice ('.*?') for argument '(.*?)'\. Expected one of \((.*)\)", _choice),
+    (r"Missing value for argument '(.*?)'", _missing),
+    (r"Error parsing (\S+): (.*)", _value),
+)
