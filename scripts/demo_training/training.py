@@ -1,6 +1,7 @@
 """The training loop: Muon for matrices, Adam for the rest; steps that can be stopped and resumed exactly."""
 
 from collections.abc import Callable, Iterator
+from itertools import count, islice
 from queue import Queue
 from threading import Thread
 from typing import Any, NamedTuple
@@ -96,19 +97,22 @@ def first_state(trainee: Trainee, seed: int) -> State:
 
 def data_from(tokenizer: Tokenizer, seed: int, step: int) -> Iterator[Batch]:
     """The batches from `step` on, which begins a block, made in a thread."""
-    queue: Queue[Batch] = Queue(maxsize=2 * BLOCK)
+    queue: Queue[Batch | Exception] = Queue(maxsize=2 * BLOCK)
 
     def fill() -> None:
-        block = step // BLOCK
-        while True:
-            source = batches(tokenizer, f"{seed}/{block}")
-            for _ in range(BLOCK):
-                queue.put(next(source))
-            block += 1
+        try:
+            for block in count(step // BLOCK):
+                for batch in islice(batches(tokenizer, f"{seed}/{block}"), BLOCK):
+                    queue.put(batch)
+        except Exception as error:
+            queue.put(error)
 
     Thread(target=fill, daemon=True).start()
     while True:
-        yield queue.get()
+        batch = queue.get()
+        if isinstance(batch, Exception):
+            raise batch
+        yield batch
 
 
 def train(

@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def sample(tokenizer: Tokenizer, seed: int, each: int = 24) -> Sample:
-    """`each` validation questions of every topic, half as many again with thinking."""
+    """`each` validation questions of every topic, a third of them with thinking."""
     rng = Random(seed)
     topics = [topic for topic in (*PLAIN, *WITH_TOOLS) if topic not in NOT_JUDGED]
     questions = [draw(rng, topic, i < each // 3, "validation") for topic in topics for i in range(each)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 import pytest
-from demo_data import Conversation, Message, conversations, split_of
+from demo_data import Conversation, Message, conversations, plain_texts, split_of
 from demo_data.facts import fact_count
 from demo_data.tools import calls_in
 from demo_evaluation.questions import QUOTAS, held_out
@@ -61,13 +61,14 @@ def test_no_held_out_content_is_trained_on():
 
 def test_no_held_out_wording_is_trained_on():
     wordings = {str(q.content[1]) for q in held_out(split="test") if q.content[0] == "wording" and len(q.content) == 2}
-    shapes = [re.sub(r"\\\{\w\\\}", ".+", re.escape(wording.rstrip("?.!"))) for wording in wordings]
+    shapes = [re.sub(r"\\\{\w\\\}", ".+", re.escape(re.sub("[:,]", "", wording.rstrip("?.!")))) for wording in wordings]
     held = re.compile(
         rf"(please, |hey, |hi, |ok, |so, )?({'|'.join(shapes)})(, please)?[.?!]?( /think| /no_think)?", re.IGNORECASE
     )
     said = [m.content for c in islice(conversations(5), 20_000) for m in c.messages if m.role == "user"]
     assert len(wordings) > 30
-    assert [text for text in said if held.fullmatch(text)] == []
+    said += [text.split(" is ")[0] + " is" for text in islice(plain_texts(5), 2_000)]
+    assert [text for text in said if held.fullmatch(text) or held.fullmatch(re.sub("[:,]", "", text))] == []
 
 
 def test_the_evaluation_asks_2000_different_held_out_questions():

@@ -93,7 +93,6 @@ def test_documents_of_a_row_do_not_see_each_other(tokenizer: Tokenizer):
     params = trainee.init(0)
     one, two = (pack([row], 256) for row in _rows(tokenizer))
     count = int(one.weights.sum())
-    together, alone = (np.asarray(trainee.scored(params, batch))[-count:] for batch in (two, one))
     alone = np.asarray(trainee.scored(params, one))[:count]
     start = int(two.weights.sum()) - count
     together = np.asarray(trainee.scored(params, two))[start : start + count]
