@@ -7,14 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from jaxinfer.cli.chat_commands import run_command
-from jaxinfer.cli.chat_session import ChatSession, Thinking
+from jaxinfer.cli.chat_commands import Outcome, run_command
+from jaxinfer.cli.chat_session import ChatSession, Thinking, read_tools
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
-from jaxinfer.cli.settings import parse_settings
+from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
 from jaxinfer.cli.terminal import Output
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
@@ -39,10 +40,12 @@ class ChatOptions:
 def run(arguments: Sequence[str]) -> int:
     """Talks until the user leaves; answers go to standard output, everything else to standard error."""
     groups = {"chat": ChatOptions(), "sampling": SamplingFlags()}
-    config, settings = parse_settings("chat", groups, arguments)
+    config, settings = parse_settings("chat", groups, arguments, engine=ONE_AT_A_TIME)
     options: ChatOptions = settings.chat
     sampling = with_seed(settings.sampling, arguments, config.load.seed)
-    sampling.params(GenerationDefaults(), default_max_tokens=None)  # what is out of range is told first
+    sampling.params(GenerationDefaults(), default_max_tokens=None)  # what is wrong is told before a model is loaded
+    if options.tools is not None:
+        read_tools(options.tools)
     with build_progress() as progress:
         llm = LLM(config=config, progress=progress)
     try:
@@ -63,9 +66,11 @@ class Chat:
         self._session = session
         self._out = Output()
         self._err = Console(stderr=True, soft_wrap=True, highlight=False)
+        self._asks_tools = True
 
     def once(self, message: str) -> int:
-        """One question; what it took goes to standard error."""
+        """One question; what it took goes to standard error. Tools are asked for on a terminal only."""
+        self._asks_tools = sys.stdin.isatty()
         self._session.say(message)
         self._answer()
         self._note(self._session.statistics)
@@ -96,37 +101,77 @@ class Chat:
         before = list(self._session.messages)
         try:
             if line.startswith("/"):
-                outcome = run_command(self._session, line)
-                if outcome.told:
-                    self._note(outcome.told)
-                if outcome.answer:
-                    self._answer()
-                return not outcome.leave
+                outcome = self._command(line)
+                return self._answer() if outcome.answer else not outcome.leave
             self._session.say(line)
-            self._answer()
+            return self._answer()
         except JaxinferError as error:
-            self._err.print(str(error), style="red", markup=False, emoji=False)
+            self._complain(error)
             self._session.messages = before
         return True
 
-    def _answer(self) -> None:
-        """Prints an answer, and further ones while the model calls tools."""
+    def _command(self, line: str) -> Outcome:
+        outcome = run_command(self._session, line)
+        if outcome.told:
+            self._note(outcome.told)
+        return outcome
+
+    def _answer(self) -> bool:
+        """Prints an answer, and further ones while the model calls tools. False where the user leaves."""
         while True:
-            before = AnswerPart()
-            with _interruptible() as stopped:
-                for part in self._session.answer(stopped):
-                    self._show(part, before)
-                    before = part
-                interrupted = stopped()
-            self._out.write("\n")
-            if interrupted:
+            if not self._print_answer():
                 self._note("stopped")
-                return
+                return True
             calls = self._session.messages[-1].get("tool_calls") or []
             if not calls:
-                return
-            for call in calls:
-                self._session.tool_said(self._ask_tool(call["function"]["name"]))
+                return True
+            outcome = self._hear(calls)
+            if not outcome.answer:
+                return not outcome.leave
+
+    def _print_answer(self) -> bool:
+        """False where Ctrl-C has ended it."""
+        before = AnswerPart()
+        with _interruptible() as stopped:
+            for part in self._session.answer(stopped):
+                self._show(part, before)
+                before = part
+            interrupted = stopped()
+        self._out.write("\n")
+        return not interrupted
+
+    def _hear(self, calls: Sequence[dict[str, Any]]) -> Outcome:
+        """Asks for what the tools say. What becomes of the conversation: it is answered, goes on, or is over."""
+        for call in calls:
+            name = call["function"]["name"]
+            try:
+                said = self._ask_tool(name) if self._asks_tools else Outcome(leave=True)
+            except EOFError:
+                said = Outcome(leave=True)
+            except KeyboardInterrupt:
+                self._note(f"\n{name} said nothing; /undo takes the question back")
+                return Outcome()
+            if isinstance(said, Outcome):
+                if said.leave:
+                    self._note(f"{name} was called and nobody says what it gives: the chat ends here")
+                return said
+            self._session.tool_said(said)
+        return Outcome(answer=True)
+
+    def _ask_tool(self, name: str) -> str | Outcome:
+        """What a tool says; what came of a command that has changed the conversation instead, or left it."""
+        before = list(self._session.messages)
+        while True:
+            line = self._read(f"{name} says> ")
+            if not line.startswith("/"):
+                return line
+            try:
+                outcome = self._command(line)
+            except JaxinferError as error:
+                self._complain(error)
+                continue
+            if outcome.leave or outcome.answer or self._session.messages != before:
+                return outcome
 
     def _show(self, part: AnswerPart, before: AnswerPart) -> None:
         if before.reasoning and not part.reasoning:
@@ -137,12 +182,6 @@ class Chat:
             self._out.call("\n" * bool(before.content) + f"→ {part.tool_call.name}({part.tool_call.arguments})")
         else:
             self._out.write(part.content)
-
-    def _ask_tool(self, name: str) -> str:
-        try:
-            return self._read(f"{name} says> ")
-        except (EOFError, KeyboardInterrupt):
-            return ""
 
     def _read(self, prompt: str) -> str:
         """A line; one that ends with a backslash goes on with the next."""
@@ -155,6 +194,9 @@ class Chat:
             except EOFError:
                 return line
         return line
+
+    def _complain(self, error: JaxinferError) -> None:
+        self._err.print(str(error), style="red", markup=False, emoji=False)
 
     def _note(self, text: str) -> None:
         self._err.print(text, style="dim", markup=False, emoji=False)

@@ -1,7 +1,7 @@
 """What begins with `/` in `jaxinfer chat`."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ def run_command(session: ChatSession, line: str) -> Outcome:
 
 def _help(session: ChatSession, argument: str) -> Outcome:
     lines = [f"  /{name} {command.argument}".ljust(24) + command.text for name, command in COMMANDS.items()]
-    return Outcome("\n".join([*lines, "  A line that ends with \\ goes on. Ctrl-C ends an answer, Ctrl-D the chat."]))
+    return Outcome("\n".join([*lines, *_KEYS]))
 
 
 def _clear(session: ChatSession, argument: str) -> Outcome:
@@ -89,12 +89,22 @@ def _tools(session: ChatSession, argument: str) -> Outcome:
 def _set(session: ChatSession, argument: str) -> Outcome:
     name, _, value = argument.partition(" ")
     if not name:
-        said = {key: value for key, value in dataclasses.asdict(session.sampling).items() if value not in (None, ())}
-        return Outcome("\n".join(f"  {key}: {value}" for key, value in said.items()))
+        params = session.params
+        said = {field.name: getattr(params, field.name) for field in dataclasses.fields(SamplingFlags)}
+        return Outcome("\n".join(f"  {key}: {_shown(value)}" for key, value in said.items()))
     sampling = with_values(session.sampling, {name: _parsed(name.replace("-", "_"), value)})
     sampling.params(GenerationDefaults(), default_max_tokens=None)  # raises where it is out of range
     session.sampling = sampling
     return Outcome(f"{name}: {getattr(sampling, name.replace('-', '_'))}")
+
+
+def _shown(value: Any) -> str:
+    """A value as `/set` takes it."""
+    if isinstance(value, Mapping):
+        value = [f"{token}={bias:g}" for token, bias in value.items()]
+    if isinstance(value, list | tuple | frozenset):
+        value = " ".join(map(str, value)) or None
+    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _parsed(name: str, text: str) -> Any:
@@ -132,6 +142,11 @@ def _stats(session: ChatSession, argument: str) -> Outcome:
 def _exit(session: ChatSession, argument: str) -> Outcome:
     return Outcome(leave=True)
 
+
+_KEYS = (
+    "  A line that ends with \\ goes on. Ctrl-C ends an answer, Ctrl-D the chat.",
+    "  Commands work where a tool's result is asked for, too; a result that begins with / has a space before it.",
+)
 
 COMMANDS = {
     "help": Command("", "this list", _help),

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxinfer.cli.sampling import SamplingFlags
-from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.cli.statistics import GenerationClock, late_programs
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
+from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart, ToolCallPart
 from jaxinfer.text.messages import template_message
@@ -36,6 +37,11 @@ class ChatSession:
         if system:
             self.messages.append({"role": "system", "content": system})
 
+    @property
+    def params(self) -> SamplingParams:
+        """What the next answer is drawn with: the settings, and what the model declares where they are silent."""
+        return self.sampling.params(self._llm.text.defaults, default_max_tokens=None)
+
     def say(self, text: str) -> None:
         """Adds what the user says."""
         self.messages.append({"role": "user", "content": text})
@@ -50,7 +56,7 @@ class ChatSession:
         Raises ParameterError where the conversation cannot be answered; it is as before then.
         """
         text, ids = self._prompt()
-        params = self.sampling.params(self._llm.text.defaults, default_max_tokens=None)
+        params = self.params
         if len(ids) >= self._llm.info.max_model_len:
             message = f"has {len(ids)} tokens, the context {self._llm.info.max_model_len}; /undo or /clear makes room"
             raise ParameterError("messages", message)
@@ -58,7 +64,7 @@ class ChatSession:
         form = AnswerFormat(form.reasoning, form.tools and bool(self.tools))
         parser = AnswerParser(form, thinking=text.rstrip().endswith(THINK))
         parts: list[AnswerPart] = []
-        clock = GenerationClock(len(ids))
+        clock = GenerationClock(len(ids), lambda: late_programs(self._llm.engine))
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
             for delta in deltas:
                 clock.push(delta)
@@ -112,8 +118,7 @@ class ChatSession:
 
     def use_tools(self, file: Path) -> None:
         """Offers the tools in a JSON file, a list of OpenAI's form. Raises ParameterError."""
-        tools = read_json_list(file, "tools")
-        check_tools(tools)
+        tools = read_tools(file)
         template = self._llm.text.chat_template
         if tools and not template.takes_tools:
             raise ParameterError("tools", "are not taken by the model's chat template")
@@ -128,6 +133,13 @@ class ChatSession:
             template_kwargs=None if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"},
         )
         return rendered, self._llm.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
+
+
+def read_tools(file: Path) -> list[dict[str, Any]]:
+    """The tools in a JSON file, a list of OpenAI's form. Raises ParameterError."""
+    tools = read_json_list(file, "tools")
+    check_tools(tools)
+    return tools
 
 
 def read_json_list(file: Path, param: str) -> list[Any]:

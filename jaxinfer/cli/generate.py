@@ -9,8 +9,8 @@ from rich.table import Table
 
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
-from jaxinfer.cli.settings import parse_settings
-from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
+from jaxinfer.cli.statistics import GenerationClock, late_programs
 from jaxinfer.cli.terminal import Output
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
@@ -39,7 +39,7 @@ class GenerateOptions:
 def run(arguments: Sequence[str]) -> int:
     """Prints the text as it comes, and what it took on standard error."""
     groups = {"generation": GenerateOptions(), "sampling": SamplingFlags()}
-    config, settings = parse_settings("generate", groups, arguments)
+    config, settings = parse_settings("generate", groups, arguments, engine=ONE_AT_A_TIME)
     options: GenerateOptions = settings.generation
     sampling = with_seed(settings.sampling, arguments, config.load.seed)
 
@@ -74,7 +74,7 @@ def _generate(llm: LLM, prompt: str, params: SamplingParams, *, asked: bool) -> 
         raise ParameterError(
             "max_tokens", f"{params.max_tokens} and the prompt's {len(ids)} tokens are more than the context"
         )
-    clock = GenerationClock(len(ids))
+    clock = GenerationClock(len(ids), lambda: late_programs(llm.engine))
     texts, tokens = [""] * params.n, [list[TokenLogprobs]() for _ in range(params.n)]
     of_prompt: list[TokenLogprobs | None] = []
     out = Output()

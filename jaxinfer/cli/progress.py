@@ -33,8 +33,8 @@ class BuildLines:
         self._tell(f"loading weights: {_mebibytes(total)} MiB")
 
     def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
-        """A program was compiled."""
-        self._tell(f"compiling {total} programs")
+        """A program was compiled, or read from the cache."""
+        self._tell(f"preparing {total} programs")
 
     def _tell(self, stage: str) -> None:
         if stage not in self._stages:
@@ -67,9 +67,9 @@ class BuildBars:
         self._progress.update(self._weights, completed=_mebibytes(done), total=_mebibytes(total))
 
     def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
-        """A program was compiled."""
+        """A program was compiled, or read from the cache."""
         if self._programs is None:
-            self._programs = self._progress.add_task("compiling programs")
+            self._programs = self._progress.add_task("preparing programs")
         self._progress.update(self._programs, completed=done, total=total)
 
 

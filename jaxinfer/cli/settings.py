@@ -10,7 +10,7 @@ import tyro
 import yaml
 
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import EngineConfig
+from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import ParameterError
 
@@ -30,6 +30,9 @@ _CONFIG = Annotated[
         help_behavior_hint="",
     ),
 ]
+ONE_AT_A_TIME = EngineConfig(runner=RunnerConfig(lazy_compile=True))
+"""Defaults of the commands that serve one person: a conversation uses few of the programs that many requests need."""
+
 _NOTHING = ("None", "")
 
 

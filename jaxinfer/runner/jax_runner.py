@@ -14,7 +14,7 @@ from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Newest
-from jaxinfer.runner.programs import CompileProgress, Programs
+from jaxinfer.runner.programs import CompileProgress, LatePrograms, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 
@@ -55,6 +55,11 @@ class JaxRunner:
     def compiles_after_ready(self) -> int:
         """Compilations in this process since `warm_up` ended."""
         return compile_counter.count - self._compiles_at_ready
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
+        return self.programs.late
 
     def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
         """Compiles every program and runs each once, so that nothing is left to do when requests come."""

@@ -43,8 +43,18 @@ class Program(NamedTuple):
     out_shardings: Any
 
 
+class LatePrograms(NamedTuple):
+    """How many programs were made when they were first needed, and the seconds that it took."""
+
+    count: int
+    seconds: float
+
+
 class Programs:
-    """Compiled programs by name. A program never compiles again: other shapes are an error."""
+    """Compiled programs by name. A program never compiles again: other shapes are an error.
+
+    late: those that nothing compiled before they were needed.
+    """
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, buckets: Buckets, layouts: Layouts, backend: str):
         self._model = model
@@ -53,6 +63,7 @@ class Programs:
         self._forward = ForwardPrograms(model, shapes, layouts, backend)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._compiled: dict[Name, Any] = {}
+        self.late = LatePrograms(0, 0.0)
         self._options = _GPU_OPTIONS if model.mesh.devices.flat[0].platform in ("cuda", "rocm", "gpu") else None
         self.names: tuple[Name, ...] = (
             ("admit", 0),
@@ -63,7 +74,7 @@ class Programs:
 
     def __getitem__(self, name: Name) -> Any:
         compiled = self._compiled.get(name)
-        return compiled if compiled is not None else self._compile(name)
+        return compiled if compiled is not None else self._compile_late(name)
 
     def compile_all(self, progress: CompileProgress | None = None) -> None:
         """Lowers and compiles everything, several at a time, the largest first."""
@@ -88,6 +99,12 @@ class Programs:
     def compile(self, name: Name) -> Any:
         """One program, compiled and not kept."""
         return self.lower(name).compile(compiler_options=self._options)
+
+    def _compile_late(self, name: Name) -> Any:
+        start = time.perf_counter()
+        compiled = self._compile(name)
+        self.late = LatePrograms(self.late.count + 1, self.late.seconds + time.perf_counter() - start)
+        return compiled
 
     def _compile(self, name: Name) -> Any:
         self._compiled[name] = self.compile(name)

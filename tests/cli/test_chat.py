@@ -1,5 +1,6 @@
 """`jaxinfer chat`: what a session says to the model, what its commands do, and what stands in the terminal."""
 
+import dataclasses
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ class ScriptedLLM:
     def __init__(self, folder: Path):
         self.text = TextProcessor.from_folder(folder)
         self.info = ModelInfo("m", 400, 268, 4, 4, 100)
+        self.engine = SimpleNamespace(runner=None)
         self.replies: list[str] = []
         self.prompts: list[str] = []
         self.params: list[SamplingParams] = []
@@ -100,6 +103,99 @@ def test_a_tool_is_called_and_heard(llm: ScriptedLLM, tmp_path: Path) -> None:
     assert '<tool_call>{"name": "get_weather", "arguments": {"city": "Bern"}}</tool_call>' in llm.prompts[1]
     assert "<|tool|>21<|end|>" in llm.prompts[1]
     assert run_command(session, "/tools off").told == "no tools"
+
+
+@pytest.fixture
+def calling(llm: ScriptedLLM, tmp_path: Path) -> ChatSession:
+    """A session whose model calls get_weather and then answers."""
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([WEATHER]))
+    session = session_of(llm)
+    session.use_tools(file)
+    llm.replies = [CALL, "21 degrees."]
+    return session
+
+
+def roles(session: ChatSession) -> list[str]:
+    return [message["role"] for message in session.messages]
+
+
+def type_lines(monkeypatch: pytest.MonkeyPatch, *lines: str | type[BaseException]) -> None:
+    """What is typed at prompts, one after another; then the input ends."""
+    left = iter(lines)
+
+    def read(prompt: str) -> str:
+        line = next(left, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    monkeypatch.setattr("builtins.input", read)
+
+
+def test_a_command_is_not_what_a_tool_says(calling: ChatSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    type_lines(monkeypatch, "/stats", "/nothing", " /tmp/x")
+    assert Chat(calling)._handle("Weather?")
+    assert roles(calling) == ["user", "assistant", "tool", "assistant"]
+    assert calling.messages[2]["content"] == " /tmp/x"
+    assert calling.messages[3]["content"] == "21 degrees."
+
+
+@pytest.mark.parametrize(
+    ("line", "goes_on", "left"),
+    [("/undo", True, []), ("/exit", False, ["user", "assistant"]), (EOFError, False, ["user", "assistant"]),
+     (KeyboardInterrupt, True, ["user", "assistant"])],
+)  # fmt: skip
+def test_a_tool_that_says_nothing_gets_no_result(
+    calling: ChatSession, monkeypatch: pytest.MonkeyPatch, line: str | type[BaseException], goes_on: bool,
+    left: list[str],
+) -> None:  # fmt: skip
+    type_lines(monkeypatch, line)
+    assert Chat(calling)._handle("Weather?") is goes_on
+    assert roles(calling) == left
+
+
+def test_retry_at_a_tools_prompt_asks_the_model_again(calling: ChatSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    type_lines(monkeypatch, "/retry")
+    assert Chat(calling)._handle("Weather?")
+    assert [message["content"] for message in calling.messages] == ["Weather?", "21 degrees."]
+
+
+def test_one_message_without_a_terminal_ends_with_the_call(
+    calling: ChatSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_lines(monkeypatch, "a line of something else")
+    assert Chat(calling).once("Weather?") == 0
+    told = capsys.readouterr()
+    assert told.out == '→ get_weather({"city": "Bern"})\n\n'
+    assert "get_weather was called and nobody says what it gives: the chat ends here" in told.err
+    assert roles(calling) == ["user", "assistant"]
+
+
+def test_settings_are_listed_with_what_holds(tmp_path: Path) -> None:
+    folder = byte_level_folder(tmp_path / "model", chat_template=TEMPLATE)
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20}')
+    llm = ScriptedLLM(folder)
+    session = session_of(llm)
+    for line in ("/set top_k 5", "/set stop x y", "/set logit-bias 5=-100", "/set ignore_eos true"):
+        run_command(session, line)
+    listed = dict(line.split(": ") for line in run_command(session, "/set").told.replace("  ", "").splitlines())
+    assert set(listed) == {field.name for field in dataclasses.fields(SamplingFlags)}
+    assert (listed["temperature"], listed["top_k"], listed["top_p"]) == ("0.6", "5", "1.0")
+    assert (listed["stop"], listed["logit_bias"], listed["ignore_eos"]) == ("x y", "5=-100", "true")
+    assert (listed["seed"], listed["stop_token_ids"]) == ("not set", "not set")
+    llm.text.close()
+
+
+@pytest.mark.parametrize("text", ["[{", "{}", '[{"type": "function"}]'])
+def test_tools_are_read_before_the_model_is_loaded(tmp_path: Path, text: str) -> None:
+    folder = byte_level_folder(tmp_path / "model", chat_template=TEMPLATE)
+    file = tmp_path / "bad.json"
+    file.write_text(text)
+    done = call("chat", str(folder), "--tools", str(file), program=SIMULATED)
+    assert done.returncode == 2
+    assert done.stderr.startswith("jaxinfer: error: ")
+    assert "tools" in done.stderr
 
 
 def test_an_answer_that_is_stopped_is_kept_as_far_as_it_came(llm: ScriptedLLM) -> None:

@@ -67,3 +67,8 @@ def test_the_file_with_a_wrong_value_is_named(tmp_path: Path, text: str) -> None
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert parse("--config", write(tmp_path, ""))[0] == parse()[0]
+
+
+@pytest.mark.parametrize(("given", "name"), [("some/model/", "some/model"), ("./model//", "./model"), ("/", "/")])
+def test_a_folders_last_slash_is_not_its_name(given: str, name: str) -> None:
+    assert parse(given)[0].model == name

@@ -83,7 +83,7 @@ def test_an_idle_server_just_stops(folder: Path) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 0
     said = server.process.communicate()[1]
-    assert said == "loading weights: 1 MiB\ncompiling 1 programs\nready\nstopping\n"
+    assert said == "loading weights: 1 MiB\npreparing 1 programs\nready\nstopping\n"
 
 
 def test_a_second_signal_to_an_idle_server_is_silent(folder: Path) -> None:
