@@ -10,26 +10,26 @@ class BlockSizes:
     """How the work of one attention call is cut; temporaries follow these sizes and not the context.
 
     keys: keys a tile, rounded up to whole pages.
-    short_rows: short rows handled at once; None: all of them. Fewer keeps one long row from lengthening others.
+    short_tiles: tiles of short rows handled at once, of whichever rows, and at most as many as there are rows.
     query_tokens: tokens of a long row in one query block.
     query_blocks: query blocks handled at once.
     """
 
     keys: int
-    short_rows: int | None
+    short_tiles: int
     query_tokens: int
     query_blocks: int
 
     def __post_init__(self) -> None:
-        for name in ("keys", "query_tokens", "query_blocks"):
+        for name in ("keys", "short_tiles", "query_tokens", "query_blocks"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
 
 
 _BY_PLATFORM = {
-    "cpu": BlockSizes(keys=128, short_rows=16, query_tokens=64, query_blocks=1),
-    "gpu": BlockSizes(keys=256, short_rows=None, query_tokens=64, query_blocks=16),
-    "tpu": BlockSizes(keys=256, short_rows=None, query_tokens=128, query_blocks=8),
+    "cpu": BlockSizes(keys=128, short_tiles=16, query_tokens=64, query_blocks=1),
+    "gpu": BlockSizes(keys=256, short_tiles=256, query_tokens=64, query_blocks=16),
+    "tpu": BlockSizes(keys=256, short_tiles=256, query_tokens=128, query_blocks=8),
 }
 
 

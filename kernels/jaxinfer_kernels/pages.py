@@ -1,17 +1,30 @@
-"""KV pages: one array `[layers, 2, pages, page, Hkv, D]` a group; K at index 0 of the second axis, V at 1."""
+"""Writing to KV pages and copying them, in plain JAX, for every layout."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.layouts import KVLayout, heads_rows, widened
 from jaxinfer_kernels.rows import TokenPlaces
 
 # NOTE: `kv_pages` is indexed with the layer and more; `kv_pages[layer]` alone is a copy of a whole layer.
 
 
-def write_kv(kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces) -> jax.Array:
-    """Writes k and v, [T, Hkv, D], of one layer to their places; in place where `kv_pages` is donated."""
-    kv_pages = kv_pages.at[layer, 0, places.page, places.slot].set(k)
-    return kv_pages.at[layer, 1, places.page, places.slot].set(v)
+def write_kv(
+    kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces, layout: KVLayout
+) -> jax.Array:
+    """Writes k [T, Hkv, Dk] and v [T, Hkv, Dv] of one layer to their places; in place where `kv_pages` is donated.
+
+    LATENT: k is [T, 1, Dk], v is the beginning of it and is not looked at.
+    """
+    page, slot = places.page, places.slot
+    match layout:
+        case KVLayout.TOKENS:
+            kv_pages = kv_pages.at[layer, 0, page, slot, :, : k.shape[-1]].set(k)
+            return kv_pages.at[layer, 1, page, slot, :, : v.shape[-1]].set(v)
+        case KVLayout.HEADS:
+            return kv_pages.at[layer, page, :, :, slot].set(heads_rows(k, v))
+        case KVLayout.LATENT:
+            return kv_pages.at[layer, page, slot].set(widened(k[:, 0], kv_pages.shape[-1]))
 
 
 def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) -> jax.Array:
@@ -26,10 +39,13 @@ def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) ->
     return jnp.clip(scaled, -limit, limit).astype(dtype)
 
 
-def copy_pages(kv_pages: jax.Array, source: jax.Array, destination: jax.Array) -> jax.Array:
+def copy_pages(
+    kv_pages: jax.Array, source: jax.Array, destination: jax.Array, layout: KVLayout = KVLayout.TOKENS
+) -> jax.Array:
     """Copies whole pages over all layers: page source[i] to page destination[i]; in place under donation.
 
-    kv_pages: [L, 2, N, page, Hkv, D]. source, destination: [C] int32; (0, 0) is padding. All are read before any is
+    kv_pages: an array of `layout`. source, destination: [C] int32; (0, 0) is padding. All are read before any is
     written; destinations other than 0 must differ.
     """
-    return kv_pages.at[:, :, destination].set(kv_pages[:, :, source])
+    before = (slice(None),) * layout.page_axis
+    return kv_pages.at[*before, destination].set(kv_pages[*before, source])

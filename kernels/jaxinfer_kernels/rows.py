@@ -41,3 +41,50 @@ def token_places(rows: RaggedRows, tokens: int, page_size: int) -> TokenPlaces:
     position = jnp.where(real, rows.start[row] + token[:, 0] - rows.offset[row], 0)
     page = jnp.where(real, rows.page_table[row, position // page_size], 0)
     return TokenPlaces(page, position % page_size, real)
+
+
+class QueryBlocks(NamedTuple):
+    """Pieces of rows that are attended at once; int32 [B] each.
+
+    row: index of the row. start, offset, count: position and token index of the block's first token, and its number of
+    tokens, 0 for a block that is not in use.
+    """
+
+    row: jax.Array
+    start: jax.Array
+    offset: jax.Array
+    count: jax.Array
+
+
+def split_rows(
+    rows: RaggedRows, short_rows: int | jax.Array, tokens: int, block: int
+) -> tuple[QueryBlocks | None, QueryBlocks | None]:
+    """Short rows, a block each, and long rows, cut into blocks of at most `block` of the T tokens.
+
+    None for a kind of which it is known that there is none.
+    """
+    total = rows.count.shape[0]
+    index = jnp.arange(total, dtype=jnp.int32)
+    known = short_rows if isinstance(short_rows, int) else None
+    count = jnp.where(index < short_rows, rows.count, 0)
+    short = None if known == 0 else QueryBlocks(index, rows.start, rows.offset, count)
+    return short, None if known == total else _cut(rows, rows.count - count, tokens, block)
+
+
+def _cut(rows: RaggedRows, counts: jax.Array, tokens: int, size: int) -> QueryBlocks:
+    """Blocks of at most `size` tokens of rows of `counts` tokens; those in use come first."""
+    blocks = -(-counts // size)
+    ends = jnp.cumsum(blocks)
+    index = jnp.arange(-(-tokens // size) + counts.shape[0], dtype=jnp.int32)
+    row = jnp.searchsorted(ends, index, side="right", method="compare_all").astype(jnp.int32)
+    used = row < counts.shape[0]
+    row = jnp.where(used, row, 0)
+    done = (index - (ends - blocks)[row]) * size
+    count = jnp.where(used, jnp.clip(counts[row] - done, 0, size), 0)
+    return QueryBlocks(row, rows.start[row] + done, rows.offset[row] + done, count)
+
+
+def key_range(blocks: QueryBlocks, window: int | None) -> tuple[jax.Array, jax.Array]:
+    """First key that any token of a block sees, and the end of its keys: [B] each, equal for a block not in use."""
+    first = jnp.zeros_like(blocks.start) if window is None else jnp.maximum(blocks.start - window + 1, 0)
+    return first, jnp.where(blocks.count > 0, blocks.start + blocks.count, first)

@@ -11,8 +11,8 @@ from jaxinfer_kernels import BlockSizes, ragged_paged_attention
 from .batches import Batch, Shape, make_batch
 from .oracle import attend, write
 
-SMALL = BlockSizes(keys=8, short_rows=2, query_tokens=4, query_blocks=1)
-WIDE = BlockSizes(keys=12, short_rows=None, query_tokens=8, query_blocks=3)
+SMALL = BlockSizes(keys=8, short_tiles=2, query_tokens=4, query_blocks=1)
+WIDE = BlockSizes(keys=12, short_tiles=9, query_tokens=8, query_blocks=3)
 
 MIXES = {
     "decode": [(5, 1), (0, 1), (31, 1), (7, 1), (8, 1)],

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jaxinfer_kernels import BlockSizes, RaggedRows, copy_pages, ragged_paged_attention
 
-SIZES = BlockSizes(keys=64, short_rows=4, query_tokens=32, query_blocks=1)
+SIZES = BlockSizes(keys=64, short_tiles=4, query_tokens=32, query_blocks=1)
 PAGE, HEADS, DIM, LAYERS = 16, 2, 64, 4
 OLD_JAX = jax.__version_info__ < (0, 11)
 

@@ -11,7 +11,7 @@ from jaxinfer_kernels import BlockSizes, RaggedRows, ragged_paged_attention
 from jaxinfer.models.loaded import LoadedModel
 
 PAGE, PAGES, TOKENS = 4, 64, 16
-SIZES = BlockSizes(keys=8, short_rows=2, query_tokens=4, query_blocks=1)
+SIZES = BlockSizes(keys=8, short_tiles=2, query_tokens=4, query_blocks=1)
 
 
 class Part(NamedTuple):
