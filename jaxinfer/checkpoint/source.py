@@ -12,6 +12,9 @@ _WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _TIMEOUT_SECONDS = 5
 
+_GGUF = ".gguf"
+_NO_GGUF = "GGUF is not supported yet; give a folder or a hub id with safetensors"
+
 DEMO_NAME = "demo"
 """The name of the model in the package."""
 
@@ -21,20 +24,23 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
 
     revision: a branch, tag or commit. A hub model that is in the local cache whole needs no network. Raises
     ModelError, with what to do, for a name that is neither, for a folder without that file, for a hub model that does
-    not exist, needs a token, or cannot be reached. HF_HUB_OFFLINE and HF_HOME are honoured.
+    not exist, needs a token, or cannot be reached. HF_TOKEN, HF_HUB_OFFLINE and HF_HOME are honoured.
     """
     folder = Path(model).expanduser()
     if model and folder.is_dir():
         if revision is not None:
             raise ModelError(f"{model}: is a folder; revision {revision!r} is for hub models only")
         if not (folder / needs).is_file():
-            raise ModelError(f"{folder}: has no {needs}; a folder in Hugging Face layout has one")
+            gguf = f"; {_NO_GGUF}" if any(folder.glob(f"*{_GGUF}")) else ""
+            raise ModelError(f"{folder}: has no {needs}; a folder in Hugging Face layout has one{gguf}")
         return folder
+    if folder.suffix.lower() == _GGUF:
+        raise ModelError(f"{model}: {_NO_GGUF}")
     if folder.is_file():
         raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds {needs}")
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
         raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(model, folder)}")
-    return _fetch(model, revision, folder)
+    return _fetch(model, revision, folder, needs)
 
 
 def _hint(model: str, folder: Path) -> str:
@@ -57,7 +63,7 @@ def _hub_hint(model: str, folder: Path) -> str:
     return f"; there is no local folder {model} either" + (_hint(model, folder) if folder.parent.is_dir() else "")
 
 
-def _fetch(model: str, revision: str | None, folder: Path) -> Path:
+def _fetch(model: str, revision: str | None, folder: Path, needs: str) -> Path:
     # Read by huggingface_hub when it is imported; a dead network must not take its long defaults.
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(_TIMEOUT_SECONDS))
     from huggingface_hub import snapshot_download
@@ -65,7 +71,7 @@ def _fetch(model: str, revision: str | None, folder: Path) -> Path:
     from huggingface_hub.errors import RevisionNotFoundError as NoRevision
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED))
+        fetched = Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED))
     except GatedRepoError as error:
         raise ModelError(f"{model}: asks for a token; accept its terms on the hub and set HF_TOKEN") from error
     except NoRevision as error:
@@ -80,6 +86,10 @@ def _fetch(model: str, revision: str | None, folder: Path) -> Path:
         ) from error
     except OSError as error:
         raise ModelError(f"{model}: cannot be fetched from the hub: {error}") from error
+    if not (fetched / needs).is_file():
+        gguf = f"; {_NO_GGUF}" if "gguf" in model.lower() else ""
+        raise ModelError(f"{model}: has no {needs} on the hub; a model in Hugging Face layout has one{gguf}")
+    return fetched
 
 
 def _offline() -> bool:

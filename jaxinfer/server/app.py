@@ -42,6 +42,7 @@ def make_app(client: EngineClient, text: TextProcessor, options: ServerConfig) -
     app[CONTEXT] = Context(client, text, options, name, ServerMetrics(client.info, name), form)
     app.add_routes(
         [
+            web.get("/", health.index),
             web.post("/v1/completions", completions),
             web.post("/v1/chat/completions", chat_completions),
             web.post("/tokenize", tokenize),

@@ -1,4 +1,4 @@
-"""Everything that is not generation: health, models, version, metrics."""
+"""Everything that is not generation: the first page, health, models, version, metrics."""
 
 import asyncio
 
@@ -9,6 +9,13 @@ from jaxinfer.metrics.server import CONTENT_TYPE
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.server.errors import unavailable
 from jaxinfer.version import __version__
+
+
+async def index(request: web.Request) -> web.Response:
+    """GET /: what runs here, in one line for people."""
+    routes = {route.resource.canonical: None for route in request.app.router.routes() if route.resource is not None}
+    paths = ", ".join(path for path in routes if path != "/" and "{" not in path)
+    return web.Response(text=f"jaxinfer {__version__} serves {request.app[CONTEXT].model_name}: {paths}\n")
 
 
 async def alive(request: web.Request) -> web.Response:

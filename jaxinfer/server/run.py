@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 from aiohttp import web
 
@@ -13,7 +16,7 @@ from jaxinfer.engine.client import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
-from jaxinfer.signals import ENDING, end_at_once_on_signals
+from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
 BACKLOG = 4096
@@ -40,7 +43,9 @@ def bind_socket(options: ServerConfig) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
-        raise ParameterError("port", f"cannot listen on {options.host}:{options.port}: {error.strerror}") from None
+        advice = "; choose another --port, or 0 for any free one" if error.errno == errno.EADDRINUSE else ""
+        message = f"cannot listen on {options.host}:{options.port}: {error.strerror}{advice}"
+        raise ParameterError("port", message) from None
     return bound
 
 
@@ -71,24 +76,25 @@ async def serve(
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, or until the engine dies; a second signal ends the process at once.
+    """Serves until SIGTERM or SIGINT, or until the engine dies. Requests may then go on for `drain_seconds`.
 
-    on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are not
-    done. The exit status: 0 after a signal, 1 where the engine died.
+    A second signal aborts them, and ends the process when their clients are told, or after two seconds; a third at
+    once. on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are
+    not done. The exit status: 0 after a signal, a shell's for the second one, 1 where the engine died.
     """
-    stop = asyncio.Event()
-    with _stop_on_signals(stop):
+    with _signals() as signals:
         runner = await start(client, text, options, bound)
         try:
             on_ready(url_of(bound))
-            while client.ready and not stop.is_set():
-                await _wait(stop)
-            if stop.is_set() and on_stop is not None:
+            while client.ready and not signals.stop.is_set():
+                await _wait(signals.stop)
+            status = 0 if signals.stop.is_set() else 1
+            if signals.stop.is_set() and on_stop is not None:
                 on_stop(_open_generations(client))
-            return 0 if stop.is_set() else 1
         finally:
-            await _drain(runner, client, options.drain_seconds)
+            await _drain(runner, client, signals.hurry, options.drain_seconds)
             text.close()
+        return status if signals.last is None else 128 + signals.last
 
 
 def url_of(bound: socket.socket) -> str:
@@ -97,21 +103,39 @@ def url_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-@contextlib.contextmanager
-def _stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Sets `stop` on the first signal; the second ends the process. Puts back what handled them before."""
-    loop, before = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in ENDING}
+class _Signals:
+    """stop: the first signal has come. hurry: the second, `last`, and the process ends soon whatever it is at."""
 
-    def first() -> None:
-        stop.set()
+    def __init__(self) -> None:
+        self.stop, self.hurry = asyncio.Event(), asyncio.Event()
+        self.last: int | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def first(self) -> None:
+        self.stop.set()
         for number in ENDING:
-            loop.remove_signal_handler(number)
-        end_at_once_on_signals()
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, self.second)
 
+    def second(self, number: int, frame: FrameType | None) -> None:
+        """Runs whatever the event loop is at."""
+        end_at_once_on_signals()
+        self.last = number
+        ending = threading.Timer(_LAST_WORDS_SECONDS, end_at_once, [number])
+        ending.daemon = True
+        ending.start()
+        self._loop.call_soon_threadsafe(self.hurry.set)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Signals]:
+    """Handles SIGINT and SIGTERM; puts back what handled them before."""
+    loop, before = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in ENDING}
+    signals = _Signals()
     for number in ENDING:
-        loop.add_signal_handler(number, first)
+        loop.add_signal_handler(number, signals.first)
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             loop.remove_signal_handler(number)
@@ -126,10 +150,11 @@ def _open_generations(client: EngineClient) -> int:
     return stats.running + stats.waiting
 
 
-async def _drain(runner: web.AppRunner, client: EngineClient, seconds: float) -> None:
-    """Lets requests end; those that have not when the time is up are aborted, and their clients are told."""
-    cleanup = asyncio.create_task(runner.cleanup())
-    await asyncio.wait([cleanup], timeout=seconds)
+async def _drain(runner: web.AppRunner, client: EngineClient, hurry: asyncio.Event, seconds: float) -> None:
+    """Lets requests end; those that have not when the time is up or at `hurry` are aborted, and their clients told."""
+    cleanup, hurried = asyncio.create_task(runner.cleanup()), asyncio.create_task(hurry.wait())
+    await asyncio.wait([cleanup, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    hurried.cancel()
     await client.close()
     await cleanup
 

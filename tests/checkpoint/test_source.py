@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,14 @@ def test_a_folder_without_config(tmp_path: Path):
         resolve(str(tmp_path))
 
 
+def test_gguf_is_told_to_be_absent(tmp_path: Path):
+    file = tmp_path / "model-Q4_K_M.gguf"
+    file.touch()
+    for name in (file, tmp_path, tmp_path / "absent.GGUF"):
+        with pytest.raises(ModelError, match=r"GGUF is not supported yet; give a folder or a hub id with safetensors$"):
+            resolve(str(name))
+
+
 def test_a_revision_of_a_folder_is_refused(folder: Path):
     with pytest.raises(ModelError, match="revision 'main' is for hub models only"):
         resolve(str(folder), "main")
@@ -94,3 +104,37 @@ def test_a_cached_hub_model_needs_no_network(tmp_path: Path):
     (refs / "main").write_text("0" * 40)
     text = offline("print(resolve('owner/name'))", tmp_path, HF_HUB_OFFLINE="1")
     assert text.strip() == str(snapshot)
+
+
+def test_a_hub_model_without_config_is_told(tmp_path: Path):
+    snapshot = tmp_path / "hub" / "models--owner--name-GGUF" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    refs = tmp_path / "hub" / "models--owner--name-GGUF" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("0" * 40)
+    text = offline("print(resolve('owner/name-GGUF'))", tmp_path, HF_HUB_OFFLINE="1")
+    assert "owner/name-GGUF: has no config.json on the hub" in text
+    assert "GGUF is not supported yet" in text
+
+
+def test_a_token_of_the_environment_goes_to_the_hub(tmp_path: Path):
+    seen: list[str | None] = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if "owner/name" in self.path:  # the library asks for other things, too
+                seen.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{hub.server_port}"
+        offline("resolve('owner/name')", tmp_path, HF_HUB_OFFLINE="0", HF_ENDPOINT=endpoint, HF_TOKEN="hf_secret")
+        hub.shutdown()
+    assert seen
+    assert set(seen) == {"Bearer hf_secret"}

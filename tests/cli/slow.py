@@ -1,4 +1,4 @@
-"""The command line where something takes a minute: `python slow.py build|steps serve FOLDER …`."""
+"""The command line where something takes a minute: `python slow.py build|steps|step serve FOLDER …`."""
 
 import sys
 import time
@@ -25,8 +25,9 @@ def build_slowly(config: EngineConfig, progress: BuildProgress | None = None) ->
 
 if __name__ == "__main__":
     simulated.install()
-    if sys.argv.pop(1) == "build":
+    slow = sys.argv.pop(1)
+    if slow == "build":
         jaxinfer.build.build_engine = build_slowly
     else:
-        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds=1.0)
+        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[slow])
     sys.exit(main())

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -163,6 +164,15 @@ def test_serve_answers_the_openai_package_and_ends_on_sigterm(running: Running, 
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] == "length"
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(60) == 0
+
+
+def test_a_port_in_use_is_told_with_what_to_do() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = call("serve", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert re.search(r"error: --port: cannot listen on .*; choose another --port, or 0 for any free one", done.stderr)
 
 
 def test_the_curl_line_that_serve_prints_works(running: Running) -> None:

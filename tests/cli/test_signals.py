@@ -1,9 +1,12 @@
 """SIGINT and SIGTERM while an engine is built, while it serves, and while it drains."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
+from http.client import IncompleteRead
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -14,6 +17,7 @@ from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
 
 BUILD = [sys.executable, "-m", "tests.cli.slow", "build"]
+STUCK = [sys.executable, "-m", "tests.cli.slow", "step"]
 STEPS = [sys.executable, "-m", "tests.cli.slow", "steps"]
 
 
@@ -60,6 +64,7 @@ def test_a_build_on_a_terminal_gives_the_cursor_back(folder: Path) -> None:
 
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, second: int, status: int) -> None:
+    """Clients are told in the stream; steps take a second each, so that the two would run for a minute."""
     server = Running(STEPS, str(folder), "--max-num-seqs", "4")
     try:
         body = b'{"prompt": ["a", "b"], "max_tokens": 60, "stream": true}'
@@ -72,8 +77,26 @@ def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, se
             said = next(line for line in lines if line.startswith("stopping"))
             assert said == "stopping: 2 generations may go on for 30 s; Ctrl-C again ends at once\n"
             server.process.send_signal(second)
+            last = response.read().decode().strip().split("\n\n")[-1]
+            assert json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_unavailable"
             assert server.process.wait(20) == status
             assert list(lines) == []
+    finally:
+        server.process.kill()
+
+
+def test_a_second_signal_ends_a_server_that_is_stuck(folder: Path) -> None:
+    server = Running(STUCK, str(folder), "--max-num-seqs", "4")
+    try:
+        body = b'{"prompt": "a", "max_tokens": 60, "stream": true}'
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(server.url + "/v1/completions", body, headers), timeout=60) as response:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                server.process.send_signal(number)
+                time.sleep(0.5)
+            assert server.process.wait(30) == 130  # the step itself would take 60 s
+            with pytest.raises(IncompleteRead):  # there was no time for a last word
+                response.read()
     finally:
         server.process.kill()
 

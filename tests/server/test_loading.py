@@ -1,4 +1,4 @@
-"""What a server answers while its model is loaded, and how many requests it takes once it is."""
+"""What a server answers while its model is loaded, its first page, and how many requests it takes."""
 
 import asyncio
 import subprocess
@@ -12,6 +12,7 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, bind_socket, start, url_of
 from jaxinfer.text import TextProcessor
+from jaxinfer.version import __version__
 from tests.cli.test_commands import ENVIRONMENT
 from tests.material import REPOSITORY
 from tests.server.conftest import Served
@@ -57,6 +58,19 @@ async def test_serve_listens_from_the_beginning(folder: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+async def test_the_first_page_is_a_line_for_people(serve) -> None:
+    served: Served = await serve(api_key="secret")
+    async with served.session.get(served.url) as response:
+        assert response.status == 200
+        assert response.content_type == "text/plain"
+        told = await response.text()
+    assert told.startswith(f"jaxinfer {__version__} serves fake: /v1/completions, /v1/chat/completions, ")
+    assert told.endswith("/metrics\n")
+    for path in told.split(": ")[1].strip().split(", "):
+        async with served.session.get(served.url + path) as response:
+            assert response.status in (200, 401, 405)
 
 
 async def test_requests_under_way_are_bounded(serve) -> None:
