@@ -55,7 +55,15 @@ def grouped_matmul_tpu(
         grid_spec=spec,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem),
         name="grouped_matmul",
-    )(items.group, items.tile, items.low, items.high, x, weights, *sides.lay(given))
+    )(
+        items.group,
+        items.tile,
+        items.low,
+        items.high,
+        x,
+        pltpu.with_memory_space_constraint(weights, pltpu.HBM),
+        *sides.lay(given),
+    )
 
 
 def _kernel(

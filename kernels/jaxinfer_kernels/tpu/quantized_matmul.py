@@ -46,7 +46,7 @@ def quantized_matmul_tpu(
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=vmem),
         name="quantized_matmul",
-    )(x, weight, *sides.lay(given))
+    )(x, pltpu.with_memory_space_constraint(weight, pltpu.HBM), *sides.lay(given))
 
 
 def _kernel(x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut) -> None:

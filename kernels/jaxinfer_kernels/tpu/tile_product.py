@@ -10,7 +10,7 @@ from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
 
 _CHUNKS = (1024, 512, 256, 128)
-_EARLY_CHUNKS = (256, 128)
+_EARLY_CHUNKS = (512, 256, 128)
 _VMEM_SPARE = 4 << 20
 
 
@@ -39,7 +39,6 @@ def cut_depth(depth: int, group: int, rows: int) -> Cut:
 
     Late scaling multiplies rows * columns values a group, and weights enter the product exact, as integers; early
     scaling multiplies columns * group values and rounds them to x's type. Late is the cheaper one while rows <= group.
-    A product over fewer than 128 values of K leaves the MXU idle in part, so small groups are scaled early.
     Raises ValueError for groups that do not fall on the lanes.
     """
     if group == depth:
@@ -49,7 +48,7 @@ def cut_depth(depth: int, group: int, rows: int) -> Cut:
             f"scales must have groups that divide {LANES} or are multiples of it, and K must be a multiple of {LANES}, "
             f"for mosaic_tpu; K is {depth} with groups of {group}"
         )
-    early = group < LANES or rows > group
+    early = rows > group
     sizes = _EARLY_CHUNKS if early else _CHUNKS
     return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
@@ -87,15 +86,31 @@ def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> 
 
 def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
     total = None
-    for index in range(scales.shape[0]):
-        part = slice(index * group, (index + 1) * group)
-        product = multiply(x[:, part], weight[:, part])
-        if zeros is not None:
-            product -= _row_sums(x[:, part]) * zeros[index : index + 1]
-        product *= scales[index : index + 1]
-        total = product if total is None else total + product
+    rows, piece = x.shape[0], max(group, LANES)
+    for first in range(0, x.shape[1], piece):
+        part = _stacked(x[:, first : first + piece], group)
+        product = multiply(part, weight[:, first : first + piece])
+        sums = None if zeros is None else _row_sums(part)
+        for step in range(piece // group):
+            of_step, index = slice(step * rows, (step + 1) * rows), first // group + step
+            term = product[of_step]
+            if zeros is not None and sums is not None:
+                term -= sums[of_step] * zeros[index : index + 1]
+            term *= scales[index : index + 1]
+            total = term if total is None else total + term
     assert total is not None
     return total
+
+
+def _stacked(x: jax.Array, group: int) -> jax.Array:
+    """x [rows, lanes] once for each group of its lanes, zero outside of it: [lanes // group * rows, lanes].
+
+    The MXU takes weights 128 lanes at a time; groups below that share one pass, in rows of their own.
+    """
+    if group == x.shape[1]:
+        return x
+    of_group = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1) // group
+    return jnp.concatenate([jnp.where(of_group == i, x, 0) for i in range(x.shape[1] // group)], axis=0)
 
 
 def _scaled(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
@@ -107,24 +122,22 @@ def _scaled(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group
 
 
 def _along_lanes(values: jax.Array, group: int) -> jax.Array:
-    """[groups, columns] to [columns, groups * group], each value `group` times, 128 lanes at a time."""
-    columns = values.T
-    lanes = (columns.shape[0], LANES)
-    if group >= LANES:
-        pieces = [
-            jnp.broadcast_to(columns[:, i : i + 1], lanes)
-            for i in range(columns.shape[1])
-            for _ in range(group // LANES)
-        ]
-        return jnp.concatenate(pieces, axis=1)
-    place = jax.lax.broadcasted_iota(jnp.int32, lanes, 1) // group
-    pieces = []
-    for first in range(0, columns.shape[1], LANES // group):
-        piece = jnp.broadcast_to(columns[:, first : first + 1], lanes)
-        for step in range(1, LANES // group):
-            piece = jnp.where(place == step, columns[:, first + step : first + step + 1], piece)
-        pieces.append(piece)
-    return jnp.concatenate(pieces, axis=1)
+    """[groups, columns] float32 to [columns, groups * group], each value `group` times.
+
+    By the MXU, as a product with ones: broadcasts from one lane to many cost several times as much. Three bfloat16
+    parts of 8 bits each make the values exact.
+    """
+    lanes = values.shape[0] * group
+    parts = []
+    for _ in range(3):
+        bits = jax.lax.bitcast_convert_type(values, jnp.int32) & ~0xFFFF
+        parts.append(jax.lax.bitcast_convert_type(bits, jnp.float32))
+        values = values - parts[-1]
+    ones = jax.lax.broadcasted_iota(jnp.int32, (values.shape[0], lanes), 1) // group
+    ones = ones == jax.lax.broadcasted_iota(jnp.int32, (values.shape[0], lanes), 0)
+    left = jnp.concatenate(parts, axis=0).astype(jnp.bfloat16)
+    right = jnp.concatenate([ones.astype(jnp.float32)] * 3, axis=0).astype(jnp.bfloat16)
+    return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
 
 def _row_sums(x: jax.Array) -> jax.Array:
@@ -132,15 +145,13 @@ def _row_sums(x: jax.Array) -> jax.Array:
 
 
 def vmem_bytes(blocks: MatmulBlocks, depth: int, x: Any, weight: Any, out: Any, groups: int, cut: Cut) -> int:
-    """Bytes of VMEM to ask for: two of each block, the sum, a widened chunk, and room for what Mosaic spills.
+    """Bytes of VMEM to ask for: two of each block, the sum, products of a chunk, its widened weights, and some room.
 
-    x, weight, out: types. Early scaling spills a tile of 128 lanes for each group of a chunk, of scales and of zeros.
+    x, weight, out: types.
     """
     rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
     sides = max(groups, 8) * 2 + max(groups, 8 * depth // cut.chunk)
     block = rows * (depth * value_bytes(x) + columns * value_bytes(out))
     block += columns * (depth * value_bytes(weight) + sides * 4)
-    widened = cut.chunk * (value_bytes(x) + 4)
-    if cut.early:
-        widened += cut.chunk * 8 + cut.chunk // cut.group * LANES * 4 * 2
-    return int(2 * block + 2 * rows * columns * 4 + columns * widened) + _VMEM_SPARE
+    widened = columns * cut.chunk * (value_bytes(x) + (12 if cut.early else 4))
+    return int(2 * block + (2 * rows + LANES) * columns * 4 + widened) + _VMEM_SPARE
