@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,20 @@ def test_flags_in_the_documents_exist() -> None:
             ]
     assert not wrong
     assert "serve" in helps
+
+
+def test_what_generate_is_said_to_print_is_what_it_prints() -> None:
+    """But for times and rates, which are a machine's own."""
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^\.venv/bin/jaxinfer (generate .*)$", readme, re.MULTILINE)
+    said = re.search(r"^prompt: \d.*$", readme, re.MULTILINE)
+    assert command is not None
+    assert said is not None
+    done = subprocess.run(
+        [*REAL, *shlex.split(command.group(1))], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+    measured = re.compile(r"[\d.]+ (ms|s|tokens/s)\b")
+    assert measured.sub("#", done.stderr.splitlines()[-1]) == measured.sub("#", said.group())
 
 
 def test_links_lead_somewhere() -> None:
