@@ -32,8 +32,8 @@ class BuildProgress(Protocol):
     def loaded(self, done: int, total: int) -> None:
         """Bytes of weights on the device so far, and in all."""
 
-    def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
-        """A program was compiled in so many seconds; how many are done, and how many there are."""
+    def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
+        """A program was made in so many seconds, `cached`: read from the cache; how many are done, and how many."""
 
 
 class BuiltEngine(NamedTuple):

@@ -18,6 +18,7 @@ class BuildLines:
 
     def __init__(self) -> None:
         self._stages: set[str] = set()
+        self._cached = 0
 
     def __enter__(self) -> Self:
         return self
@@ -32,9 +33,12 @@ class BuildLines:
         """Bytes of weights on the device so far, and in all."""
         self._tell(f"loading weights: {_mebibytes(total)} MiB")
 
-    def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
+    def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
         """A program was compiled, or read from the cache."""
         self._tell(f"preparing {total} programs")
+        self._cached += cached
+        if done == total:
+            self._tell(f"{self._cached} of {total} programs came from the cache")
 
     def _tell(self, stage: str) -> None:
         if stage not in self._stages:
@@ -50,6 +54,7 @@ class BuildBars:
         self._progress = Progress(*columns, console=Console(stderr=True))
         self._weights: TaskID | None = None
         self._programs: TaskID | None = None
+        self._cached = 0
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -66,11 +71,13 @@ class BuildBars:
             self._weights = self._progress.add_task("loading weights (MiB)")
         self._progress.update(self._weights, completed=_mebibytes(done), total=_mebibytes(total))
 
-    def compiled(self, program: str, done: int, total: int, seconds: float) -> None:
+    def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
         """A program was compiled, or read from the cache."""
         if self._programs is None:
-            self._programs = self._progress.add_task("preparing programs")
-        self._progress.update(self._programs, completed=done, total=total)
+            self._programs = self._progress.add_task("programs")
+        self._cached += cached
+        text = f"programs ({self._cached} cached)"
+        self._progress.update(self._programs, completed=done, total=total, description=text)
 
 
 def _mebibytes(size: int) -> int:

@@ -1,10 +1,11 @@
-"""CompileCounter: how many programs XLA compiled, in this process."""
+"""CompileCounter: how many programs XLA compiled in this process, those read from the cache included."""
 
 import threading
 
 import jax
 
 _EVENT = "/jax/core/compile/backend_compile_duration"
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 
 class CompileCounter:
@@ -13,16 +14,27 @@ class CompileCounter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
+        self._here = threading.local()
         jax.monitoring.register_event_duration_secs_listener(self._listen)
+        jax.monitoring.register_event_listener(self._listen_to_cache)
 
     @property
     def count(self) -> int:
         return self._count
 
+    @property
+    def cached_here(self) -> int:
+        """How many of them this thread has read from the cache."""
+        return getattr(self._here, "cached", 0)
+
     def _listen(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
             with self._lock:
                 self._count += 1
+
+    def _listen_to_cache(self, event: str, **kwargs: str | int) -> None:
+        if event == _CACHE_HIT:
+            self._here.cached = self.cached_here + 1
 
 
 compile_counter = CompileCounter()

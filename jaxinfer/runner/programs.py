@@ -16,6 +16,7 @@ from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
+from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
@@ -23,8 +24,8 @@ from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens) or ("sample", positions)."""
 
-CompileProgress = Callable[[str, int, int, float], None]
-"""progress(program, how many are done, how many there are, seconds it took)."""
+CompileProgress = Callable[[str, int, int, float, bool], None]
+"""progress(program, how many are done, how many there are, seconds it took, whether it came from the cache)."""
 
 
 _GPU_OPTIONS = {"xla_disable_hlo_passes": "rematerialization"}
@@ -80,15 +81,15 @@ class Programs:
         """Lowers and compiles everything, several at a time, the largest first."""
         workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
 
-        def timed(name: Name) -> tuple[Name, float]:
-            start = time.perf_counter()
+        def timed(name: Name) -> tuple[Name, float, bool]:
+            start, cached = time.perf_counter(), compile_counter.cached_here
             self._compile(name)
-            return name, time.perf_counter() - start
+            return name, time.perf_counter() - start, compile_counter.cached_here > cached
 
         with ThreadPoolExecutor(workers) as pool:
-            for done, (name, seconds) in enumerate(pool.map(timed, self.names), start=1):
+            for done, (name, seconds, cached) in enumerate(pool.map(timed, self.names), start=1):
                 if progress is not None:
-                    progress(f"{name[0]} {name[1]}".removesuffix(" 0"), done, len(self.names), seconds)
+                    progress(f"{name[0]} {name[1]}".removesuffix(" 0"), done, len(self.names), seconds, cached)
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""

@@ -198,6 +198,16 @@ def test_generate_prepares_what_it_needs() -> None:
     assert re.search(r"^prompt: 4 tokens, .* · not counted: 4 programs prepared on the way, .*\n$", done.stderr, re.M)
 
 
+@pytest.mark.long
+def test_programs_of_the_cache_are_told(tmp_path: Path) -> None:
+    sizes = ["--max-num-seqs", "1", "--max-num-batched-tokens", "8", "--max-scored", "1", "--max-model-len", "32"]
+    flags = [*sizes, "--no-lazy-compile", "--compile-cache-dir", str(tmp_path), "--max-tokens", "1", "--prompt", "a"]
+    told = [call("generate", *flags).stderr for _ in range(2)]
+    found = re.search(r"^preparing (\d+) programs\n0 of \1 programs came from the cache\n", told[0], re.MULTILINE)
+    assert found is not None, told[0]
+    assert f"{found.group(1)} of {found.group(1)} programs came from the cache\n" in told[1]
+
+
 def test_generate_shows_choices_and_log_probabilities(folder: Path) -> None:
     flags = ["--prompt", "hello world", "--max-tokens", "3", "--n", "2", "--logprobs", "2", "--prompt-logprobs", "0"]
     done = call("generate", str(folder), *flags, program=SIMULATED)

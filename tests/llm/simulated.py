@@ -33,7 +33,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     )
     if progress is not None:
         progress.loaded(1, 2)
-        progress.compiled("forward", 1, 1, 0.1)
+        progress.compiled("forward", 1, 1, 0.1, True)
     info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
     core = EngineCore(
         SimulatedRunner(shapes), info, scheduler=config.scheduler, cache=config.cache, eos_ids=(), seed=config.load.seed
