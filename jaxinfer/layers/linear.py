@@ -12,6 +12,9 @@ from jaxinfer.layers.param import precision
 # of merged axes only the first is ever sharded.
 
 
+_FEW_ROWS = 128
+
+
 def project(x: jax.Array, weight: jax.Array, inner: int, bias: jax.Array | None = None) -> jax.Array:
     """x [T, *in] times weight [*out, *in], whose last `inner` axes are summed over: [T, *out] in x's type.
 
@@ -28,14 +31,28 @@ def project(x: jax.Array, weight: jax.Array, inner: int, bias: jax.Array | None 
 
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
     """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
-    if x.shape[0] == 1 and x.dtype != jnp.float32:
+    rows, single = x.shape[0], x.dtype == jnp.float32
+    if rows == 1 and not single:
         return jax.lax.platform_dependent(x, weight, cpu=_one_row_of_two, default=_dot)
+    if 1 < rows <= _FEW_ROWS and single:
+        return jax.lax.platform_dependent(x, weight, cpu=_weight_first, default=_dot)
     return _dot(x, weight)
 
 
 def _one_row_of_two(x: jax.Array, weight: jax.Array) -> jax.Array:
     """XLA on CPU takes eight times as long for one row of a short type as for two (jax 0.11.2, AVX-512 with BF16)."""
     return _dot(jnp.pad(x, ((0, 1), (0, 0))), weight)[:1]
+
+
+def _weight_first(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """The same product with the weight on the left, as it lies in memory.
+
+    XLA on CPU copies a float32 weight on the right before it multiplies: 2 to 16 rows take half the time this way, 128
+    a tenth less (jax 0.10.2 and 0.11.2). The barriers keep it from putting the weight back.
+    """
+    turned = jax.lax.optimization_barrier(x.T)
+    out = jnp.matmul(weight, turned, precision=precision(x.dtype), preferred_element_type=jnp.float32)
+    return jax.lax.optimization_barrier(out).T
 
 
 def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
