@@ -14,14 +14,14 @@ _CHAIN = 10
 
 def measure(context: Context) -> None:
     """Bytes a second of a copy and of a read, and FLOPs a second of bf16 (on CPU float32) products of squares."""
-    context.save(**_memory(context.form.copy_bytes))
+    context.save(**memory_rates(context.form.copy_bytes))
     dtype = jnp.dtype(context.form.dtype)
-    squares = [{"size": size, "tflops": _matmul(size, dtype)} for size in context.form.matmul_sizes]
+    squares = [{"size": size, "tflops": matmul_tflops(size, dtype)} for size in context.form.matmul_sizes]
     context.save(matmul=squares, matmul_tflops=max(row["tflops"] for row in squares), matmul_dtype=str(dtype))
 
 
-def _memory(size: int) -> dict[str, float]:
-    """In 10^9 bytes a second; a copy reads and writes `size` bytes."""
+def memory_rates(size: int) -> dict[str, float]:
+    """Of a copy and of a read, in 10^9 bytes a second; a copy reads and writes `size` bytes."""
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
     copied = _best_seconds(add, jnp.zeros(size // 4, jnp.float32))
     x = jnp.zeros(size // 4, jnp.float32)
@@ -30,7 +30,8 @@ def _memory(size: int) -> dict[str, float]:
     return {"copy_gb_per_s": round(2 * size / copied / 1e9, 1), "read_gb_per_s": round(size / read / 1e9, 1)}
 
 
-def _matmul(size: int, dtype: jnp.dtype) -> float:
+def matmul_tflops(size: int, dtype: jnp.dtype) -> float:
+    """10^12 FLOPs a second of products of squares of `size` rows."""
     keys = jax.random.split(jax.random.key(0))
     left = jax.random.normal(keys[0], (size, size), dtype)
     right = (jax.random.normal(keys[1], (size, size), dtype) * size**-0.5).astype(dtype)

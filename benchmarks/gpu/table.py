@@ -16,6 +16,7 @@ def lines(results: Results) -> Iterator[str]:
         yield f"copy {copied} GB/s, read {ceilings['read_gb_per_s']} GB/s, {products}"
     for name, result in results.items():
         yield from _steps(name, result, copied, multiplied)
+        yield from _kernels(name, result)
         for kind in ("fewer", "serving"):
             if kind in result:
                 yield _serving(name, result[kind])
@@ -52,6 +53,18 @@ def _steps(name: str, result: Mapping[str, Any], copied: float | None, multiplie
         bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
         products = f"{row['tflops']} TFLOP/s ({share(row['tflops'], multiplied)} of matmul)"
         yield f"{name}: {row['kind']} {size}: {row['step_ms']} ms, {bandwidth if row['kind'] == 'decode' else products}"
+
+
+def _kernels(name: str, result: Mapping[str, Any]) -> Iterator[str]:
+    """Shares are of what the part itself saw the device copy and multiply."""
+    for row in result.get("kernels", ()):
+        begin = f"{name}: {row['case']}, {row['backend']}"
+        if "error" in row:
+            yield f"{begin}: {row['error']}"
+            continue
+        bandwidth = f"{row['gb_per_s']} GB/s ({100 * row['copy_share']:.1f} % of copy)"
+        products = f"{row['tflops']} TFLOP/s ({100 * row['matmul_share']:.1f} % of matmul)"
+        yield f"{begin}: {row['us']} µs, {products if row['matmul_share'] > row['copy_share'] else bandwidth}"
 
 
 def _serving(name: str, row: Mapping[str, Any]) -> str:

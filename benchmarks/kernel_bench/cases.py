@@ -1,0 +1,133 @@
+"""Cases: what one call of a kernel is given, in the shapes of models that people serve."""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["decode", "verify", "prefill", "mixed"]
+VERIFIED = 4
+"""Tokens a row where drafts are verified: K drafts and the token after them."""
+
+
+class ModelShape(NamedTuple):
+    """What one device has of a layer's attention.
+
+    window: keys a token sees, None for all. latent: multi-head latent attention with absorbed projections; one key for
+    all heads, whose beginning is the value.
+    """
+
+    name: str
+    q_heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    window: int | None = None
+    latent: bool = False
+
+    @property
+    def kept(self) -> int:
+        """Values that pages hold of a token."""
+        return self.key_dim if self.latent else self.kv_heads * (self.key_dim + self.value_dim)
+
+
+QWEN3 = ModelShape("Qwen3-0.6B", 16, 8, 128, 128)
+LLAMA_8B = ModelShape("Llama-3.1-8B", 32, 8, 128, 128)
+LLAMA_70B = ModelShape("Llama-3.1-70B/TP8", 8, 1, 128, 128)
+GEMMA = ModelShape("Gemma-3-12B local", 16, 8, 256, 256, 1024)
+DEEPSEEK = ModelShape("DeepSeek-V3/TP8", 16, 16, 192, 128)
+DEEPSEEK_LATENT = ModelShape("DeepSeek-V3/TP8 latent", 16, 1, 576, 512, latent=True)
+MODELS = (QWEN3, LLAMA_8B, LLAMA_70B, GEMMA, DEEPSEEK, DEEPSEEK_LATENT)
+
+
+class Row(NamedTuple):
+    """`count` tokens, the first at position `start`: so many are cached."""
+
+    start: int
+    count: int
+
+
+class AttentionCase(NamedTuple):
+    """One call over `rows` rows of `context` tokens, of which `new` are this step's; the others are in pages.
+
+    mixed: `rows` rows of one new token, and after them the first `new` tokens of a prompt.
+    """
+
+    model: ModelShape
+    kind: Kind
+    rows: int
+    context: int
+    new: int
+
+    @property
+    def name(self) -> str:
+        size = f"{self.rows} x {self.context}"
+        match self.kind:
+            case "mixed":
+                size += f" and a prompt of {self.new}"
+            case "prefill" if self.new < self.context:
+                size += f", the last {self.new}"
+        return f"{self.model.name} {self.kind} {size}"
+
+    @property
+    def lengths(self) -> list[Row]:
+        """All rows, short ones first."""
+        if self.kind == "mixed":
+            return [Row(self.context - 1, 1)] * self.rows + [Row(0, self.new)]
+        return [Row(self.context - self.new, self.new)] * self.rows
+
+    @property
+    def short_rows(self) -> int:
+        """How many rows hold at most `short_len` tokens."""
+        return 0 if self.kind == "prefill" else self.rows
+
+    @property
+    def short_len(self) -> int:
+        return VERIFIED if self.kind == "verify" else 1
+
+
+class MatmulCase(NamedTuple):
+    """`tokens` rows through a matrix of [inner, hidden] and back through one of [hidden, inner], as in an MLP.
+
+    bits: of a weight, 4 or 8 with scales, or 16 for the bench's own type. group: values of the contracted axis that
+    share a scale, None for one a channel. experts, chosen: of a mixture; 0 experts is a plain MLP, whose weights are
+    quantised.
+    """
+
+    model: str
+    tokens: int
+    hidden: int
+    inner: int
+    bits: int
+    group: int | None = None
+    experts: int = 0
+    chosen: int = 1
+
+    @property
+    def kind(self) -> str:
+        return "grouped" if self.experts else "quantized"
+
+    @property
+    def name(self) -> str:
+        form = f"{self.experts} experts" if self.experts else f"int{self.bits}"
+        return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {form}"
+
+
+Case = AttentionCase | MatmulCase
+
+
+def decode(model: ModelShape, rows: int, context: int) -> AttentionCase:
+    """Each row's next token."""
+    return AttentionCase(model, "decode", rows, context, 1)
+
+
+def verify(model: ModelShape, rows: int, context: int) -> AttentionCase:
+    """Each row's drafts."""
+    return AttentionCase(model, "verify", rows, context, VERIFIED)
+
+
+def prefill(model: ModelShape, rows: int, context: int, most: int = 8192) -> AttentionCase:
+    """Whole prompts, or their last `most` tokens in all."""
+    return AttentionCase(model, "prefill", rows, context, min(context, max(most // rows, 1)))
+
+
+def mixed(model: ModelShape, rows: int, context: int, new: int = 512) -> AttentionCase:
+    """Decode rows and the first tokens of a prompt."""
+    return AttentionCase(model, "mixed", rows, context, new)

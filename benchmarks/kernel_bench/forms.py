@@ -1,0 +1,200 @@
+"""Forms of the bench: which cases run on a GPU or TPU, on a CPU and in tests, and how they are timed."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from benchmarks.kernel_bench.cases import (
+    DEEPSEEK,
+    DEEPSEEK_LATENT,
+    GEMMA,
+    LLAMA_8B,
+    LLAMA_70B,
+    MODELS,
+    QWEN3,
+    Case,
+    MatmulCase,
+    ModelShape,
+    decode,
+    mixed,
+    prefill,
+    verify,
+)
+
+FormName = Literal["gpu", "cpu", "tiny"]
+
+
+@dataclass(frozen=True)
+class BenchForm:
+    """dtype: of activations and pages. cases: in the order of their worth. seconds: for all cases together.
+
+    runs: timed dispatches of each backend of a case, fewer where they take more than case_seconds.
+    target_seconds: what one dispatch would take at the device's roof; as many calls are chained in it, at most
+    most_calls. cold_bytes: layers are added until one round over them reads so much, more than a cache holds.
+    most_bytes: of the pages of one case; what needs more is left out.
+    copy_bytes, matmul_sizes: of the ceilings.
+    contexts: tokens a row of the raggedness figures, the last is the pool's size. apart: the long row and the short
+    ones that are timed together and apart: (long context, short rows, short context).
+    """
+
+    name: FormName
+    dtype: str
+    cases: tuple[Case, ...]
+    seconds: float
+    runs: int
+    case_seconds: float
+    target_seconds: float
+    most_calls: int
+    cold_bytes: int
+    most_bytes: int
+    copy_bytes: int
+    matmul_sizes: tuple[int, ...]
+    contexts: tuple[int, ...]
+    apart: tuple[int, int, int]
+    ragged_model: ModelShape = QWEN3
+
+
+WORTH_MOST: tuple[Case, ...] = (
+    decode(LLAMA_8B, 32, 2048),
+    decode(LLAMA_8B, 1, 32768),
+    decode(LLAMA_8B, 256, 500),
+    prefill(LLAMA_8B, 1, 8192),
+    mixed(LLAMA_8B, 32, 2048),
+    decode(LLAMA_8B, 8, 500),
+    decode(LLAMA_8B, 1, 500),
+    prefill(LLAMA_8B, 4, 2048),
+    verify(LLAMA_8B, 32, 2048),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=8),
+    MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, bits=16, experts=128, chosen=8),
+)
+"""What `gpu_suite.py` runs."""
+
+
+def _whole_grid() -> tuple[Case, ...]:
+    """Short contexts and few rows first: what is ended early has seen every kind of case.
+
+    DeepSeek's prompts go through keys and values of each head, everything else through what it keeps of a token.
+    """
+    sizes = sorted(product((1, 8, 32, 256), (128, 512, 2048, 8192, 32768)), key=lambda size: size[0] * size[1])
+    attention = (
+        make(model, rows, context)
+        for rows, context in sizes
+        for model in MODELS
+        for make in (decode, verify, mixed)
+        if model is not DEEPSEEK
+    )
+    prompts = (
+        prefill(model, rows, context)
+        for rows, context in sizes
+        if rows <= 32
+        for model in MODELS
+        if model is not DEEPSEEK_LATENT
+    )
+    return tuple(dict.fromkeys((*WORTH_MOST, *_matmuls(), *prompts, *attention)))
+
+
+def _matmuls() -> tuple[Case, ...]:
+    plain = (
+        MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, bits, 128 if bits == 4 else None)
+        for tokens in (1, 8, 32, 256, 2048)
+        for bits in (8, 4)
+    )
+    experts = (
+        MatmulCase(*shape, bits=16, experts=count, chosen=8)
+        for tokens in (1, 32, 256, 2048)
+        for shape, count in (
+            (("Qwen3-30B-A3B", tokens, 2048, 768), 128),
+            (("DeepSeek-V3/EP8", tokens, 7168, 2048), 32),
+        )
+    )
+    return (*plain, *experts)
+
+
+GPU = BenchForm(
+    name="gpu",
+    dtype="bfloat16",
+    cases=_whole_grid(),
+    seconds=480,
+    runs=7,
+    case_seconds=4,
+    target_seconds=0.005,
+    most_calls=64,
+    cold_bytes=128 << 20,
+    most_bytes=32 << 30,
+    copy_bytes=2 << 30,
+    matmul_sizes=(8192,),
+    contexts=(1024, 2048, 4096, 8192, 16384, 32768),
+    apart=(4096, 31, 64),
+    ragged_model=LLAMA_8B,
+)
+
+CPU = BenchForm(
+    name="cpu",
+    dtype="float32",
+    cases=(
+        decode(QWEN3, 8, 512),
+        decode(QWEN3, 1, 512),
+        decode(QWEN3, 32, 512),
+        prefill(QWEN3, 1, 512),
+        mixed(QWEN3, 8, 1024, 256),
+        decode(QWEN3, 1, 32768),
+        decode(QWEN3, 8, 4096),
+        verify(QWEN3, 8, 2048),
+        prefill(QWEN3, 1, 4096, 512),
+        decode(LLAMA_8B, 8, 500),
+        prefill(LLAMA_8B, 1, 512),
+        decode(LLAMA_70B, 32, 2048),
+        decode(GEMMA, 8, 4096),
+        prefill(GEMMA, 1, 2048, 512),
+        decode(DEEPSEEK_LATENT, 8, 1024),
+        prefill(DEEPSEEK, 1, 512),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, bits=8),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, bits=4, group=128),
+        MatmulCase("Qwen3-30B-A3B/EP8", 32, 2048, 768, bits=16, experts=16, chosen=1),
+        decode(QWEN3, 256, 128),
+    ),
+    seconds=75,
+    runs=9,
+    case_seconds=6,
+    target_seconds=0.015,
+    most_calls=64,
+    cold_bytes=96 << 20,
+    most_bytes=640 << 20,
+    copy_bytes=256 << 20,
+    matmul_sizes=(1024, 2048),
+    contexts=(1024, 2048, 4096, 8192, 16384, 32768),
+    apart=(4096, 31, 64),
+)
+
+_SMALL = ModelShape("tiny", 4, 2, 8, 8)
+_LATENT = ModelShape("tiny latent", 4, 1, 12, 8, latent=True)
+_UNEQUAL = ModelShape("tiny unequal", 2, 2, 12, 8, window=24)
+
+TINY = BenchForm(
+    name="tiny",
+    dtype="float32",
+    cases=(
+        decode(_SMALL, 3, 40),
+        verify(_SMALL, 2, 40),
+        mixed(_UNEQUAL, 2, 40, 20),
+        prefill(_UNEQUAL, 1, 32),
+        decode(_LATENT, 2, 40),
+        MatmulCase("tiny", 3, 32, 64, bits=8),
+        MatmulCase("tiny", 3, 32, 64, bits=4, group=16),
+        MatmulCase("tiny", 4, 32, 48, bits=16, experts=4, chosen=2),
+    ),
+    seconds=120,
+    runs=2,
+    case_seconds=60,
+    target_seconds=1e-5,
+    most_calls=3,
+    cold_bytes=1,
+    most_bytes=1 << 24,
+    copy_bytes=1 << 20,
+    matmul_sizes=(64,),
+    contexts=(32, 64, 128),
+    apart=(64, 3, 16),
+    ragged_model=_SMALL,
+)
+
+FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, CPU, TINY)}

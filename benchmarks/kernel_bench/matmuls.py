@@ -1,0 +1,72 @@
+"""Chains of `grouped_matmul` and `quantized_matmul`: up and down through an MLP, each product on the one before."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxinfer_kernels.grouped_matmul import grouped_matmul
+from jaxinfer_kernels.quantized_matmul import quantized_matmul
+
+from benchmarks.kernel_bench.cases import MatmulCase
+from benchmarks.kernel_bench.counts import group_sizes
+from benchmarks.kernel_bench.timing import Chain
+
+_UNROLLED = 4
+_STORED = {4: jnp.int4, 8: jnp.int8}
+
+Weights = dict[str, jax.Array]
+
+
+def matmul_chain(case: MatmulCase, backend: str, calls: int, dtype: str) -> Chain:
+    """Four MLPs with weights of their own in one program, dispatched again and again.
+
+    Unrolled, not a loop: out of a loop XLA could move what it does to the weights alone.
+    """
+    kind = jnp.dtype(dtype)
+    layers = [_layer(case, kind, seed) for seed in range(_UNROLLED)]
+    x = jax.random.normal(jax.random.key(0), (case.tokens * case.chosen, case.hidden), kind)
+    apply = _grouped(case, backend) if case.experts else _quantized(backend)
+    rounds = -(-calls // _UNROLLED)
+
+    @jax.jit
+    def forward(x: jax.Array, layers: list[tuple[Weights, Weights]]) -> jax.Array:
+        for up, down in layers:
+            x = apply(apply(x, up), down)
+        return x
+
+    def run(x: jax.Array) -> jax.Array:
+        for _ in range(rounds):
+            x = forward(x, layers)
+        return jax.block_until_ready(x)
+
+    return Chain(run, x, rounds * _UNROLLED)
+
+
+def _grouped(case: MatmulCase, backend: str) -> Callable[[jax.Array, Weights], jax.Array]:
+    sizes = jnp.asarray(group_sizes(case))
+    return lambda x, side: grouped_matmul(x, side["weight"], sizes, backend=backend)
+
+
+def _quantized(backend: str) -> Callable[[jax.Array, Weights], jax.Array]:
+    return lambda x, side: quantized_matmul(x, side["weight"], side["scales"], backend=backend)
+
+
+def _layer(case: MatmulCase, dtype: jnp.dtype, seed: int) -> tuple[Weights, Weights]:
+    up, down = jax.random.split(jax.random.key(seed))
+    make = partial(_side, case=case, dtype=dtype)
+    return make(up, rows=case.inner, columns=case.hidden), make(down, rows=case.hidden, columns=case.inner)
+
+
+def _side(key: Any, rows: int, columns: int, *, case: MatmulCase, dtype: jnp.dtype) -> Weights:
+    """[rows, columns] weights, for each expert, that leave the size of values as it is."""
+    if case.experts:
+        drawn = jax.random.normal(key, (case.experts, rows, columns), dtype)
+        return {"weight": drawn * jnp.asarray(columns**-0.5, dtype)}
+    most = 2 ** (case.bits - 1)
+    drawn = jax.random.randint(key, (rows, columns), -most, most, jnp.int8)
+    spread = (4 * most**2 / 12) ** 0.5
+    groups = () if case.group is None else (columns // case.group,)
+    scales = jnp.full((rows, *groups), columns**-0.5 / spread, jnp.float32)
+    return {"weight": drawn.astype(_STORED[case.bits]), "scales": scales}
