@@ -1,9 +1,17 @@
 """Attention over paged KV for JAX, and plain-JAX twins of every kernel. Knows arrays, not requests."""
 
-from jaxinfer_kernels.attention import ragged_paged_attention
+from jaxinfer_kernels.attention import ragged_latent_attention, ragged_paged_attention
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
 from jaxinfer_kernels.layouts import KVLayout
 from jaxinfer_kernels.pages import copy_pages
 from jaxinfer_kernels.rows import RaggedRows
 
-__all__ = ["BlockSizes", "KVLayout", "RaggedRows", "copy_pages", "default_block_sizes", "ragged_paged_attention"]
+__all__ = [
+    "BlockSizes",
+    "KVLayout",
+    "RaggedRows",
+    "copy_pages",
+    "default_block_sizes",
+    "ragged_latent_attention",
+    "ragged_paged_attention",
+]

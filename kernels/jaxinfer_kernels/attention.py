@@ -1,15 +1,25 @@
 """Ragged attention over paged KV: the one signature behind which all backends stand."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
-from jaxinfer_kernels.layouts import KVLayout
+from jaxinfer_kernels.layouts import LANES, KVLayout, value_lanes
 from jaxinfer_kernels.pages import quantise, write_kv
 from jaxinfer_kernels.rows import RaggedRows, token_places
+from jaxinfer_kernels.scoring import Scoring
 from jaxinfer_kernels.tiles import Pages
-from jaxinfer_kernels.xla import Scoring, attend_pages
+from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
+from jaxinfer_kernels.xla import attend_pages
 
-BACKENDS = ("xla",)
+BACKENDS: dict[str, tuple[KVLayout, ...]] = {
+    "xla": (KVLayout.TOKENS, KVLayout.HEADS),
+    "mosaic_tpu": (KVLayout.HEADS,),
+}
+"""The backends, and the layouts that `ragged_paged_attention` takes with each. LATENT pages have a function of their
+own."""
 
 
 def ragged_paged_attention(
@@ -29,7 +39,7 @@ def ragged_paged_attention(
     kv_scale: tuple[jax.Array | float, jax.Array | float] | None = None,
     backend: str = "xla",
     layout: KVLayout = KVLayout.TOKENS,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: BlockSizes | TpuBlocks | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Writes k and v into the pages, then attends causally from each token over its row's keys.
 
@@ -40,22 +50,109 @@ def ragged_paged_attention(
     the query group. The Python int R says that every row is short, and the long path is not traced.
     scale multiplies the scores. window: keys a token sees, itself included. soft_cap: scores become
     cap * tanh(score / cap). sinks: [Hq], a score a head that takes part in the softmax and adds nothing.
-    kv_scale: (k, v), what values of quantised pages are multiplied by. block_sizes: by default the platform's.
+    kv_scale: (k, v), what values of quantised pages are multiplied by. block_sizes: the backend's; by default chosen by
+    shapes and platform.
+
+    On a machine without a TPU `mosaic_tpu` runs within `pltpu.force_tpu_interpret_mode`.
 
     Returns (out [T, Hq, Dv] in q's type, zero for tokens of no row; kv_pages). Softmax and sums are in float32. What
     pages hold beyond a row's last token, or behind its window, never reaches the result, NaN included.
     Raises ValueError for an unknown backend or shapes that do not fit each other.
     """
     _check(q, k, v, kv_pages, rows, short_rows, short_len, backend, layout)
-    k_scale, v_scale = kv_scale or (None, None)
-    places = token_places(rows, q.shape[0], layout.page_size(kv_pages))
-    k, v = quantise(k, k_scale, kv_pages.dtype), quantise(v, v_scale, kv_pages.dtype)
-    kv_pages = write_kv(kv_pages, layer, k, v, places, layout)
-    scoring = Scoring(scale, window, soft_cap, sinks, k_scale, v_scale)
-    sizes = block_sizes or default_block_sizes()
-    per_tile = -(-sizes.keys // layout.page_size(kv_pages))
-    pages = Pages(kv_pages, layout, layer, rows.page_table, per_tile, k.shape[-1], v.shape[-1])
-    return attend_pages(q, pages, rows, short_rows, short_len, scoring, sizes)
+    scales = kv_scale or (None, None)
+    k, v = (quantise(x, scale, kv_pages.dtype) for x, scale in zip((k, v), scales, strict=True))
+    call = Call(q, k, v, kv_pages, layer, rows, Scoring(scale, window, soft_cap, sinks, *scales))
+    if backend == "mosaic_tpu":
+        lanes = value_lanes(k.shape[-1], v.shape[-1])
+        return _on_tpu(call, short_rows, short_len, lanes, block_sizes)
+    return _on_xla(call, short_rows, short_len, layout, v.shape[-1], block_sizes)
+
+
+def ragged_latent_attention(
+    q: jax.Array,
+    latent: jax.Array,
+    kv_pages: jax.Array,
+    layer: jax.Array | int,
+    rows: RaggedRows,
+    *,
+    value_dim: int,
+    short_rows: int | jax.Array,
+    short_len: int,
+    scale: float,
+    backend: str = "xla",
+    block_sizes: BlockSizes | TpuBlocks | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434) with absorbed projections: one key for all heads.
+
+    q: [T, Hq, Dk], each head's query in the latent space, then its rotated part (512 + 64). latent: [T, Dk], what is
+    kept of each token; its first value_dim elements are its value. kv_pages: [L, N, page, W] of KVLayout.LATENT, W at
+    least Dk and a multiple of 128 for `mosaic_tpu`; the rest as for `ragged_paged_attention`.
+
+    Returns (out [T, Hq, value_dim] in q's type, zero for tokens of no row; kv_pages).
+    """
+    if kv_pages.ndim != 4 or kv_pages.shape[3] < latent.shape[1]:
+        raise ValueError(f"kv_pages must be [L, N, page, at least {latent.shape[1]}], not {kv_pages.shape}")
+    if q.ndim != 3 or q.shape[::2] != latent.shape:
+        raise ValueError(f"q must be [T, Hq, D] and latent [T, D], not {q.shape} and {latent.shape}")
+    if not 0 < value_dim <= latent.shape[1]:
+        raise ValueError(f"value_dim must be 1 to {latent.shape[1]}, not {value_dim}")
+    _check_rows(rows, short_rows, short_len, backend)
+    k = latent[:, None].astype(kv_pages.dtype)
+    call = Call(q, k, None, kv_pages, layer, rows, Scoring(scale, None, None, None, None, None))
+    if backend == "mosaic_tpu":
+        if kv_pages.shape[3] % LANES:
+            raise ValueError(f"kv_pages must have a width that is a multiple of {LANES}, not {kv_pages.shape[3]}")
+        call = call._replace(kv_pages=kv_pages[:, :, None, None])
+        out, pages = _on_tpu(call, short_rows, short_len, (0, value_dim), block_sizes)
+        return out, pages[:, :, 0, 0]
+    return _on_xla(call, short_rows, short_len, KVLayout.LATENT, value_dim, block_sizes)
+
+
+class Call(NamedTuple):
+    """Arguments that all backends share; k and v in the pages' type, v None where it is part of k."""
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array | None
+    kv_pages: jax.Array
+    layer: jax.Array | int
+    rows: RaggedRows
+    scoring: Scoring
+
+
+def _on_xla(
+    call: Call, short_rows: int | jax.Array, short_len: int, layout: KVLayout, value_dim: int, sizes: Any
+) -> tuple[jax.Array, jax.Array]:
+    sizes = _sizes("xla", sizes, BlockSizes, default_block_sizes)
+    page = layout.page_size(call.kv_pages)
+    places = token_places(call.rows, call.q.shape[0], page)
+    kv_pages = write_kv(call.kv_pages, call.layer, call.k, call.v, places, layout)
+    per_tile = -(-sizes.keys // page)
+    pages = Pages(kv_pages, layout, call.layer, call.rows.page_table, per_tile, call.k.shape[-1], value_dim)
+    return attend_pages(call.q, pages, call.rows, short_rows, short_len, call.scoring, sizes)
+
+
+def _on_tpu(
+    call: Call,
+    short_rows: int | jax.Array,
+    short_len: int,
+    lanes: tuple[int, int],
+    sizes: Any,
+) -> tuple[jax.Array, jax.Array]:
+    from jaxinfer_kernels.tpu.attention import Problem, attend_tpu  # Pallas takes half a second to import
+
+    _, _, sides, heads, _, width = call.kv_pages.shape
+    row_bytes = sides * width * call.kv_pages.dtype.itemsize
+    sizes = _sizes("mosaic_tpu", sizes, TpuBlocks, lambda: tpu_blocks(heads, call.q.shape[1] // heads, row_bytes))
+    problem = Problem(*call[:6], lanes, call.scoring, sizes)
+    return attend_tpu(problem, short_rows, short_len)
+
+
+def _sizes(backend: str, given: Any, kind: type, default: Callable[[], Any]) -> Any:
+    if given is not None and not isinstance(given, kind):
+        raise ValueError(f"block_sizes of backend {backend} must be {kind.__name__}, not {type(given).__name__}")
+    return given or default()
 
 
 def _check(
@@ -69,15 +166,21 @@ def _check(
     backend: str,
     layout: KVLayout,
 ) -> None:
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
+    _check_rows(rows, short_rows, short_len, backend)
+    if layout not in BACKENDS[backend]:
+        raise ValueError(f"layout of backend {backend} must be {' or '.join(BACKENDS[backend])}, not {layout}")
     if layout is KVLayout.LATENT:
         raise ValueError("layout latent has one row for all heads: ragged_latent_attention reads it")
     if q.ndim != 3 or k.ndim != 3 or v.ndim != 3 or k.shape[:2] != v.shape[:2] or k.shape[0] != q.shape[0]:
         raise ValueError(f"q, k and v must be [T, heads, D], not {q.shape}, {k.shape} and {v.shape}")
     if q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
         raise ValueError(f"q must be [T, a multiple of {k.shape[1]}, {k.shape[2]}], not {q.shape}")
-    check_pages(kv_pages, layout, k.shape[1], k.shape[2], v.shape[2])
+    _check_pages(kv_pages, layout, k.shape[1], k.shape[2], v.shape[2])
+
+
+def _check_rows(rows: RaggedRows, short_rows: int | jax.Array, short_len: int, backend: str) -> None:
+    if backend not in BACKENDS:
+        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
     if short_len < 1:
         raise ValueError(f"short_len must be at least 1, not {short_len}")
     count = rows.page_table.shape[0]
@@ -85,8 +188,7 @@ def _check(
         raise ValueError(f"short_rows must be 0 to {count}, not {short_rows}")
 
 
-def check_pages(kv_pages: jax.Array, layout: KVLayout, kv_heads: int, key_dim: int, value_dim: int) -> None:
-    """Raises ValueError for an array that is none of `layout` for such keys and values."""
+def _check_pages(kv_pages: jax.Array, layout: KVLayout, kv_heads: int, key_dim: int, value_dim: int) -> None:
     rank = len(layout.axes)
     if kv_pages.ndim == rank:
         layers, pages, size = kv_pages.shape[0], kv_pages.shape[layout.page_axis], layout.page_size(kv_pages)

@@ -71,14 +71,19 @@ def heads_width(key_dim: int, value_dim: int) -> tuple[int, int]:
     return 2, -(-max(key_dim, value_dim) // LANES) * LANES
 
 
-def value_lane(key_dim: int, value_dim: int) -> int:
-    """The lane from which a value lies in its row of the HEADS layout."""
-    return LANES // 2 if heads_width(key_dim, value_dim)[0] == 1 else 0
+def value_lanes(key_dim: int, value_dim: int) -> tuple[int, int]:
+    """The lanes of its row in the HEADS layout that a value takes."""
+    low = LANES // 2 if heads_width(key_dim, value_dim)[0] == 1 else 0
+    return low, low + value_dim
 
 
-def heads_rows(k: jax.Array, v: jax.Array) -> jax.Array:
-    """k [..., Hkv, Dk] and v [..., Hkv, Dv] as rows of the HEADS layout, [..., S, Hkv, W]."""
-    sides, width = heads_width(k.shape[-1], v.shape[-1])
+def heads_rows(k: jax.Array, v: jax.Array | None, sides: int, width: int) -> jax.Array:
+    """k [..., Hkv, Dk] and v [..., Hkv, Dv] as rows of the HEADS layout, [..., S, Hkv, W], for its S and W.
+
+    v is None where it is part of k: rows of the LATENT layout are those of one head with S = 1.
+    """
+    if v is None:
+        return widened(k, width)[..., None, :, :]
     if sides == 2:
         return jnp.stack([widened(k, width), widened(v, width)], axis=-3)
     return jnp.concatenate([widened(k, width // 2), widened(v, width // 2)], axis=-1)[..., None, :, :]

@@ -10,21 +10,28 @@ from jaxinfer_kernels.rows import TokenPlaces
 
 
 def write_kv(
-    kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces, layout: KVLayout
+    kv_pages: jax.Array,
+    layer: jax.Array | int,
+    k: jax.Array,
+    v: jax.Array | None,
+    places: TokenPlaces,
+    layout: KVLayout,
 ) -> jax.Array:
     """Writes k [T, Hkv, Dk] and v [T, Hkv, Dv] of one layer to their places; in place where `kv_pages` is donated.
 
-    LATENT: k is [T, 1, Dk], v is the beginning of it and is not looked at.
+    LATENT: k is [T, 1, Dk], and v is None, the beginning of k.
     """
     page, slot = places.page, places.slot
+    if v is None:
+        return kv_pages.at[layer, page, slot].set(widened(k[:, 0], kv_pages.shape[-1]))
     match layout:
         case KVLayout.TOKENS:
             kv_pages = kv_pages.at[layer, 0, page, slot, :, : k.shape[-1]].set(k)
             return kv_pages.at[layer, 1, page, slot, :, : v.shape[-1]].set(v)
         case KVLayout.HEADS:
-            return kv_pages.at[layer, page, :, :, slot].set(heads_rows(k, v))
-        case KVLayout.LATENT:
-            return kv_pages.at[layer, page, slot].set(widened(k[:, 0], kv_pages.shape[-1]))
+            return kv_pages.at[layer, page, :, :, slot].set(heads_rows(k, v, kv_pages.shape[2], kv_pages.shape[5]))
+        case _:
+            raise ValueError(f"layout {layout} keeps no values of their own")
 
 
 def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) -> jax.Array:

@@ -21,26 +21,38 @@ class RaggedRows(NamedTuple):
     count: jax.Array
 
 
-class TokenPlaces(NamedTuple):
-    """Where the K and V of each token of a step belong; padding goes to the scratch page, 0.
+class TokenRows(NamedTuple):
+    """Which row each token of a step belongs to, and its index in it: [T] int32. real: [T] bool, False for padding."""
 
-    page, slot: [T] int32, page id and index in the page. real: [T] bool, False for padding.
+    row: jax.Array
+    within: jax.Array
+    real: jax.Array
+
+
+class TokenPlaces(NamedTuple):
+    """Where the K and V of each token of a step belong, [T] int32: a page id, and the index in the page.
+
+    Padding goes to the scratch page, 0.
     """
 
     page: jax.Array
     slot: jax.Array
-    real: jax.Array
+
+
+def token_rows(rows: RaggedRows, tokens: int) -> TokenRows:
+    """The row of each of `tokens` tokens; padding has row 0 and index 0."""
+    token = jnp.arange(tokens, dtype=jnp.int32)[:, None]
+    inside = (token >= rows.offset) & (token < rows.offset + rows.count)
+    row, real = jnp.argmax(inside, axis=1), inside.any(axis=1)
+    return TokenRows(row, jnp.where(real, token[:, 0] - rows.offset[row], 0), real)
 
 
 def token_places(rows: RaggedRows, tokens: int, page_size: int) -> TokenPlaces:
     """The page and slot of each of `tokens` tokens."""
-    token = jnp.arange(tokens, dtype=jnp.int32)[:, None]
-    inside = (token >= rows.offset) & (token < rows.offset + rows.count)
-    row = jnp.argmax(inside, axis=1)
-    real = inside.any(axis=1)
-    position = jnp.where(real, rows.start[row] + token[:, 0] - rows.offset[row], 0)
+    row, within, real = token_rows(rows, tokens)
+    position = jnp.where(real, rows.start[row] + within, 0)
     page = jnp.where(real, rows.page_table[row, position // page_size], 0)
-    return TokenPlaces(page, position % page_size, real)
+    return TokenPlaces(page, position % page_size)
 
 
 class QueryBlocks(NamedTuple):

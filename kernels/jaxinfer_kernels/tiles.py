@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.layouts import KVLayout, value_lane
+from jaxinfer_kernels.layouts import KVLayout, value_lanes
 
 
 class Pages(NamedTuple):
@@ -49,7 +49,7 @@ class Pages(NamedTuple):
                 k, v = self._heads_side(0, page_ids), self._heads_side(1, page_ids)
             case KVLayout.HEADS:
                 k = self._heads_side(0, page_ids)
-                v = k[..., value_lane(self.key_dim, self.value_dim) :]
+                v = k[..., value_lanes(self.key_dim, self.value_dim)[0] :]
             case KVLayout.LATENT:
                 rows = self.array[self.layer, page_ids]
                 k = v = rows.reshape(rows.shape[0], 1, -1, rows.shape[-1])

@@ -8,18 +8,8 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.blocks import BlockSizes
 from jaxinfer_kernels.rows import QueryBlocks, RaggedRows, key_range, split_rows
+from jaxinfer_kernels.scoring import Scoring
 from jaxinfer_kernels.tiles import Pages
-
-
-class Scoring(NamedTuple):
-    """How scores are made from q and k; see `ragged_paged_attention`."""
-
-    scale: float
-    window: int | None
-    soft_cap: float | None
-    sinks: jax.Array | None
-    k_scale: jax.Array | float | None
-    v_scale: jax.Array | float | None
 
 
 class Tiles(NamedTuple):

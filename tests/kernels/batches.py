@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxinfer_kernels import RaggedRows
+from jaxinfer_kernels import KVLayout, RaggedRows
+from jaxinfer_kernels.layouts import heads_rows, heads_width, value_lanes
 
 
 class Shape(NamedTuple):
@@ -15,6 +16,7 @@ class Shape(NamedTuple):
     dim: int = 8
     page: int = 4
     layers: int = 2
+    value_dim: int | None = None
 
 
 class Batch(NamedTuple):
@@ -62,6 +64,25 @@ def make_batch(
     starts = np.array([start for start, _ in lengths], np.int32)
     new = rng.standard_normal((total, shape.q_heads + 2 * shape.kv_heads, shape.dim)).astype(np.float32)
     q, k, v = np.split(new, [shape.q_heads, shape.q_heads + shape.kv_heads], axis=1)
+    v = v[..., : shape.value_dim]
     short_rows = sum(count <= short_len for count in counts)
     rows = RaggedRows(*map(jnp.asarray, (table, starts, offsets, counts)))
     return Batch(q, k, v, kv_pages, rows, short_rows)
+
+
+def in_layout(layout: KVLayout, kv_pages: np.ndarray, value_dim: int) -> np.ndarray:
+    """kv_pages of the TOKENS layout in another one: lanes beyond a key or a value hold 0, or NaN where nothing is."""
+    if layout is KVLayout.TOKENS:
+        return kv_pages
+    k, v = kv_pages[:, 0], kv_pages[:, 1, ..., :value_dim]
+    rows = np.asarray(heads_rows(jnp.asarray(k), jnp.asarray(v), *heads_width(k.shape[-1], value_dim)))
+    empty = np.isnan(k[..., :1, :1])[..., None]
+    return np.moveaxis(np.where(empty, np.nan, rows), 2, 4)
+
+
+def from_layout(layout: KVLayout, kv_pages: np.ndarray, key_dim: int, value_dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """K and V, [L, N, page, Hkv, D], of pages in any layout."""
+    if layout is KVLayout.TOKENS:
+        return kv_pages[:, 0, ..., :key_dim], kv_pages[:, 1, ..., :value_dim]
+    rows = np.moveaxis(kv_pages, 4, 2)
+    return rows[:, :, :, 0, :, :key_dim], rows[:, :, :, -1, :, slice(*value_lanes(key_dim, value_dim))]

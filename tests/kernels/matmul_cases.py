@@ -1,30 +1,17 @@
-"""What the tests of both matmuls share: quantised weights, float64 oracles, errors and the TPU interpreter."""
+"""What the tests of both matmuls share: quantised weights, float64 oracles, and errors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.pallas.mosaic.interpret import interpret_pallas_call
-from jax.experimental.pallas import tpu as pltpu
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+
+from .interpreter import tpu_interpreter
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
 RANGE = {jnp.int8: 127, jnp.int4: 7}
-
-
-@contextmanager
-def tpu_interpreter() -> Iterator[None]:
-    """Pallas kernels for TPU run on the CPU here, with memory full of NaN; fails where a race was seen."""
-    params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", out_of_bounds_reads="raise")
-    interpret_pallas_call.reset_tpu_interpret_mode_state()
-    with pltpu.force_tpu_interpret_mode(params):
-        yield
-    races = interpret_pallas_call.races
-    assert races is not None, "no kernel was run"
-    assert not races.races_found
 
 
 def run(
@@ -39,7 +26,7 @@ def run(
 
     if backend == "xla":
         return wide(call(arrays, named))
-    with tpu_interpreter():
+    with tpu_interpreter("eager"):
         return wide(call(arrays, named))
 
 

@@ -11,20 +11,20 @@ def write(kv_pages, layer, k, v, rows) -> np.ndarray:
         for i in range(count):
             page, slot = table[(start + i) // size], (start + i) % size
             pages[layer, 0, page, slot] = k[offset + i]
-            pages[layer, 1, page, slot] = v[offset + i]
+            pages[layer, 1, page, slot, :, : v.shape[-1]] = v[offset + i]
     return pages
 
 
-def attend(q, pages, layer, rows, *, scale, window=None, soft_cap=None, sinks=None) -> np.ndarray:
-    """Output [T, Hq, D]; zero for tokens of no row."""
+def attend(q, pages, layer, rows, *, scale, window=None, soft_cap=None, sinks=None, value_dim=None) -> np.ndarray:
+    """Output [T, Hq, Dv]; zero for tokens of no row."""
     q = np.asarray(q, np.float64)
-    out = np.zeros_like(q)
+    out = np.zeros((*q.shape[:2], value_dim or q.shape[2]))
     for table, start, offset, count in zip(*map(np.asarray, rows), strict=True):
         for i in range(count):
             last = start + i
             first = 0 if window is None else max(0, last - window + 1)
             keys, values = _gather(pages, layer, table, first, last)
-            out[offset + i] = _token(q[offset + i], keys, values, scale, soft_cap, sinks)
+            out[offset + i] = _token(q[offset + i], keys, values[..., :value_dim], scale, soft_cap, sinks)
     return out
 
 
@@ -36,7 +36,7 @@ def _gather(pages, layer, table, first, last):
 
 def _token(q, keys, values, scale, soft_cap, sinks):
     group = q.shape[0] // keys.shape[1]
-    out = np.zeros_like(q)
+    out = np.zeros((q.shape[0], values.shape[2]))
     for head in range(q.shape[0]):
         scores = keys[:, head // group] @ q[head] * scale
         if soft_cap is not None:

@@ -1,0 +1,16 @@
+"""How scores are made from queries and keys."""
+
+from typing import NamedTuple
+
+import jax
+
+
+class Scoring(NamedTuple):
+    """How scores are made from q and k; see `ragged_paged_attention`."""
+
+    scale: float
+    window: int | None
+    soft_cap: float | None
+    sinks: jax.Array | None
+    k_scale: jax.Array | float | None
+    v_scale: jax.Array | float | None

@@ -1,0 +1,227 @@
+"""The `mosaic_tpu` backend of ragged paged attention: arranges queries for the kernel, and its results for the caller.
+
+What the kernel reads and writes lies in HBM in forms whose slices begin where a TPU's tiles begin. A short row is one
+block: its query heads and tokens, packed, along the first axis. Long rows lie along tokens, each from a multiple of 16.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from jaxinfer_kernels.layouts import LANES, heads_rows, widened
+from jaxinfer_kernels.rows import QueryBlocks, RaggedRows, split_rows, token_rows
+from jaxinfer_kernels.scoring import Scoring
+from jaxinfer_kernels.tpu.attention_blocks import QUERY_STEP, TpuBlocks
+from jaxinfer_kernels.tpu.attention_kernel import Form, Refs, attention_kernel
+from jaxinfer_kernels.tpu.kv_write import sublanes, write_rows
+
+_VMEM_SPARE = 8 << 20
+
+
+class Problem(NamedTuple):
+    """One call. q: [T, Hq, Dk]. k, v: [T, Hkv, D], in the pages' type. kv_pages: [L, N, S, Hkv, page, W].
+
+    value: lanes of V in its row.
+    """
+
+    q: jax.Array
+    k: jax.Array
+    v: jax.Array | None
+    kv_pages: jax.Array
+    layer: jax.Array | int
+    rows: RaggedRows
+    value: tuple[int, int]
+    scoring: Scoring
+    blocks: TpuBlocks
+
+    @property
+    def group(self) -> int:
+        """Query heads a KV head."""
+        return self.q.shape[1] // self.kv_pages.shape[3]
+
+    @property
+    def per_tile(self) -> int:
+        """Pages a tile."""
+        return min(-(-self.blocks.keys // self.kv_pages.shape[4]), self.rows.page_table.shape[1])
+
+
+class Arranged(NamedTuple):
+    """Queries as the kernel takes them, the blocks among them, and K and V that it has to write, if any."""
+
+    q: jax.Array
+    blocks: QueryBlocks
+    new: jax.Array | None
+    queries: int
+
+
+def attend_tpu(problem: Problem, short_rows: int | jax.Array, short_len: int) -> tuple[jax.Array, jax.Array]:
+    """Writes k and v, and attends; returns (out [T, Hq, Dv], kv_pages)."""
+    tokens = problem.q.shape[0]
+    short, long = split_rows(problem.rows, short_rows, tokens, problem.blocks.query_tokens)
+    places = token_rows(problem.rows, tokens)
+    is_short = places.row < short_rows
+    out = jnp.zeros((tokens, problem.q.shape[1], problem.value[1] - problem.value[0]), problem.q.dtype)
+    if long is not None:
+        out, kv_pages = _attend_long(problem, long, short_rows)
+        problem = problem._replace(kv_pages=kv_pages)
+    if short is not None:
+        some, kv_pages = _attend_short(problem, short, short_len)
+        problem = problem._replace(kv_pages=kv_pages)
+        out = some if long is None else jnp.where(is_short[:, None, None], some, out)
+    return jnp.where(places.real[:, None, None], out, 0), problem.kv_pages
+
+
+def _attend_short(problem: Problem, short: QueryBlocks, queries: int) -> tuple[jax.Array, jax.Array]:
+    tokens, kv_heads = problem.q.shape[0], problem.kv_pages.shape[3]
+    count = short.row.shape[0]
+    token = jnp.minimum(short.offset[:, None] + jnp.arange(queries), tokens - 1)
+    q = problem.q[token].reshape(count, queries, kv_heads, problem.group, -1)
+    q = q.transpose(0, 2, 3, 1, 4).reshape(count, kv_heads, queries * problem.group, -1)
+    width, step = problem.kv_pages.shape[-1], sublanes(q.dtype)
+    q = jnp.pad(q, ((0, 0), (0, 0), (0, -q.shape[2] % step), (0, width - q.shape[3])))
+    new = heads_rows(problem.k, problem.v, problem.kv_pages.shape[2], width)[token].transpose(0, 2, 3, 1, 4)
+    order = jnp.argsort(short.count == 0, stable=True)
+    blocks = QueryBlocks(*(x[order] for x in short._replace(offset=short.row)))
+    out, kv_pages = _call(problem, Arranged(q, blocks, new.astype(jnp.float32), queries))
+    out = out[:, :, : queries * problem.group, slice(*_kept(problem))]
+    out = out.reshape(count, kv_heads, problem.group, queries, -1).transpose(0, 3, 1, 2, 4)
+    places = token_rows(problem.rows, tokens)
+    return out[places.row, jnp.minimum(places.within, queries - 1)].reshape(tokens, problem.q.shape[1], -1), kv_pages
+
+
+def _attend_long(problem: Problem, long: QueryBlocks, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+    tokens, rows, queries = problem.q.shape[0], problem.rows, problem.blocks.query_tokens
+    counts = jnp.where(jnp.arange(rows.count.shape[0]) < short_rows, 0, rows.count)
+    kv_pages = write_rows(problem.kv_pages, problem.layer, problem.k, problem.v, rows._replace(count=counts))
+    problem = problem._replace(kv_pages=kv_pages)
+    ends = jnp.cumsum(-(-counts // QUERY_STEP) * QUERY_STEP)
+    begins = ends - -(-counts // QUERY_STEP) * QUERY_STEP
+    total = -(-tokens // QUERY_STEP) * QUERY_STEP + QUERY_STEP * min(tokens, counts.shape[0])
+    at = jnp.arange(total + queries, dtype=jnp.int32)
+    row = jnp.minimum(jnp.searchsorted(ends, at, side="right", method="compare_all"), counts.shape[0] - 1)
+    token = jnp.clip(rows.offset[row] + at - begins[row], 0, tokens - 1)
+    kv_heads, width = kv_pages.shape[3], kv_pages.shape[-1]
+    q = widened(problem.q, width)[token].reshape(total + queries, kv_heads, problem.group, width).transpose(1, 2, 0, 3)
+    blocks = long._replace(offset=begins[long.row] + long.offset - rows.offset[long.row])
+    out, kv_pages = _call(problem, Arranged(q, blocks, None, queries))
+    places = token_rows(rows, tokens)
+    place = jnp.clip(begins[places.row] + places.within, 0, total - 1)
+    out = out[:, :, place, slice(*_kept(problem))].transpose(2, 0, 1, 3)
+    return out.reshape(tokens, problem.q.shape[1], -1), kv_pages
+
+
+def _lanes(problem: Problem) -> tuple[int, int]:
+    """The lanes of V's row that the kernel multiplies: whole tiles that hold V."""
+    low, high = problem.value
+    return low // LANES * LANES, min(-(-high // LANES) * LANES, problem.kv_pages.shape[-1])
+
+
+def _kept(problem: Problem) -> tuple[int, int]:
+    """Where V is among those lanes."""
+    low, high = problem.value
+    return low - _lanes(problem)[0], high - _lanes(problem)[0]
+
+
+def _call(problem: Problem, arranged: Arranged) -> tuple[jax.Array, jax.Array]:
+    """Runs the kernel; returns its results, in the form of `arranged.q`, and the pages."""
+    kv, q, new = problem.kv_pages, arranged.q, arranged.new
+    packed = new is not None
+    lanes = _lanes(problem)
+    form = Form(
+        queries=arranged.queries,
+        packed=packed,
+        writes=packed,
+        group=problem.group,
+        page=kv.shape[4],
+        per_tile=problem.per_tile,
+        sub=min(sublanes(kv.dtype), kv.shape[4]),
+        value=lanes,
+        scale=problem.scoring.scale,
+        window=problem.scoring.window,
+        soft_cap=problem.scoring.soft_cap,
+        sinks=problem.scoring.sinks is not None,
+        scaled=problem.scoring.k_scale is not None,
+    )
+    table = problem.rows.page_table
+    table = jnp.pad(table, ((0, 0), (0, -table.shape[1] % LANES)))[:, None]
+    blocks = jnp.stack(arranged.blocks)
+    info = jnp.stack([jnp.sum(arranged.blocks.count > 0), jnp.asarray(problem.layer)]).astype(jnp.int32)
+    out_shape = jax.ShapeDtypeStruct((*q.shape[:3], lanes[1] - lanes[0]), q.dtype)
+    scratch = _scratch(form, q, kv, table.shape[-1], lanes[1] - lanes[0], new)
+    inputs = [table, q, *([new] if new is not None else []), kv]
+    kernel = partial(_kernel, form=form)
+    out, kv = pl.pallas_call(
+        kernel,
+        out_shape=(out_shape, jax.ShapeDtypeStruct(kv.shape, kv.dtype)),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(problem.blocks.cores,),
+            in_specs=[pl.BlockSpec(memory_space=pl.ANY)] * len(inputs),
+            out_specs=(pl.BlockSpec(memory_space=pl.ANY),) * 2,
+            scratch_shapes=scratch,
+        ),
+        input_output_aliases={3 + len(inputs) - 1: 1},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",), vmem_limit_bytes=_vmem(scratch) + _VMEM_SPARE
+        ),
+        name="attention_" + ("short" if packed else "long"),
+    )(blocks, info, _floats(problem), *inputs)
+    return out, kv
+
+
+def _kernel(*refs: object, form: Form) -> None:
+    blocks, info, floats, table, q, *rest = refs
+    new = rest.pop(0) if form.writes else None
+    _, out, kv, *scratch = rest
+    names = [name for name in Refs._fields[8:] if form.writes or name not in ("new_place", "back")]
+    places = dict(zip(names, scratch, strict=True))
+    attention_kernel(
+        Refs(blocks, info, floats, table, q, new, kv, out, **{"new_place": None, "back": None} | places), form
+    )
+
+
+def _floats(problem: Problem) -> jax.Array:
+    """Scales of K and V, and a sink a query head."""
+    scoring, heads = problem.scoring, problem.q.shape[1]
+    scales = [jnp.asarray(1.0 if x is None else x, jnp.float32) for x in (scoring.k_scale, scoring.v_scale)]
+    sinks = jnp.zeros(heads, jnp.float32) if scoring.sinks is None else scoring.sinks.astype(jnp.float32)
+    return jnp.concatenate([jnp.stack(scales), sinks])
+
+
+def _scratch(form: Form, q: jax.Array, kv: jax.Array, ids: int, value_lanes: int, new: jax.Array | None) -> list:
+    """In the order of `Refs`."""
+    sides, heads, page, width = kv.shape[2:]
+    block = q.shape[1:3] if form.packed else (heads, form.group, form.queries)
+    rows = block[-1] if form.packed else form.group * form.queries
+    groups = -(-(form.queries - 1) // form.sub) + 1
+    return [
+        pltpu.SMEM((2, 1, ids), jnp.int32),
+        pltpu.VMEM((2, *block, width), q.dtype),
+        *([] if new is None else [pltpu.VMEM((2, *new.shape[1:]), new.dtype)]),
+        *([] if new is None else [pltpu.VMEM((groups, sides, heads, form.sub, width), kv.dtype)]),
+        pltpu.VMEM((2, form.per_tile, sides, heads, page, width), kv.dtype),
+        pltpu.VMEM((2, *block, value_lanes), q.dtype),
+        pltpu.VMEM((heads, rows, LANES), jnp.float32),
+        pltpu.VMEM((heads, rows, LANES), jnp.float32),
+        pltpu.VMEM((heads, rows, value_lanes), jnp.float32),
+        pltpu.SemaphoreType.DMA((6, 2)),
+    ]
+
+
+def _vmem(scratch: list) -> int:
+    """Bytes of scratch in VMEM, with what a head's scores and weights take."""
+    places = [x for x in scratch if getattr(x, "memory_space", None) == pltpu.VMEM]
+    held = sum(x.shape[-1] * _product(x.shape[:-1]) * jnp.dtype(x.dtype).itemsize for x in places)
+    rows, keys = places[-1].shape[1], places[-5].shape[1] * places[-5].shape[4]
+    return held + 6 * rows * keys * 4
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count

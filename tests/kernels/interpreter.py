@@ -1,0 +1,25 @@
+"""The TPU interpreter, strict: memory full of NaN, no read out of bounds, and no race."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+from jax.experimental.pallas import tpu as pltpu
+
+
+@contextmanager
+def tpu_interpreter(copies: Literal["eager", "on_wait"] = "on_wait") -> Iterator[None]:
+    """Pallas kernels for TPU run on the CPU here; fails where a race was seen.
+
+    copies: when a copy is done: as soon as it is started, or not before somebody waits for it.
+    """
+    params = pltpu.InterpretParams(
+        detect_races=True, uninitialized_memory="nan", out_of_bounds_reads="raise", dma_execution_mode=copies
+    )
+    interpret_pallas_call.reset_tpu_interpret_mode_state()
+    with pltpu.force_tpu_interpret_mode(params):
+        yield
+    races = interpret_pallas_call.races
+    assert races is not None, "no kernel was run"
+    assert not races.races_found

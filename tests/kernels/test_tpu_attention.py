@@ -1,0 +1,189 @@
+"""The `mosaic_tpu` backend in the TPU interpreter, and `xla` on the same pages, against a float64 oracle."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxinfer_kernels import BlockSizes, KVLayout, ragged_paged_attention
+from jaxinfer_kernels.tpu import attention_kernel
+from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
+
+from .batches import Batch, Shape, from_layout, in_layout, make_batch
+from .interpreter import tpu_interpreter
+from .oracle import attend, write
+
+HEADS = KVLayout.HEADS
+TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
+
+MIXES = {
+    "decode": [(5, 1), (0, 1), (31, 1), (7, 1), (16, 1), (15, 1)],
+    "empty_rows": [(0, 0), (9, 1), (0, 0), (0, 5), (0, 0)],
+    "mixed": [(3, 1), (40, 1), (0, 17), (12, 9), (16, 4), (0, 0)],
+    "page_edges": [(15, 1), (16, 1), (31, 5), (32, 4), (0, 16), (0, 32), (16, 33)],
+    "one_long_among_short": [(190, 1), (1, 1), (2, 1), (60, 33)],
+    "prefill": [(0, 70)],
+    "short_of_three": [(2, 3), (14, 3), (15, 2), (31, 3), (6, 20)],
+}
+
+
+def run(batch: Batch, backend: str, *, layer: int, short_len: int, dtype=jnp.float32, traced=True, **options):
+    """Output, and K and V of the pages after one jitted call over the HEADS layout, as float32."""
+    value_dim = batch.v.shape[-1]
+    pages = jnp.asarray(in_layout(HEADS, batch.kv_pages, value_dim), options.pop("kv_dtype", dtype))
+
+    def call(q, k, v, pages, rows, short_rows):
+        return ragged_paged_attention(
+            q, k, v, pages, layer, rows, short_rows=short_rows, short_len=short_len, backend=backend, layout=HEADS,
+            **options,
+        )  # fmt: skip
+
+    arrays = [jnp.asarray(x, dtype) for x in batch[:3]]
+    program = jax.jit(call, static_argnums=() if traced else (5,))
+    if backend == "xla":
+        out, pages = program(*arrays, pages, batch.rows, batch.short_rows)
+    else:
+        with tpu_interpreter():
+            out, pages = program(*arrays, pages, batch.rows, batch.short_rows)
+            out = np.asarray(out)
+    kept = from_layout(HEADS, np.asarray(pages, np.float32), batch.k.shape[-1], value_dim)
+    return np.asarray(out, np.float32), kept
+
+
+def check(batch: Batch, backend: str, *, layer: int, short_len: int, dtype=jnp.float32, sizes: Any = None, **options):
+    """Output and pages are the oracle's, from inputs rounded to `dtype`."""
+    q, k, v, pages = (np.asarray(jnp.asarray(x, dtype), np.float64) for x in batch[:4])
+    pages = write(pages, layer, k, v, batch.rows)
+    want = attend(q, pages, layer, batch.rows, value_dim=v.shape[-1], **options)
+    out, kept = run(batch, backend, layer=layer, short_len=short_len, dtype=dtype, block_sizes=sizes, **options)
+    assert np.abs(out - want).max() <= TOLERANCE[dtype] * max(1.0, np.abs(want).max())
+    for got, side in zip(kept, from_layout(KVLayout.TOKENS, pages, k.shape[-1], v.shape[-1]), strict=True):
+        np.testing.assert_array_equal(got[:, 1:], side[:, 1:].astype(np.float32))
+
+
+SIZES = {"mosaic_tpu": TpuBlocks(32, 16), "xla": BlockSizes(32, 3, 16, 2)}
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize("mix", MIXES)
+def test_equals_oracle(mix: str, backend: str):
+    short_len = 3 if mix == "short_of_three" else 1
+    shape = Shape(4, 2, 64, page=16)
+    batch = make_batch(np.random.default_rng(0), MIXES[mix], shape, layer=1, short_len=short_len)
+    check(batch, backend, layer=1, short_len=short_len, sizes=SIZES[backend], scale=0.2)
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window": 6},
+        {"window": 1},
+        {"window": 33, "soft_cap": 2.0},
+        {"sinks": np.array([0.5, -1.0, 3.0, 0.0], np.float32)},
+        {"window": 20, "sinks": np.array([0.5, -1.0, 3.0, 0.0], np.float32)},
+    ],
+    ids=lambda o: "-".join(o),
+)
+def test_options_equal_oracle(options: dict, backend: str):
+    window = options.get("window")
+    batch = make_batch(
+        np.random.default_rng(1), MIXES["mixed"], Shape(4, 2, 64, 16), layer=0, short_len=1, window=window
+    )
+    check(batch, backend, layer=0, short_len=1, sizes=SIZES[backend], scale=0.2, **options)
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize(
+    ("q_heads", "kv_heads", "dim", "value_dim", "page"),
+    [
+        (2, 2, 64, 64, 16),
+        (14, 2, 64, 64, 32),
+        (3, 1, 80, 80, 16),
+        (8, 1, 96, 96, 64),
+        (4, 2, 128, 128, 128),
+        (16, 1, 128, 128, 16),
+        (4, 2, 192, 128, 32),
+        (5, 1, 256, 256, 256),
+    ],
+)
+def test_heads_dims_and_pages(q_heads: int, kv_heads: int, dim: int, value_dim: int, page: int, backend: str):
+    shape = Shape(q_heads, kv_heads, dim, page, 1, value_dim)
+    lengths = [(page - 1, 1), (page, 1), (3, 1), (2, page + 3)]
+    batch = make_batch(np.random.default_rng(2), lengths, shape, layer=0, short_len=1)
+    check(batch, backend, layer=0, short_len=1, scale=dim**-0.5)
+
+
+@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(i, marks=pytest.mark.long) for i in range(20, 220))])
+def test_random_batches(seed: int):
+    rng = np.random.default_rng(100 + seed)
+    short_len = int(rng.integers(1, 5))
+    counts = [0, 1, 1, 2, 3, 4, 7, 18, 40]
+    lengths = [(int(rng.integers(0, 90)), int(rng.choice(counts))) for _ in range(rng.integers(1, 8))]
+    window = int(rng.integers(1, 60)) if rng.random() < 0.4 else None
+    soft_cap = 1.5 if rng.random() < 0.2 else None
+    kv_heads, group = int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 7]))
+    sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.random() < 0.2 else None
+    shape = Shape(kv_heads * group, kv_heads, int(rng.choice([8, 64, 72, 128])), int(rng.choice([16, 32])), 2)
+    dtype = [jnp.float32, jnp.bfloat16][int(rng.integers(2))]
+    batch = make_batch(rng, lengths, shape, layer=1, short_len=short_len, window=window)
+    options = {"scale": shape.dim**-0.5, "window": window, "soft_cap": soft_cap, "sinks": sinks}
+    sizes = TpuBlocks(int(rng.choice([16, 64, 128])), int(rng.choice([16, 32])))
+    check(batch, "mosaic_tpu", layer=1, short_len=short_len, dtype=dtype, sizes=sizes, **options)
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.int8])
+def test_quantised_pages(dtype, backend: str):
+    batch = make_batch(np.random.default_rng(4), [(0, 1), (0, 35), (0, 13)], Shape(4, 2, 64, 32), layer=0, short_len=1)
+    scales = (0.03, 0.04) if dtype == jnp.int8 else (0.01, 0.02)
+
+    def rounded(x, scale):
+        scaled = jnp.asarray(x) / scale
+        return np.asarray((jnp.round(scaled) if dtype == jnp.int8 else scaled).astype(dtype), np.float64) * scale
+
+    k, v = (rounded(x, scale) for x, scale in zip((batch.k, batch.v), scales, strict=True))
+    want = attend(batch.q, write(np.zeros(batch.kv_pages.shape), 0, k, v, batch.rows), 0, batch.rows, scale=0.2)
+    batch = batch._replace(kv_pages=np.zeros_like(batch.kv_pages))
+    out, _ = run(batch, backend, layer=0, short_len=1, scale=0.2, kv_scale=scales, kv_dtype=dtype)
+    np.testing.assert_allclose(out, want, atol=1e-5)
+
+
+def test_static_short_rows_equal_traced():
+    batch = make_batch(np.random.default_rng(6), MIXES["decode"], Shape(4, 2, 64, 16), layer=0, short_len=1, tokens=6)
+    traced, _ = run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.3)
+    static, _ = run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.3, traced=False)
+    np.testing.assert_array_equal(static, traced)
+
+
+def test_two_cores_share_the_blocks():
+    batch = make_batch(np.random.default_rng(7), MIXES["mixed"], Shape(4, 2, 64, 16), layer=0, short_len=1)
+    check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(32, 16, cores=2), scale=0.2)
+
+
+@pytest.mark.parametrize("removed", ["_each_page", "_each_group", "_out_copies", None])
+def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.MonkeyPatch):
+    """Without its waits for pages, for what it sends to the pages, or for results, the kernel is told to race, or
+    gives other numbers."""
+    batch = make_batch(np.random.default_rng(8), MIXES["mixed"], Shape(4, 2, 64, 16), layer=0, short_len=1)
+    if removed is None:
+        check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
+        return
+    does = getattr(attention_kernel, removed)
+    monkeypatch.setattr(attention_kernel, removed, lambda *args: None if args[-1] == "wait" else does(*args))
+    with pytest.raises(AssertionError):
+        check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
+
+
+@pytest.mark.parametrize(("keys", "tokens", "cores"), [(0, 16, 1), (16, 8, 1), (16, 48, 1), (16, 16, 0)])
+def test_bad_block_sizes(keys: int, tokens: int, cores: int):
+    with pytest.raises(ValueError, match="must be"):
+        TpuBlocks(keys, tokens, cores)
+
+
+def test_default_sizes_keep_two_tiles_and_a_block_in_vmem():
+    for heads, group, width in [(8, 4, 512), (1, 8, 512), (2, 7, 256), (32, 1, 512), (1, 128, 1280), (16, 16, 512)]:
+        sizes = tpu_blocks(heads, group, width)
+        assert 2 * sizes.keys * heads * width <= 4 << 20 or sizes.keys == 128
+        assert 128 <= sizes.keys <= 1024
