@@ -1,0 +1,87 @@
+"""Cases: what is compiled for a target, and which of its arrays must stay where they are."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxinfer_kernels.check.targets import Target
+from jaxinfer_kernels.layouts import KVLayout
+
+LEAST_KEPT = 1 << 20
+"""Bytes below which an array is not watched: activations are as large, and copying it costs little."""
+
+
+class Kept(NamedTuple):
+    """An array that must not be copied, and its bytes: KV pages, a layer of them, a weight."""
+
+    name: str
+    size: int
+
+
+class Case(NamedTuple):
+    """A program to compile.
+
+    program, shape: what the table calls it. compile: gives the executable for the devices of a target, of which it
+    may use the first. kept: what must not be copied. donated: bytes of pages that must be updated in place.
+    cannot: why it is not compiled for this target, where it is not; such a case is listed.
+    """
+
+    program: str
+    shape: str
+    compile: Callable[[Sequence[Any]], Any]
+    kept: tuple[Kept, ...] = ()
+    donated: int = 0
+    cannot: str = ""
+
+
+CaseSource = Callable[[Target, bool], list[Case]]
+"""source(target, whether all shapes are wanted)."""
+
+
+class Argument(NamedTuple):
+    """Shape and dtype of an array argument."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def compile_function(
+    function: Callable[..., Any], arguments: Sequence[Argument], donated: tuple[int, ...], devices: Sequence[Any]
+) -> Any:
+    """`function` under jit, compiled for the first device."""
+    mesh = Mesh(np.array(devices[:1]), ("device",))
+    sharding = NamedSharding(mesh, PartitionSpec())
+    shapes = [jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for shape, dtype in arguments]
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        return jax.jit(function, donate_argnums=donated).lower(*shapes).compile()
+
+
+def array_bytes(shape: Sequence[int], dtype: Any) -> int:
+    """Bytes of an array on a device, where int4 takes half a byte."""
+    bits = 4 if jnp.dtype(dtype) in (jnp.dtype(jnp.int4), jnp.dtype(jnp.uint4)) else jnp.dtype(dtype).itemsize * 8
+    return int(np.prod(shape, dtype=np.int64)) * bits // 8
+
+
+def kept_pages(shape: Sequence[int], dtype: Any, layout: KVLayout) -> tuple[Kept, ...]:
+    """KV pages of `layout`, a layer of them, and the keys or values of a layer, where they lie apart."""
+    whole = array_bytes(shape, dtype)
+    parts = [Kept("the KV pages", whole), Kept("a layer of KV pages", whole // shape[0])]
+    if layout is KVLayout.TOKENS:
+        parts.append(Kept("the keys or values of a layer", whole // shape[0] // 2))
+    return tuple(part for part in parts if part.size >= LEAST_KEPT)
+
+
+def kept_weights(arrays: Sequence[tuple[str, Sequence[int], Any]]) -> tuple[Kept, ...]:
+    """Weights, given as (name, shape, dtype), that are large enough to be watched; one of each size."""
+    sizes = {array_bytes(shape, dtype): f"weight {name}" for name, shape, dtype in arrays}
+    return tuple(Kept(name, size) for size, name in sizes.items() if size >= LEAST_KEPT)
+
+
+def short_name(kind: Any) -> str:
+    """A dtype as the table calls it."""
+    name = jnp.dtype(kind).name
+    return {"bfloat16": "bf16", "float32": "f32", "float8_e4m3fn": "fp8"}.get(name, name)

@@ -1,0 +1,105 @@
+"""The command line: a process a target, as many at once as there are cores; then the table and the exit status."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jaxinfer_kernels.check.cases import CaseSource
+from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.table import render
+from jaxinfer_kernels.check.targets import FOLDER, Target, TargetError, read_target, target_names
+from jaxinfer_kernels.check.worker import compile_target
+
+_MOST_ERRORS = 3000
+
+
+def main(
+    source: CaseSource, command: Sequence[str], *, description: str, arguments: Sequence[str] | None = None
+) -> int:
+    """Runs the check over the cases of `source`; returns the exit status, 1 where one failed or none ran.
+
+    command: what starts this program again, for the processes of the targets. arguments: by default sys.argv's.
+    """
+    options = _parser(description).parse_args(arguments)
+    if options.results is not None:
+        return _work(source, options)
+    try:
+        names = options.targets.split(",") if options.targets else target_names(options.folder)
+        targets = [read_target(options.folder, name) for name in names]
+    except TargetError as error:
+        print(error, file=sys.stderr)
+        return 1
+    with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
+        parts = list(pool.map(partial(_compile_in_process, list(command), options), targets))
+    results = [result for part in parts for result in part]
+    print(render(results))
+    if options.json:
+        options.json.write_text(json.dumps([result._asdict() for result in results], indent=1) + "\n")
+    return 1 if not results or any(result.state == "failed" for result in results) else 0
+
+
+def _parser(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--targets", help="names, with commas between; by default all")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the targets; default: %(default)s")
+    parser.add_argument("--all", action="store_true", help="all shapes, and not one of each kind")
+    parser.add_argument("--only", default="", help="cases whose program and shape contain this text")
+    parser.add_argument("--json", type=Path, help="file for the results, in bytes and seconds")
+    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _work(source: CaseSource, options: argparse.Namespace) -> int:
+    with options.results.open("w") as out:
+        try:
+            target = read_target(options.folder, options.targets)
+            compile_target(target, source, options.all, options.only, options.results.with_suffix(""), out)
+        except TargetError as error:
+            print(error, file=sys.stderr)
+            return 1
+    return 0
+
+
+def _compile_in_process(command: list[str], options: argparse.Namespace, target: Target) -> list[Result]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results, errors = folder / "ptx.jsonl", folder / "errors"
+        extra = ["--targets", target.name, "--folder", str(options.folder.resolve()), "--results", str(results)]
+        extra += ["--only", options.only, *(["--all"] if options.all else [])]
+        with errors.open("w") as stderr:
+            process = subprocess.run(
+                [*command, *extra],
+                env=os.environ | target.variables(results.with_suffix("")),
+                stdout=stderr,
+                stderr=stderr,
+                check=False,
+            )
+        lines = results.read_text().splitlines() if results.exists() else []
+        return collect([json.loads(line) for line in lines], target.name, process.returncode, errors.read_text())
+
+
+def collect(messages: list[dict[str, Any]], target: str, status: int, errors: str) -> list[Result]:
+    """Results of one process, those that it owes included."""
+    results = [_result(message["result"]) for message in messages if "result" in message]
+    if any("done" in message for message in messages):
+        return results
+    told = f"the process ended with status {status}: {errors.strip()[-_MOST_ERRORS:] or 'it said nothing'}"
+    had = {(result.program, result.shape) for result in results}
+    missing = [tuple(case) for message in messages for case in message.get("planned", []) if tuple(case) not in had]
+    # Cases run in the order of the plan: the first that is missing is the one that ended the process.
+    for index, (program, shape) in enumerate(missing or [("every program", "")]):
+        problem = "not reached: the process ended before" if index else told
+        results.append(Result(target, program, shape, "failed", (problem,)))
+    return results
+
+
+def _result(values: dict[str, Any]) -> Result:
+    return Result(**{**values, "problems": tuple(values["problems"])})

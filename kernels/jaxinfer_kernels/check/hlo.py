@@ -1,0 +1,116 @@
+"""Reads optimised HLO: which arrays are moved in device memory, and what Pallas kernels take of on-chip memory."""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+MOVES = ("copy", "copy-start", "transpose", "reshape", "slice", "dynamic-slice")
+"""Operations that write elements of their operand as they are. What costs nothing is a `bitcast` in optimised HLO."""
+
+_TRANSPARENT = ("bitcast", "tuple", "get-tuple-element")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^)]*)\)?(.*)$")
+_ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
+_ELSEWHERE = re.compile(r"S\([1-9]\d*\)")
+_CALLED = re.compile(r"calls=%?([\w.\-]+)")
+_SCOPED = re.compile(r'"used_scoped_memory_configs":\[([^\]]*)\]')
+_SCOPE = re.compile(r'"memory_space":"(\d+)"[^}]*"size":"(\d+)"')
+
+
+class Instruction(NamedTuple):
+    """One line. result: its type. size: bytes of the first array of the result. called: of a fusion."""
+
+    name: str
+    operation: str
+    result: str
+    size: int
+    operands: tuple[str, ...]
+    root: bool
+    called: str | None
+
+
+class Move(NamedTuple):
+    """A copy, in whatever form, that is written to device memory."""
+
+    name: str
+    operation: str
+    result: str
+    size: int
+
+
+def read_computations(text: str) -> dict[str, list[Instruction]]:
+    """Instructions of every computation of a module, by its name."""
+    computations: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            current = computations.setdefault(header[1], [])
+        elif found := _INSTRUCTION.match(line):
+            current.append(_instruction(found))
+    return computations
+
+
+def moves(text: str, sizes: Collection[int]) -> list[Move]:
+    """Moves of arrays of one of `sizes` bytes to device memory; moves to on-chip memory are not among them.
+
+    Of a fusion only its results count: what happens before them stays in registers.
+    """
+    computations = read_computations(text)
+    fused = {i.called for body in computations.values() for i in body if i.operation == "fusion"}
+    found = []
+    for name, body in computations.items():
+        for instruction in _roots(body) if name in fused else body:
+            if instruction.operation in MOVES and instruction.size in sizes and _in_device_memory(instruction.result):
+                found.append(Move(*instruction[:4]))
+    return found
+
+
+def scoped_memory(text: str) -> dict[int, int]:
+    """Most bytes that one custom call takes of each on-chip memory, by XLA's number of it: 1 is VMEM."""
+    most: dict[int, int] = {}
+    for configs in _SCOPED.findall(text):
+        for space, size in _SCOPE.findall(configs):
+            most[int(space)] = max(most.get(int(space), 0), int(size))
+    return most
+
+
+def _instruction(found: re.Match[str]) -> Instruction:
+    root, name, result, operation, operands, rest = found.groups()
+    names = tuple(re.findall(r"%([\w.\-]+)", operands)) or tuple(
+        part.split()[-1] for part in operands.split(",") if part
+    )
+    called = _CALLED.search(rest)
+    array = _ARRAY.search(result)
+    size = _bytes(array[1], array[2]) if array else 0
+    return Instruction(name, operation, result, size, names, bool(root), called[1] if called else None)
+
+
+def _bytes(kind: str, dimensions: str) -> int:
+    count = 1
+    for size in filter(None, dimensions.split(",")):
+        count *= int(size)
+    return -(-count * _bits(kind) // 8)
+
+
+def _bits(kind: str) -> int:
+    """Bits of an element: of pred 8, of f8e4m3fn 8, of bf16 16, of s4 4; 0 for a token."""
+    digits = re.search(r"\d+", kind)
+    return 8 if kind == "pred" else int(digits[0]) if digits else 0
+
+
+def _roots(body: list[Instruction]) -> Iterator[Instruction]:
+    """What a fusion writes, seen through operations that write nothing."""
+    by_name = {instruction.name: instruction for instruction in body}
+    waiting = [instruction for instruction in body if instruction.root]
+    while waiting:
+        instruction = waiting.pop()
+        if instruction.operation in _TRANSPARENT:
+            waiting += [by_name[name] for name in instruction.operands if name in by_name]
+        else:
+            yield instruction
+
+
+def _in_device_memory(result: str) -> bool:
+    """True where the first array of a result, which is the destination, lies in memory space 0, i.e. in HBM."""
+    array = _ARRAY.search(result)
+    return array is not None and not _ELSEWHERE.search(array[3] or "")

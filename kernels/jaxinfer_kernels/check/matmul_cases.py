@@ -1,0 +1,106 @@
+"""Cases of the matmuls: weight-only quantised, and grouped by expert."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer_kernels.check.cases import Argument, Case, compile_function, kept_weights, short_name
+from jaxinfer_kernels.grouped_matmul import grouped_matmul
+from jaxinfer_kernels.quantized_matmul import quantized_matmul
+
+_BACKEND = {"tpu": "mosaic_tpu", "cuda": "xla"}
+
+
+class Weights(NamedTuple):
+    """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel."""
+
+    model: str
+    experts: int
+    columns: int
+    depth: int
+    kind: Any
+    group: int | None = None
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        return (self.columns, self.depth) if not self.experts else (self.experts, self.columns, self.depth)
+
+    @property
+    def scales(self) -> Argument | None:
+        if self.kind == jnp.bfloat16:
+            return None
+        return Argument((*self.dims[:-1], *([self.depth // self.group] if self.group else [])), jnp.float32)
+
+    def __str__(self) -> str:
+        group = f"/{self.group}" if self.group else ""
+        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}"
+
+
+_KINDS = ((jnp.int8, None), (jnp.int4, 128), (jnp.int4, 32))
+QUANTIZED = tuple(
+    Weights(model, 0, columns, depth, kind, group)
+    for model, columns, depth in (
+        ("Llama-3.1-8B", 14336, 4096),
+        ("Llama-3.1-8B", 4096, 14336),
+        ("Qwen3-0.6B", 1024, 3072),
+    )
+    for kind, group in _KINDS
+)
+GROUPED = tuple(
+    Weights(model, experts, columns, depth, kind, group)
+    for model, experts, columns, depth in (
+        ("Mixtral-8x7B", 8, 14336, 4096),
+        ("Qwen3-30B-A3B", 128, 768, 2048),
+        ("DeepSeek-V3", 256, 2048, 7168),
+    )
+    for kind, group in ((jnp.bfloat16, None), *_KINDS)
+)
+
+
+def matmul_cases(platform: str, everything: bool) -> list[Case]:
+    """Both matmuls, of each kind of weight the first shape or all."""
+    return [*_quantized(platform, everything), *_grouped(platform, everything)]
+
+
+def _quantized(platform: str, everything: bool) -> list[Case]:
+    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
+        return quantized_matmul(x, weight, scales, backend=_BACKEND[platform])
+
+    wanted = [(w, t) for w in QUANTIZED for t in (8, 64, 2048)] if everything else [(w, 64) for w in QUANTIZED[:2]]
+    return [
+        _matmul("quantized_matmul", platform, multiply, weights, tokens, (weights.scales,))
+        for weights, tokens in wanted
+    ]
+
+
+def _grouped(platform: str, everything: bool) -> list[Case]:
+    def multiply(x: jax.Array, weight: jax.Array, sizes: jax.Array, *scales: jax.Array) -> jax.Array:
+        return grouped_matmul(x, weight, sizes, scales=scales[0] if scales else None, backend=_BACKEND[platform])
+
+    wanted = [(w, t) for w in GROUPED for t in (64, 4096)] if everything else [(w, 64) for w in GROUPED[:3]]
+    return [
+        _matmul(
+            "grouped_matmul",
+            platform,
+            multiply,
+            weights,
+            tokens,
+            (Argument((weights.experts,), jnp.int32), weights.scales),
+        )
+        for weights, tokens in wanted
+    ]
+
+
+def _matmul(
+    name: str, platform: str, function: Any, weights: Weights, tokens: int, others: tuple[Argument | None, ...]
+) -> Case:
+    x = Argument((tokens, weights.depth), jnp.bfloat16)
+    arguments = (x, Argument(weights.dims, weights.kind), *(other for other in others if other is not None))
+    return Case(
+        f"{name} {_BACKEND[platform]}",
+        f"{weights}, {tokens} rows",
+        partial(compile_function, function, arguments, ()),
+        kept_weights([(weights.model, weights.dims, weights.kind)]),
+    )

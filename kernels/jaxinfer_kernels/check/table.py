@@ -1,0 +1,54 @@
+"""The table of results as text."""
+
+from collections.abc import Callable, Sequence
+
+from jaxinfer_kernels.check.results import Result
+
+_LONGEST_PROBLEM = 600
+
+
+def size(count: int | None) -> str:
+    """Bytes in a few characters; `-` for what is not known."""
+    if count is None:
+        return "-"
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return str(count)
+
+
+_COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
+    ("compile", lambda result: "-" if result.seconds is None else f"{result.seconds:.1f} s"),
+    ("temps", lambda result: size(result.temporaries)),
+    ("aliased", lambda result: size(result.aliased)),
+    ("VMEM", lambda result: size(result.vmem)),
+    ("SMEM", lambda result: size(result.smem)),
+    ("regs", lambda result: "-" if result.registers is None else str(result.registers)),
+    ("spills", lambda result: size(result.spilled)),
+)
+
+
+def render(results: Sequence[Result]) -> str:
+    """A line a result, under a heading a program; below it what failed, in full, and a count."""
+    width = max([len(result.shape) for result in results], default=0)
+    lines = [" ".join(["target", "shape".ljust(width), *[f"{name:>9}" for name, _ in _COLUMNS]]).rstrip()]
+    program = None
+    for result in sorted(results, key=lambda result: (result.program, result.shape)):
+        if result.program != program:
+            program = result.program
+            lines.append(program)
+        lines.append(f"  {result.target:4} {result.shape:{width}} {_figures(result)}")
+    failed = [result for result in results if result.state == "failed"]
+    for result in failed:
+        lines.append(f"FAILED  {result.target}  {result.program}  {result.shape}")
+        lines += [f"    {problem[:_LONGEST_PROBLEM]}" for problem in result.problems]
+    left_out = sum(result.state == "not compiled" for result in results)
+    lines.append(f"{len(results) - len(failed) - left_out} ok, {len(failed)} failed, {left_out} not compiled")
+    return "\n".join(lines)
+
+
+def _figures(result: Result) -> str:
+    if result.state == "not compiled":
+        return f"not compiled: {'; '.join(result.problems)}"
+    figures = " ".join(f"{figure(result):>9}" for _, figure in _COLUMNS)
+    return figures + ("  FAILED" if result.state == "failed" else "")

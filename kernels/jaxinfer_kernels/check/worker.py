@@ -1,0 +1,45 @@
+"""The process that compiles for one target; it writes a line of JSON for each case."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxinfer_kernels.check.cases import Case, CaseSource
+from jaxinfer_kernels.check.results import Result, failure, inspect
+from jaxinfer_kernels.check.targets import Target
+
+_LONGEST_ERROR = 2000
+
+
+def compile_target(target: Target, source: CaseSource, everything: bool, only: str, dump: Path, out: TextIO) -> None:
+    """Compiles the cases whose name contains `only`, one after the other.
+
+    First comes a list of all that will be compiled, so that a process which dies leaves none unmentioned.
+    """
+    cases = [case for case in source(target, everything) if only in f"{case.program} {case.shape}"]
+    _write(out, {"planned": [[case.program, case.shape] for case in cases]})
+    devices = target.devices()
+    for case in cases:
+        _write(out, {"result": _compile(case, target, devices, dump)._asdict()})
+    _write(out, {"done": True})
+
+
+def _compile(case: Case, target: Target, devices: list[Any], dump: Path) -> Result:
+    if case.cannot:
+        return Result(target.name, case.program, case.shape, "not compiled", (case.cannot,))
+    shutil.rmtree(dump, ignore_errors=True)
+    dump.mkdir(parents=True)
+    start = time.perf_counter()
+    try:
+        executable = case.compile(devices)
+        return inspect(case, target, executable, time.perf_counter() - start, dump)
+    except Exception as error:
+        told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        return failure(case, target.name, told, time.perf_counter() - start)
+
+
+def _write(out: TextIO, message: dict[str, Any]) -> None:
+    out.write(json.dumps(message) + "\n")
+    out.flush()

@@ -1,0 +1,162 @@
+"""Compiles the engine's step programs for TPUs and GPUs on a machine that has none, and fails where one would copy KV
+pages or weights: `.venv/bin/python scripts/check_programs.py [--targets v6e,h200] [--all]`.
+
+Programs are those of the engine's own `Programs`, over models without values. By default they have the first layers of
+each model, since layers are alike; `--all` takes every layer, and every bucket. Needs the extras compile-tpu and
+compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this is.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.check.cases import Case, array_bytes, kept_pages, kept_weights
+from jaxinfer_kernels.check.command import main
+from jaxinfer_kernels.check.table import size
+from jaxinfer_kernels.check.targets import Target
+
+from jaxinfer.engine.buckets import make_buckets
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
+from jaxinfer.models.registry import parse_config
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.rules import DEFAULT_RULES
+from jaxinfer.runner.programs import Name, Programs
+
+_DTYPE = jnp.dtype("bfloat16")
+_ROWS, _TOKENS, _LENGTH = 256, 2048, 8192
+_PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
+_KV_PAGES = 2049  # an odd count, so that nothing else is as large
+_SMALL = 8
+_FEW_LAYERS = 4
+_BACKEND = "xla"
+
+
+class Sizes(NamedTuple):
+    """What config.json says of a model."""
+
+    model: str
+    family: str
+    vocabulary: int
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    dim: int
+    tied: bool
+
+
+MODELS = (
+    Sizes("Qwen3-0.6B", "qwen3", 151936, 1024, 3072, 28, 16, 8, 128, True),
+    Sizes("Llama-3.1-8B", "llama", 128256, 4096, 14336, 32, 32, 8, 128, False),
+    Sizes("Qwen2.5-0.5B", "qwen2", 151936, 896, 4864, 24, 14, 2, 64, True),
+)
+
+
+def program_cases(target: Target, everything: bool) -> list[Case]:
+    """Every program of every model, for one device of the target."""
+    return [case for sizes in MODELS for case in _model_cases(target, sizes, everything)]
+
+
+def _model_cases(target: Target, sizes: Sizes, everything: bool) -> list[Case]:
+    config = _config(sizes, sizes.layers if everything else _FEW_LAYERS)
+    plan, page = plan_model(config, _DTYPE), _PAGE[target.platform]
+    shapes = _shapes(config, page)
+    kv_shape = (config.num_layers, 2, _KV_PAGES, page, config.num_kv_heads, config.head_dim)
+    pages = kept_pages(kv_shape, _DTYPE, KVLayout.TOKENS)
+    described = [
+        (".".join(map(str, weight.path)), weight.shape, weight.dtype) for weight in (*plan.weights, *plan.head)
+    ]
+    needed = array_bytes(kv_shape, _DTYPE) + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    cannot = "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has"
+    programs = cache(partial(_programs, plan, shapes))
+    return [
+        Case(
+            f"{name[0]} {name[1]}".removesuffix(" 0"),
+            f"{sizes.model}, {config.num_layers} layers",
+            partial(_compile, programs, name),
+            (*pages, *kept_weights(described)),
+            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed") else 0,
+            cannot,
+        )
+        for name in _names(shapes, everything)
+    ]
+
+
+def _names(shapes: EngineShapes, everything: bool) -> list[Name]:
+    buckets = make_buckets(shapes)
+    if everything:
+        forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
+        return [("admit", 0), *forward, *(("sample", scored) for scored in buckets.scored)]
+    largest = [("decode", buckets.rows[-1]), ("mixed", buckets.tokens[-1]), ("sample", buckets.scored[-1])]
+    return [("admit", 0), ("decode", _SMALL), *largest]
+
+
+def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
+    made = programs(tuple(devices[:1]))
+    with jax.sharding.use_abstract_mesh(make_mesh(devices=devices[:1]).abstract_mesh):
+        return made.compile(name)
+
+
+def _programs(plan: ModelPlan, shapes: EngineShapes, devices: tuple[Any, ...]) -> Programs:
+    return Programs(_model(plan, devices), shapes, make_buckets(shapes), Layouts(shapes), _BACKEND)
+
+
+def _model(plan: ModelPlan, devices: tuple[Any, ...]) -> LoadedModel:
+    """A model whose weights are shapes with shardings."""
+    mesh = make_mesh(devices=devices)
+    every: list[Any] = [
+        jax.ShapeDtypeStruct(
+            weight.shape, weight.dtype, sharding=DEFAULT_RULES.sharding(mesh, weight.axes, weight.shape)
+        )
+        for weight in (*plan.weights, *plan.head)
+    ]
+    weights = tuple(every[: len(plan.weights)])
+    embed = next(index for index, weight in enumerate(plan.weights) if weight.path == ("embed",))
+    head = tuple(every[len(weights) :]) or (weights[embed],)
+    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head)
+
+
+def _config(sizes: Sizes, layers: int) -> DecoderConfig:
+    architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
+    declared = {
+        "architectures": [architecture[sizes.family]],
+        "model_type": sizes.family,
+        "vocab_size": sizes.vocabulary,
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "hidden_act": "silu",
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": sizes.tied,
+    }
+    if sizes.family != "qwen2":
+        declared["head_dim"] = sizes.dim
+    return parse_config(declared)
+
+
+def _shapes(config: DecoderConfig, page: int) -> EngineShapes:
+    return EngineShapes(
+        max_num_seqs=_ROWS,
+        max_num_batched_tokens=_TOKENS,
+        max_scored=_ROWS,
+        max_model_len=_LENGTH,
+        page_size=page,
+        groups=tuple(KVGroup(group.window, _KV_PAGES) for group in config.kv_groups),
+        vocab_size=config.vocab_size,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(program_cases, [sys.executable, __file__], description=__doc__ or ""))

@@ -1,0 +1,228 @@
+"""The check: what it reads from HLO and ptxas, how it reports, and that it finds broken kernels."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.check.cases import kept_pages, kept_weights
+from jaxinfer_kernels.check.command import collect
+from jaxinfer_kernels.check.hlo import moves, scoped_memory
+from jaxinfer_kernels.check.kernels import kernel_cases
+from jaxinfer_kernels.check.ptx import KernelReport, parse_report
+from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.table import render
+from jaxinfer_kernels.check.targets import FOLDER, TargetError, read_target, target_names
+
+from tests.kernels.broken_kernels import BROKEN
+from tests.material import REPOSITORY
+
+TPU = importlib.util.find_spec("libtpu") is not None
+needs_tpu_compiler = pytest.mark.skipif(not TPU, reason="libtpu, of the extra compile-tpu, is not installed")
+
+HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
+
+%fused_copy (param_0.1: bf16[4,512]) -> bf16[512,4] {
+  %param_0.1 = bf16[4,512]{1,0:T(8,128)(2,1)} parameter(0)
+  %transpose.1 = bf16[512,4]{1,0:T(8,128)(2,1)} transpose(%param_0.1), dimensions={1,0}
+  ROOT %bitcast.7 = bf16[512,4]{1,0:T(8,128)(2,1)} bitcast(%transpose.1)
+}
+
+%fused_product (param_0.2: bf16[4,512], param_1.2: bf16[4,512]) -> bf16[4] {
+  %param_0.2 = bf16[4,512]{1,0} parameter(0)
+  %copy.9 = bf16[4,512]{0,1} copy(%param_0.2)
+  %param_1.2 = bf16[4,512]{1,0} parameter(1)
+  ROOT %reduce.1 = bf16[4]{0} reduce(%copy.9, %param_1.2), dimensions={1}, to_apply=%add
+}
+
+%fused_pair (param_0.3: bf16[4,512]) -> (bf16[4,512], f32[]) {
+  %param_0.3 = bf16[4,512]{1,0} parameter(0)
+  %copy.11 = bf16[4,512]{0,1} copy(%param_0.3)
+  %constant.1 = f32[] constant(0)
+  ROOT %tuple.3 = (bf16[4,512]{0,1}, f32[]) tuple(%copy.11, %constant.1)
+}
+
+ENTRY %main.9 (pages: bf16[4,512], weight: s4[8,1024]) -> bf16[4,512] {
+  %pages = bf16[4,512]{1,0:T(8,128)(2,1)} parameter(0)
+  %weight = s4[8,1024]{1,0} parameter(1)
+  %copy-start.2 = (bf16[4,512]{1,0:T(8,128)(2,1)S(1)}, bf16[4,512]{1,0}, u32[]{:S(2)}) copy-start(%pages)
+  %copy-done.2 = bf16[4,512]{1,0:T(8,128)(2,1)S(1)} copy-done(%copy-start.2)
+  %copy-start.3 = (bf16[4,512]{1,0:T(8,128)(2,1)}, bf16[4,512]{1,0}, u32[]{:S(2)}) copy-start(%pages)
+  %copy.65 = s4[8,1024]{0,1} copy(%weight), metadata={scheduling_name="copy.65"}
+  %copy.66 = s32[] copy(%constant_8436_0)
+  %fusion.1 = bf16[512,4]{1,0} fusion(%pages), kind=kLoop, calls=%fused_copy
+  %fusion.2 = bf16[4]{0} fusion(%pages, %pages), kind=kOutput, calls=%fused_product
+  %fusion.3 = (bf16[4,512]{0,1}, f32[]) fusion(%pages), kind=kLoop, calls=%fused_pair
+  ROOT %custom-call.1 = bf16[4,512]{1,0} custom-call(%pages), custom_call_target="tpu_custom_call", \
+backend_config={"custom_call_config":{"body":"TUzv"},"scoped_memory_configs":[{"memory_space":"1","offset":"0",\
+"size":"15663104"}],"used_scoped_memory_configs":[{"memory_space":"1","offset":"0","size":"4849664"}]}
+}
+"""
+
+PTXAS = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'loop_fusion' for 'sm_90a'
+ptxas info    : Function properties for loop_fusion
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 32 registers, used 1 barriers, 16384 bytes smem
+ptxas info    : Compiling entry function 'attention' for 'sm_90a'
+ptxas info    : Function properties for attention
+    64 bytes stack frame, 48 bytes spill stores, 52 bytes spill loads
+ptxas info    : Used 255 registers
+"""
+
+
+def test_moves_in_recorded_hlo():
+    """Pages and the int4 weight take 4096 bytes each; on-chip copies and those inside a fusion do not count."""
+    found = [(move.name, move.operation) for move in moves(HLO, {4096})]
+    assert sorted(found) == [
+        ("copy-start.3", "copy-start"),
+        ("copy.11", "copy"),
+        ("copy.65", "copy"),
+        ("transpose.1", "transpose"),
+    ]
+    assert moves(HLO, {4095}) == []
+
+
+def test_scoped_memory_is_what_is_used():
+    assert scoped_memory(HLO) == {1: 4849664}
+
+
+def write_rows(pages: jax.Array, rows: jax.Array) -> jax.Array:
+    return pages.at[1, 0, 5].set(rows)
+
+
+@pytest.mark.parametrize("donated", [True, False])
+def test_a_compiled_program_that_copies_is_found(donated: bool):
+    shape = (2, 2, 64, 16, 2, 64)
+    arguments = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape[3:], jnp.float32)
+    compiled = jax.jit(write_rows, donate_argnums=(0,) if donated else ()).lower(*arguments).compile()
+    found = moves(compiled.as_text(), {kept.size for kept in kept_pages(shape, jnp.float32, KVLayout.TOKENS)})
+    assert len(found) == (0 if donated else 1)
+
+
+def test_kept_pages_are_the_whole_a_layer_and_one_side():
+    sizes = [kept.size for kept in kept_pages((4, 2, 512, 64, 8, 128), jnp.bfloat16, KVLayout.TOKENS)]
+    assert sizes == [1 << 30, 1 << 28, 1 << 27]
+    assert [kept.size for kept in kept_weights([("norm", (4096,), jnp.bfloat16), ("up", (4096, 1024), jnp.int4)])] == [
+        1 << 21
+    ]
+
+
+def test_ptxas_reports():
+    assert parse_report(PTXAS) == [KernelReport("loop_fusion", 32, 0, 16384), KernelReport("attention", 255, 100, 0)]
+
+
+def test_a_process_that_dies_leaves_no_case_unmentioned():
+    done = Result("v6e", "one", "small", "ok", seconds=1.0)._asdict()
+    messages = [{"planned": [["one", "small"], ["two", "small"], ["three", "small"]]}, {"result": done}]
+    results = collect(messages, "v6e", -6, "Check failed: dims")
+    assert [(result.program, result.state) for result in results] == [
+        ("one", "ok"),
+        ("two", "failed"),
+        ("three", "failed"),
+    ]
+    assert "status -6: Check failed: dims" in results[1].problems[0]
+    assert "not reached" in results[2].problems[0]
+
+
+def test_a_process_that_says_nothing_fails():
+    assert [result.state for result in collect([], "v6e", 1, "")] == ["failed"]
+    assert collect([{"planned": []}, {"done": True}], "v6e", 0, "") == []
+
+
+@pytest.mark.parametrize("name", target_names(FOLDER))
+def test_the_table_fits_a_terminal(name: str):
+    cases = kernel_cases(read_target(FOLDER, name), True)
+    assert len({(case.program, case.shape) for case in cases}) == len(cases)
+    sizes = {"seconds": 100.25, "temporaries": 1000 << 20, "aliased": 1000 << 30, "smem": 1023, "registers": 255}
+    rows: list[Any] = [Result(name, case.program, case.shape, "failed", (), **sizes) for case in cases]
+    lines = render(rows).splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[-1] == f"0 ok, {len(cases)} failed, 0 not compiled"
+
+
+def test_what_is_not_compiled_is_told():
+    row = Result("v5e", "decode 256", "Llama-3.1-70B", "not compiled", ("weights take 131 GiB",))
+    assert "v5e  Llama-3.1-70B not compiled: weights take 131 GiB" in render([row])
+
+
+def test_committed_targets_are_those_of_the_script(tmp_path: Path):
+    subprocess.run([sys.executable, "scripts/make_targets.py", "--out", str(tmp_path)], check=True, cwd=REPOSITORY)
+    made = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert made == {file.name: file.read_text() for file in FOLDER.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "cores"), [("v5e", "5E", 1), ("v5p", "5P", 2), ("v6e", "6E", 1), ("v7x", "7X", 1)]
+)
+def test_figures_are_those_that_jax_has(name: str, chip: str, cores: int):
+    info = pytest.importorskip("jax._src.tpu_info", reason="this JAX keeps its figures elsewhere")
+    target, known = read_target(FOLDER, name), None
+    chip = info.ChipVersion["TPU_" + (chip if chip.startswith("7") else f"V{chip}")]
+    known = info.get_tpu_info_for_chip(chip, cores)
+    assert target.vmem_bytes == known.vmem_capacity_bytes
+    assert target.smem_bytes == known.smem_capacity_bytes
+    for ours, theirs in (
+        (target.hbm_bytes, known.hbm_capacity_bytes),
+        (target.hbm_bytes_per_second, known.mem_bw_bytes_per_second),
+        (target.bf16_ops_per_second, known.bf16_ops_per_second),
+        (target.int8_ops_per_second, known.int8_ops_per_second),
+        (target.fp8_ops_per_second, known.fp8_ops_per_second),
+    ):
+        assert ours == theirs * cores
+
+
+def test_a_wrong_target_is_told(tmp_path: Path):
+    with pytest.raises(TargetError, match=r"'v9' is unknown; .* has h200, v5e, v5p, v6e, v7x"):
+        read_target(FOLDER, "v9")
+    with pytest.raises(TargetError, match="has no targets; --folder names one"):
+        target_names(tmp_path)
+    (tmp_path / "v9.yaml").write_text("platform: tpu\nhbm: 5\n")
+    with pytest.raises(TargetError, match="unknown hbm; known are"):
+        read_target(tmp_path, "v9")
+    (tmp_path / "v9.yaml").write_text("platform: tpu\n")
+    with pytest.raises(TargetError, match=r"missing .* 'topology'"):
+        read_target(tmp_path, "v9")
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(REPOSITORY / "kernels"), str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": ":".join(filter(None, paths))} | variables
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=280, check=False)
+
+
+@pytest.mark.skipif(TPU, reason="libtpu is installed")
+def test_a_missing_compiler_fails_and_is_named():
+    done = run("jaxinfer_kernels.check", "--targets", "v6e", "--only", "copy_pages")
+    assert done.returncode == 1
+    assert "the extra compile-tpu gives what compiles for v6e" in done.stdout
+
+
+@needs_tpu_compiler
+def test_kernels_compile_for_a_tpu(tmp_path: Path):
+    file = tmp_path / "results.json"
+    done = run("jaxinfer_kernels.check", "--targets", "v6e", "--only", "quantized_matmul", "--json", str(file))
+    assert done.returncode == 0, done.stdout
+    results = json.loads(file.read_text())
+    assert [result["state"] for result in results] == ["ok", "ok"]
+    assert all(0 < result["vmem"] < read_target(FOLDER, "v6e").vmem_bytes for result in results)
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_kernel_fails_the_check(name: str, tmp_path: Path):
+    file = tmp_path / "results.json"
+    check = partial(run, "tests.kernels.broken_kernels", "--targets", "v6e", "--json", str(file))
+    done = check("--only", f"{name} once")
+    assert done.returncode == (1 if BROKEN[name].problem else 0), done.stdout
+    (result,) = json.loads(file.read_text())
+    assert BROKEN[name].problem in " ".join(result["problems"])
