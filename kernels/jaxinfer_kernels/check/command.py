@@ -1,4 +1,7 @@
-"""The command line: a process a target, as many at once as there are cores; then the table and the exit status."""
+"""The command line: a process a target, as many at once as there are cores; then the table and the exit status.
+
+Each process tells what it has on its standard output; its errors go to a file, and are shown where it dies.
+"""
 
 import argparse
 import json
@@ -6,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,9 +17,9 @@ from typing import Any
 
 from jaxinfer_kernels.check.cases import CaseSource
 from jaxinfer_kernels.check.results import Result
-from jaxinfer_kernels.check.table import render
+from jaxinfer_kernels.check.table import progress, render
 from jaxinfer_kernels.check.targets import FOLDER, Target, TargetError, read_target, target_names
-from jaxinfer_kernels.check.worker import compile_target
+from jaxinfer_kernels.check.worker import MARK, compile_target
 
 _MOST_ERRORS = 3000
 
@@ -29,7 +32,7 @@ def main(
     command: what starts this program again, for the processes of the targets. arguments: by default sys.argv's.
     """
     options = _parser(description).parse_args(arguments)
-    if options.results is not None:
+    if options.dump is not None:
         return _work(source, options)
     try:
         names = options.targets.split(",") if options.targets else target_names(options.folder)
@@ -53,37 +56,43 @@ def _parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="all shapes, and not one of each kind")
     parser.add_argument("--only", default="", help="cases whose program and shape contain this text")
     parser.add_argument("--json", type=Path, help="file for the results, in bytes and seconds")
-    parser.add_argument("--results", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
 def _work(source: CaseSource, options: argparse.Namespace) -> int:
-    with options.results.open("w") as out:
-        try:
-            target = read_target(options.folder, options.targets)
-            compile_target(target, source, options.all, options.only, options.results.with_suffix(""), out)
-        except TargetError as error:
-            print(error, file=sys.stderr)
-            return 1
+    """One of the processes."""
+    try:
+        target = read_target(options.folder, options.targets)
+        compile_target(target, source, options.all, options.only, options.dump, sys.stdout)
+    except TargetError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
 
 
 def _compile_in_process(command: list[str], options: argparse.Namespace, target: Target) -> list[Result]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        results, errors = folder / "ptx.jsonl", folder / "errors"
-        extra = ["--targets", target.name, "--folder", str(options.folder.resolve()), "--results", str(results)]
+    with tempfile.TemporaryDirectory() as name, (Path(name) / "errors").open("w+") as errors:
+        dump = Path(name) / "dump"
+        extra = ["--targets", target.name, "--folder", str(options.folder.resolve()), "--dump", str(dump)]
         extra += ["--only", options.only, *(["--all"] if options.all else [])]
-        with errors.open("w") as stderr:
-            process = subprocess.run(
-                [*command, *extra],
-                env=os.environ | target.variables(results.with_suffix("")),
-                stdout=stderr,
-                stderr=stderr,
-                check=False,
-            )
-        lines = results.read_text().splitlines() if results.exists() else []
-        return collect([json.loads(line) for line in lines], target.name, process.returncode, errors.read_text())
+        environment = os.environ | target.variables(dump)
+        with subprocess.Popen(
+            [*command, *extra], env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process:
+            messages = list(_messages(process.stdout or []))
+        errors.seek(0)
+        return collect(messages, target.name, process.returncode, errors.read())
+
+
+def _messages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What a process says, result by result, which are told to whoever waits. A compiler's own lines are left out."""
+    for line in lines:
+        if line.startswith(MARK):
+            message = json.loads(line.removeprefix(MARK))
+            if "result" in message:
+                print(progress(_result(message["result"])), file=sys.stderr, flush=True)
+            yield message
 
 
 def collect(messages: list[dict[str, Any]], target: str, status: int, errors: str) -> list[Result]:

@@ -47,6 +47,12 @@ def render(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+def progress(result: Result) -> str:
+    """One line for who waits."""
+    took = "" if result.seconds is None else f" in {result.seconds:.1f} s"
+    return f"{result.target}: {result.program}, {result.shape}: {result.state}{took}"
+
+
 def _figures(result: Result) -> str:
     if result.state == "not compiled":
         return f"not compiled: {'; '.join(result.problems)}"

@@ -43,7 +43,7 @@ class Target:
         common = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
         if self.platform == "cuda":
             return common | {
-                "XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_hlo_as_text=false",
+                "XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_emitter_re=ptx",
                 "MOSAIC_GPU_DUMP_PTX": "1",
                 "MOSAIC_GPU_DUMP_TO": str(dump),
             }

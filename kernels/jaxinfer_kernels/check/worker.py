@@ -10,6 +10,9 @@ from jaxinfer_kernels.check.cases import Case, CaseSource
 from jaxinfer_kernels.check.results import Result, failure, inspect
 from jaxinfer_kernels.check.targets import Target
 
+MARK = "check: "
+"""How a line for the parent process begins."""
+
 _LONGEST_ERROR = 2000
 
 
@@ -41,5 +44,5 @@ def _compile(case: Case, target: Target, devices: list[Any], dump: Path) -> Resu
 
 
 def _write(out: TextIO, message: dict[str, Any]) -> None:
-    out.write(json.dumps(message) + "\n")
+    out.write(f"{MARK}{json.dumps(message)}\n")
     out.flush()
