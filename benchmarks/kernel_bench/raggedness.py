@@ -16,7 +16,7 @@ from benchmarks.kernel_bench.cases import decode
 from benchmarks.kernel_bench.timing import Chain, time_in_turns
 
 _ROWS = (1, 8)
-_RUNS = 9
+_RUNS = 11
 
 
 class Pool:
@@ -82,7 +82,10 @@ class Pool:
 
 
 def follow_pages(bench: Bench, backend: str) -> Iterator[dict[str, Any]]:
-    """Time of a decode call against pages in use, for one row and for eight; one program for all contexts."""
+    """Time of a decode call against pages in use, for one row and for eight; one program for all contexts.
+
+    The median of the runs, and, for a machine that others use, the same of the fastest run of each.
+    """
     contexts = bench.form.contexts
     for rows in _ROWS:
         pool = Pool(bench, backend)
@@ -95,7 +98,8 @@ def follow_pages(bench: Bench, backend: str) -> Iterator[dict[str, Any]]:
             yield {**about, "error": str(error)}
             continue
         pages = [rows * -(-each // bench.page_size) for each in contexts]
-        yield {**about, **line_through(pages, [median(one) for one in found.values()])}
+        fastest = line_through(pages, [min(one) for one in found.values()])
+        yield {**about, **line_through(pages, [median(one) for one in found.values()]), "fastest": fastest}
 
 
 def beside_long(bench: Bench, backend: str) -> dict[str, Any]:

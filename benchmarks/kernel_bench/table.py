@@ -27,7 +27,8 @@ def line_lines(line: dict[str, Any]) -> Iterator[str]:
         yield f"{begin}: {line['error']}"
         return
     fit = f"{line['us_at_no_page']} µs + {line['us_a_page']} µs a page"
-    yield f"{begin}: {fit}, largest deviation {100 * line['largest_deviation']:.1f} %"
+    fastest = f"of the fastest runs {100 * line['fastest']['largest_deviation']:.1f} %"
+    yield f"{begin}: {fit}, largest deviation {100 * line['largest_deviation']:.1f} %, {fastest}"
     for pages, seen, fitted in zip(line["pages"], line["us"], line["fitted_us"], strict=True):
         yield f"  {pages:6} pages {seen:12.1f} µs, on the line {fitted:12.1f} µs ({100 * (seen / fitted - 1):+.1f} %)"
 
