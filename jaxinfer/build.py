@@ -68,6 +68,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served."""
     from jaxinfer.checkpoint.model_files import read_model_files
     from jaxinfer.models.loaded import load_model
+    from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.platform import reserve_memory, resolve_dtype, use_compile_cache
 
@@ -79,13 +80,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     dtype = resolve_dtype(config.load.dtype)
     sizes = plan_shapes(config, decoder)  # what cannot be is told before weights are read
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
-    backend = "xla" if config.runner.attention_backend == "auto" else config.runner.attention_backend
+    model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
     shapes = _with_pages(config, model, sizes, backend, cache)
     runner = JaxRunner(model, shapes, backend=backend)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     core = EngineCore(
         runner,
-        _info(config, shapes),
+        _info(config, shapes, backend),
         scheduler=config.scheduler,
         cache=config.cache,
         eos_ids=files.eos_token_ids,
@@ -163,7 +164,7 @@ def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
     return replace(shapes, max_model_len=room)
 
 
-def _info(config: EngineConfig, shapes: EngineShapes) -> ModelInfo:
+def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo:
     return ModelInfo(
         name=config.model,
         max_model_len=shapes.max_model_len,
@@ -171,4 +172,5 @@ def _info(config: EngineConfig, shapes: EngineShapes) -> ModelInfo:
         max_num_seqs=shapes.max_num_seqs,
         block_size=shapes.page_size,
         num_blocks=shapes.groups[0].num_pages,
+        attention_backend=backend,
     )

@@ -104,3 +104,4 @@ class ModelInfo(NamedTuple):
     max_num_seqs: int
     block_size: int
     num_blocks: int
+    attention_backend: str = "xla"

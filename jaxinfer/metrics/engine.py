@@ -47,6 +47,11 @@ class EngineCollector(Collector):
         )
         config.add_metric([self._model_name, str(self._info.block_size), str(self._info.num_blocks)], 1)
         yield config
+        attention = GaugeMetricFamily(
+            "jaxinfer:attention_backend_info", "Paged attention's backend; 1.", labels=["model_name", "backend"]
+        )
+        attention.add_metric([self._model_name, self._info.attention_backend], 1)
+        yield attention
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(name, text, labels=["model_name"])

@@ -20,9 +20,6 @@ KV = tuple[jax.Array, ...]
 Attend = Callable[[jax.Array, jax.Array, jax.Array, KV, int, jax.Array | int], tuple[jax.Array, KV]]
 """attend(q [T, Hq, D], k, v [T, Hkv, D], kv, group, layer in the group) -> (out [T, Hq, D], kv)."""
 
-KV_AXES = ("layers", None, None, None, "kv_heads", "head_dim")
-"""Logical axes of KV pages, [layers, 2, pages, page, Hkv, D]."""
-
 
 class Block(nnx.Module):
     """The matrices of one layer; with `lead`, of as many."""

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
+from jaxinfer_kernels import KVLayout
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, read_weight
 from jaxinfer.layers.stack import Layout
 from jaxinfer.models import decoder
 from jaxinfer.models.config import DecoderConfig
-from jaxinfer.models.decoder import KV_AXES, Decoder, Head
+from jaxinfer.models.decoder import Decoder, Head
 from jaxinfer.models.huggingface import ignored_tensors, weight_sources
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
@@ -58,7 +59,8 @@ class LoadedModel:
     """A model on its devices.
 
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
-    embedding where it is tied (the same array), else a leaf of its own that is not among `weights`.
+    embedding where it is tied (the same array), else a leaf of its own that is not among `weights`. kv_layout: how its
+    KV pages lie, by default as its platform's attention backends share them.
     """
 
     config: DecoderConfig
@@ -69,6 +71,7 @@ class LoadedModel:
     tree: Any
     weights: tuple[jax.Array, ...]
     head: tuple[jax.Array, ...]
+    kv_layout: KVLayout = KVLayout.TOKENS
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
@@ -79,13 +82,19 @@ class LoadedModel:
         return decoder.logits(head, hidden)
 
     def kv_shape(self, group: int, num_pages: int, page_size: int) -> tuple[int, ...]:
-        """Shape of the KV pages of a group: [layers, 2, pages, page, Hkv, D]."""
-        layers = len(self.config.kv_groups[group].layers)
-        return (layers, 2, num_pages, page_size, self.config.num_kv_heads, self.config.head_dim)
+        """Shape of the KV pages of a group in `kv_layout`."""
+        return self.kv_layout.shape(
+            layers=len(self.config.kv_groups[group].layers),
+            pages=num_pages,
+            page_size=page_size,
+            kv_heads=self.config.num_kv_heads,
+            key_dim=self.config.head_dim,
+            value_dim=self.config.head_dim,
+        )
 
     def kv_sharding(self, group: int, num_pages: int, page_size: int) -> NamedSharding:
         """How those pages lie over the mesh: split over KV heads."""
-        return self.rules.sharding(self.mesh, KV_AXES, self.kv_shape(group, num_pages, page_size))
+        return self.rules.sharding(self.mesh, self.kv_layout.axes, self.kv_shape(group, num_pages, page_size))
 
 
 def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:
@@ -170,7 +179,8 @@ def _assemble(
     weights = tuple(arrays[:count])
     embed = next(i for i, weight in enumerate(plan.weights) if weight.path == ("embed",))
     head = tuple(arrays[count:]) or (weights[embed],)
-    return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head)
+    kv_layout = KVLayout.HEADS if mesh.devices.flat[0].platform == "tpu" else KVLayout.TOKENS
+    return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head, kv_layout)
 
 
 def _load(weight: Weight, sources: list[Source], checkpoint: Checkpoint, sharding: NamedSharding) -> jax.Array:

@@ -10,6 +10,7 @@ from jaxinfer_kernels import RaggedRows, copy_pages, default_block_sizes, ragged
 from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.platform import platform_of
 
 Arrays = tuple[jax.Array, ...]
 
@@ -63,9 +64,7 @@ class ForwardPrograms:
         self._shapes = shapes
         self._layouts = layouts
         self._backend = backend
-        # The mesh's platform and not the process's: programs are compiled for devices that are not here, too.
-        platform = model.mesh.devices.flat[0].platform
-        self._block_sizes = default_block_sizes("gpu" if platform in ("cuda", "rocm") else platform)
+        self._block_sizes = default_block_sizes(platform_of(model.mesh)) if backend == "xla" else None
 
     def decode(
         self,
@@ -78,7 +77,7 @@ class ForwardPrograms:
     ) -> Forward:
         """One token a row, which with its position comes from slot state."""
         view = self._layouts.decode(rows).views(packed)
-        kv, tables = _change_pages(kv, tables, view)
+        kv, tables = self._change_pages(kv, tables, view)
         slots = view["slots"]
         real = slots != self._shapes.scratch_slot
         positions = jnp.where(real, newest.position[slots], 0)
@@ -106,7 +105,7 @@ class ForwardPrograms:
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
-        kv, tables = _change_pages(kv, tables, view)
+        kv, tables = self._change_pages(kv, tables, view)
         step = self._unpack(view, tables, newest)
         hidden, kv = self._layers(weights, kv, step)
         slots = view["slots"][view["scored_row"]]
@@ -172,6 +171,7 @@ class ForwardPrograms:
                 scale=scale,
                 window=window,
                 backend=self._backend,
+                layout=self._model.kv_layout,
                 block_sizes=self._block_sizes,
             )
 
@@ -185,13 +185,12 @@ class ForwardPrograms:
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(kv, tables, hidden, scored)
 
-
-def _change_pages(kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
-    """Copies of forked pages, then the step's new entries of the page tables."""
-    copies, updates = view["copies"], view["updates"]
-    kv = tuple(copy_pages(pages, *copies[group].T) for group, pages in enumerate(kv))
-    tables = tuple(
-        table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
-        for group, table in enumerate(tables)
-    )
-    return kv, tables
+    def _change_pages(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
+        """Copies of forked pages, then the step's new entries of the page tables."""
+        copies, updates = view["copies"], view["updates"]
+        kv = tuple(copy_pages(pages, *copies[group].T, self._model.kv_layout) for group, pages in enumerate(kv))
+        tables = tuple(
+            table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
+            for group, table in enumerate(tables)
+        )
+        return kv, tables

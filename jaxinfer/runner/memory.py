@@ -1,9 +1,8 @@
 """How many KV pages fit beside weights, temporaries and slot state."""
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.digest import shapes_digest
 from jaxinfer.runner.programs import Name, Programs
 
 _GRID = 64
@@ -102,7 +102,8 @@ def device_pages(
     model: LoadedModel, shapes: EngineShapes, *, limit: int, backend: str, cache: Path | None
 ) -> list[int]:
     """Pages a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
-    temporaries = remembered(cache, _digest(model, shapes, backend), lambda: step_temporaries(model, shapes, backend))
+    key = shapes_digest(model, shapes, backend)
+    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)
@@ -134,9 +135,3 @@ def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
 
 def _on_one_device(array: jax.Array) -> int:
     return array.addressable_shards[0].data.nbytes
-
-
-def _digest(model: LoadedModel, shapes: EngineShapes, backend: str) -> str:
-    sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
-    parts = (repr(model.config), str(model.dtype), str(model.mesh.shape), repr(sizes), backend, jax.__version__)
-    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from jaxinfer.config import DType
 
@@ -17,9 +18,17 @@ _DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.floa
 
 
 def platform_name() -> str:
-    """`cpu`, `gpu` or `tpu`."""
-    backend = jax.default_backend()
-    return "gpu" if backend in ("cuda", "rocm") else backend
+    """`cpu`, `gpu` or `tpu`: what this process runs on."""
+    return _kind(jax.default_backend())
+
+
+def platform_of(mesh: Mesh) -> str:
+    """`cpu`, `gpu` or `tpu`: what programs over `mesh` are compiled for, which need not be here."""
+    return _kind(mesh.devices.flat[0].platform)
+
+
+def _kind(platform: str) -> str:
+    return "gpu" if platform in ("cuda", "rocm") else platform
 
 
 def resolve_dtype(name: DType) -> jnp.dtype:

@@ -16,8 +16,10 @@ from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
+from jaxinfer.runner.attention import kernel_interpreter
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
+from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 
@@ -62,10 +64,11 @@ class Programs:
         self._shapes = shapes
         self._layouts = layouts
         self._forward = ForwardPrograms(model, shapes, layouts, backend)
+        self._interpreter = partial(kernel_interpreter, backend, model.mesh)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._compiled: dict[Name, Any] = {}
         self.late = LatePrograms(0, 0.0)
-        self._options = _GPU_OPTIONS if model.mesh.devices.flat[0].platform in ("cuda", "rocm", "gpu") else None
+        self._options = _GPU_OPTIONS if platform_of(model.mesh) == "gpu" else None
         self.names: tuple[Name, ...] = (
             ("admit", 0),
             *(("mixed", size) for size in reversed(buckets.tokens)),
@@ -95,7 +98,8 @@ class Programs:
         """One program, traced and lowered, not compiled."""
         program = self._program(*name)
         jitted = jax.jit(program.function, donate_argnums=program.donated, out_shardings=program.out_shardings)
-        return jitted.lower(*program.arguments)
+        with self._interpreter():
+            return jitted.lower(*program.arguments)
 
     def compile(self, name: Name) -> Any:
         """One program, compiled and not kept."""

@@ -1,0 +1,131 @@
+"""Which attention backend an engine runs: what the device can run, timed on the model's own shapes."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from jaxinfer_kernels import KVLayout
+
+from jaxinfer.config import AttentionBackend
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.errors import ParameterError
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.runner.digest import shapes_digest
+from jaxinfer.runner.platform import platform_of
+
+log = logging.getLogger(__name__)
+
+_CANDIDATES = {"cpu": ("xla",), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
+"""What may be chosen on each platform."""
+_ASKED = {"cpu": ("xla", "mosaic_tpu"), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
+"""What may be asked for: the CPU runs a TPU's kernel in an interpreter, slowly, for tests."""
+
+
+class Timing(NamedTuple):
+    """One backend: seconds of a decode step's attention and of a prefill's, one layer each, or why there are none."""
+
+    backend: str
+    decode: float = 0.0
+    prefill: float = 0.0
+    error: str = ""
+
+    @property
+    def total(self) -> float:
+        """What is compared."""
+        return self.decode + self.prefill
+
+
+def choose_attention(
+    model: LoadedModel, shapes: EngineShapes, asked: AttentionBackend, cache: Path | None
+) -> tuple[LoadedModel, str]:
+    """The backend to run, and the model with its KV layout. cache: where a choice is remembered.
+
+    Raises ParameterError for one that cannot run on the model's device.
+    """
+    platform = platform_of(model.mesh)
+    if asked != "auto":
+        if asked not in _ASKED[platform]:
+            raise ParameterError("attention_backend", f"{asked} does not run on {platform}; {_either(platform)} does")
+        return replace(model, kv_layout=_layout(asked, model)), asked
+    candidates = _CANDIDATES[platform]
+    if len(candidates) == 1:
+        return model, candidates[0]
+    file = cache / f"attention-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
+    return model, remembered_choice(file, candidates, lambda name: time_attention(model, shapes, name))
+
+
+def remembered_choice(
+    file: Path | None, candidates: Sequence[str], measure: Callable[[str], tuple[float, float]]
+) -> str:
+    """The fastest of `candidates`, from the file or measured now; a choice that was measured is written to the file.
+
+    measure(backend) gives seconds of decode and prefill, or raises, which passes a backend over. Raises RuntimeError
+    where every one raised.
+    """
+    known = _read(file)
+    if known in candidates:
+        log.info("attention backend %s, as measured at an earlier start", known)
+        return known
+    timings = [_timed(name, measure) for name in candidates]
+    log.info("attention backends on this model's shapes, one layer:\n%s", table(timings))
+    able = [timing for timing in timings if not timing.error]
+    if not able:
+        raise RuntimeError("no attention backend runs: " + "; ".join(f"{t.backend}: {t.error}" for t in timings))
+    best = min(able, key=lambda timing: timing.total).backend
+    if file is not None:
+        file.write_text(json.dumps({"backend": best, "timings": [timing._asdict() for timing in timings]}, indent=1))
+    return best
+
+
+def table(timings: Sequence[Timing]) -> str:
+    """A line a backend."""
+    lines = [f"{'backend':12} {'decode':>10} {'prefill':>10}"]
+    for timing in timings:
+        times = f"{1e6 * timing.decode:7.0f} µs {1e6 * timing.prefill:7.0f} µs"
+        lines.append(f"{timing.backend:12} " + (f"passed over: {timing.error}" if timing.error else times))
+    return "\n".join(lines)
+
+
+@contextmanager
+def _interpreted() -> Iterator[None]:
+    from jax.experimental.pallas import tpu as pltpu
+
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        yield
+
+
+def kernel_interpreter(backend: str, mesh: Mesh) -> AbstractContextManager[None]:
+    """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
+    return _interpreted() if backend == "mosaic_tpu" and platform_of(mesh) == "cpu" else nullcontext()
+
+
+def _timed(name: str, measure: Callable[[str], tuple[float, float]]) -> Timing:
+    try:
+        return Timing(name, *measure(name))
+    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        log.warning("attention backend %s is passed over: %s", name, error)
+        return Timing(name, error=str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def _read(file: Path | None) -> str | None:
+    if file is None or not file.exists():
+        return None
+    try:
+        return str(json.loads(file.read_text())["backend"])
+    except (ValueError, KeyError, TypeError, OSError):
+        return None  # an unreadable note is measured anew and written over
+
+
+def _layout(backend: str, model: LoadedModel) -> KVLayout:
+    return KVLayout.HEADS if backend == "mosaic_tpu" else model.kv_layout
+
+
+def _either(platform: str) -> str:
+    return " or ".join(_ASKED[platform])

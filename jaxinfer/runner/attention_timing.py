@@ -1,0 +1,71 @@
+"""Times one layer's attention of a backend on the model's shapes: a decode step of all slots, and a prefill."""
+
+import time
+from functools import partial
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxinfer_kernels import RaggedRows, ragged_paged_attention
+
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+
+_CONTEXT = 1024
+_BYTES = 256 << 20
+"""Most bytes of pages made for timing: nothing else has been allocated but weights."""
+_RUNS, _CALLS = 5, 8
+
+
+def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[float, float]:
+    """Seconds of one layer's attention: decode of every slot at 1,024 tokens of context or fewer, and a step's budget
+    of tokens of one prompt. Medians of a few runs, without the time of dispatch.
+
+    Raises what compiling or running raises.
+    """
+    rows, budget = shapes.max_num_seqs, shapes.max_num_batched_tokens
+    context = min(_CONTEXT, shapes.max_model_len - 1, max(_BYTES // (_token_bytes(model) * rows), shapes.page_size))
+    prompt = min(budget, shapes.max_model_len)
+    decode = _rows(rows, np.full(rows, context), np.ones(rows), shapes.page_size)
+    prefill = _rows(1, np.zeros(1), np.full(1, prompt), shapes.page_size)
+    return _seconds(model, shapes, backend, decode, rows), _seconds(model, shapes, backend, prefill, prompt)
+
+
+def _token_bytes(model: LoadedModel) -> int:
+    return int(np.prod(model.kv_shape(0, 1, 1)[1:])) * model.dtype.itemsize
+
+
+def _rows(count: int, starts: np.ndarray, counts: np.ndarray, page: int) -> RaggedRows:
+    pages = -(-int((starts + counts).max()) // page)
+    tables = 1 + np.arange(count * pages).reshape(count, pages)
+    offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (tables, starts, offsets, counts)))
+
+
+def _seconds(model: LoadedModel, shapes: EngineShapes, backend: str, rows: RaggedRows, tokens: int) -> float:
+    config = model.config
+    shape = model.kv_shape(0, rows.page_table.size + 1, shapes.page_size)
+    pages = jnp.zeros((1, *shape[1:]), model.dtype)
+    q = jnp.ones((tokens, config.num_heads, config.head_dim), model.dtype)
+    k = jnp.ones((tokens, config.num_kv_heads, config.head_dim), model.dtype)
+    short = rows.count.shape[0] if tokens == rows.count.shape[0] else 0
+
+    @partial(jax.jit, donate_argnums=0)
+    def calls(pages: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def call(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            out, pages = ragged_paged_attention(
+                state[0], k, k, state[1], 0, rows, short_rows=short, short_len=1, scale=config.attention_scale,
+                window=shapes.groups[0].window, backend=backend, layout=model.kv_layout,
+            )  # fmt: skip
+            return out, pages
+
+        return jax.lax.fori_loop(0, _CALLS, call, (q, pages))
+
+    times = []
+    for _ in range(_RUNS + 1):
+        begin = time.perf_counter()
+        out, pages = calls(pages, q)
+        out.block_until_ready()
+        times.append((time.perf_counter() - begin) / _CALLS)
+    return median(times[1:])

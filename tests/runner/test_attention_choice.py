@@ -1,0 +1,131 @@
+"""Which attention backend is chosen, from made-up timings; and an engine over a TPU's kernel in the interpreter."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jaxinfer_kernels import KVLayout
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.errors import ParameterError
+from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
+from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
+
+BOTH = ("xla", "mosaic_tpu")
+
+
+class Stopwatch:
+    """Made-up timings by backend; an exception is raised. asked: who was timed."""
+
+    def __init__(self, **timings: tuple[float, float] | Exception):
+        self.timings, self.asked = timings, []
+
+    def __call__(self, backend: str) -> tuple[float, float]:
+        self.asked.append(backend)
+        timing = self.timings[backend]
+        if isinstance(timing, Exception):
+            raise timing
+        return timing
+
+
+@pytest.mark.parametrize(
+    ("xla", "mosaic", "chosen"),
+    [
+        ((3.0, 1.0), (1.0, 2.0), "mosaic_tpu"),
+        ((1.0, 1.0), (1.5, 1.0), "xla"),
+        ((9.0, 9.0), ValueError("no such tile"), "xla"),
+        (NotImplementedError("none"), (9.0, 9.0), "mosaic_tpu"),
+    ],
+)
+def test_the_fastest_that_runs_is_chosen(xla, mosaic, chosen: str):
+    assert remembered_choice(None, BOTH, Stopwatch(xla=xla, mosaic_tpu=mosaic)) == chosen
+
+
+def test_none_that_runs_is_an_error_that_names_each():
+    with pytest.raises(RuntimeError, match="xla: a; mosaic_tpu: b"):
+        remembered_choice(None, BOTH, Stopwatch(xla=ValueError("a"), mosaic_tpu=TypeError("b\nmore")))
+
+
+def test_a_fault_of_our_own_is_not_passed_over():
+    with pytest.raises(KeyError):
+        remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=KeyError("rows")))
+
+
+def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    file, watch = tmp_path / "choice.json", Stopwatch(xla=(3e-3, 1e-3), mosaic_tpu=ValueError("no such tile"))
+    with caplog.at_level("INFO"):
+        assert remembered_choice(file, BOTH, watch) == remembered_choice(file, BOTH, watch) == "xla"
+    assert watch.asked == ["xla", "mosaic_tpu"]
+    assert "3000 µs" in caplog.text
+    assert "passed over: no such tile" in caplog.text
+    assert json.loads(file.read_text())["timings"][1]["error"] == "no such tile"
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"backend": "triton"}', "[1]"])
+def test_an_unusable_note_is_measured_anew(text: str, tmp_path: Path):
+    file = tmp_path / "choice.json"
+    file.write_text(text)
+    assert remembered_choice(file, BOTH, Stopwatch(xla=(2.0, 0.0), mosaic_tpu=(1.0, 0.0))) == "mosaic_tpu"
+    assert json.loads(file.read_text())["backend"] == "mosaic_tpu"
+
+
+def test_the_table_has_a_line_a_backend():
+    lines = table([Timing("xla", 1e-3, 2e-3), Timing("mosaic_tpu", error="no")]).splitlines()
+    assert [line.split()[0] for line in lines] == ["backend", "xla", "mosaic_tpu"]
+
+
+def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout():
+    model = tiny_model()
+    shapes = tiny_shapes(model)
+    assert choose_attention(model, shapes, "auto", None) == (model, "xla")
+    other, backend = choose_attention(model, shapes, "mosaic_tpu", None)
+    assert (other.kv_layout, backend) == (KVLayout.HEADS, "mosaic_tpu")
+
+
+def test_what_a_platform_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "gpu")
+    model = tiny_model()
+    with pytest.raises(ParameterError, match="attention_backend: mosaic_tpu does not run on gpu"):
+        choose_attention(model, tiny_shapes(model), "mosaic_tpu", None)
+
+
+def test_timing_runs_decode_and_prefill():
+    model = tiny_model()
+    decode, prefill = time_attention(model, tiny_shapes(model), "xla")
+    assert decode > 0
+    assert prefill > 0
+
+
+def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
+    """Chunked prompts, decode, a prefix hit and a preemption, with a window group, in the interpreter."""
+    answers = []
+    for backend in BOTH:
+        model = tiny_model((None, 6))
+        model, name = choose_attention(model, tiny_shapes(model), backend, None)
+        runner = JaxRunner(
+            model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, page_size=16, pages=12), backend=name
+        )
+        runner.warm_up(lazy=True)
+        core = make_core(runner)
+        prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
+        requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
+        answers.append({key: output.tokens for key, output in drive(core, requests).items()})
+    assert answers[0] == answers[1]
+    assert all(len(tokens) == 5 for tokens in answers[0].values())
+
+
+def test_xla_reads_both_layouts_alike():
+    answers = []
+    for layout in (KVLayout.TOKENS, KVLayout.HEADS):
+        model = replace(tiny_model((None, 6)), kv_layout=layout)
+        runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
+        runner.warm_up(lazy=True)
+        requests = [
+            GenerateRequest("a", list(range(20, 40)), greedy(8)),
+            GenerateRequest("b", [7, 8, 9], greedy(8, n=2)),
+        ]
+        answers.append({key: output.tokens for key, output in drive(make_core(runner), requests).items()})
+    assert answers[0] == answers[1]
