@@ -56,7 +56,7 @@ def main() -> None:
         device = where["processor"] if bench.platform == "cpu" else jax.devices()[0].device_kind
         title = f"{device}, {form.dtype}, jax {jax.__version__}"
         asked.plot.write_text(draw_roofline(rows, bench.ceilings.bytes, bench.ceilings.flops, title))
-    print(headline(rows))
+    print(headline(result))
 
 
 def _grid(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:

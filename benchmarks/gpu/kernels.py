@@ -6,7 +6,7 @@ import jax
 
 from benchmarks.gpu.context import Context
 from benchmarks.kernel_bench.bench import make_bench, measured_again, run_cases
-from benchmarks.kernel_bench.forms import FORMS, WORTH_MOST
+from benchmarks.kernel_bench.forms import FORMS, SUITE_CASES
 from benchmarks.kernel_bench.roofline import draw_roofline
 
 _LAST_CASE_SECONDS = 8
@@ -18,10 +18,9 @@ def measure(context: Context) -> None:
     form = FORMS[context.form.name]
     bench = make_bench(form)
     context.save(ceilings=bench.ceilings_shown, page_size=bench.page_size)
-    cases = WORTH_MOST if form.name == "gpu" else form.cases
     deadline = time.time() + min(context.seconds_left - _LAST_CASE_SECONDS, form.seconds)
     rows = []
-    for rows, left_out in run_cases(bench, cases, deadline):
+    for rows, left_out in run_cases(bench, SUITE_CASES[form.name], deadline):
         context.save(kernels=rows, left_out=left_out)
     bench, rows = measured_again(bench, rows)
     context.save(kernels=rows, ceilings=bench.ceilings_shown)

@@ -67,7 +67,6 @@ WORTH_MOST: tuple[Case, ...] = (
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=8),
     MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, bits=16, experts=128, chosen=8),
 )
-"""What `gpu_suite.py` runs."""
 
 
 def _whole_grid() -> tuple[Case, ...]:
@@ -196,5 +195,8 @@ TINY = BenchForm(
     apart=(64, 3, 16),
     ragged_model=_SMALL,
 )
+
+SUITE_CASES: dict[str, tuple[Case, ...]] = {"gpu": WORTH_MOST, "cpu": CPU.cases[:5], "tiny": TINY.cases}
+"""What `gpu_suite.py` runs, by form."""
 
 FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, CPU, TINY)}

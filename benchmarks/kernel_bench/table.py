@@ -43,14 +43,29 @@ def beside_line(row: dict[str, Any]) -> str:
     return f"{begin}: {row['together_us']:.1f} µs, {apart}, {row['ratio']:.3f} of their sum ({low:.3f}-{high:.3f})"
 
 
-def headline(rows: Sequence[dict[str, Any]]) -> str:
+def headline(result: dict[str, Any]) -> str:
+    """One line: shares of the roof, and how far time is off a line and one long row from both apart."""
+    timed = [row for row in result.get("rows", ()) if "roof_share" in row]
+    parts = [_shares(timed)] if timed else []
+    ragged = result.get("raggedness", {})
+    parts += [
+        f"{line['backend']}, {line['rows']} rows: {100 * line['largest_deviation']:.1f} % off a line over pages in use"
+        for line in ragged.get("time_against_pages", ())
+        if "error" not in line
+    ]
+    parts += [
+        f"{row['backend']}, one long row beside short ones: {row['ratio']:.2f} of both apart"
+        for row in ragged.get("one_long_row", ())
+        if "error" not in row
+    ]
+    return "; ".join(parts) or "kernels: nothing was measured"
+
+
+def _shares(rows: Sequence[dict[str, Any]]) -> str:
     """For each backend the median share of the device's roof by kind of case."""
     shares: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        if "roof_share" in row:
-            shares.setdefault(row["backend"], {}).setdefault(row["kind"], []).append(row["roof_share"])
-    if not shares:
-        return "kernels: nothing was measured"
+        shares.setdefault(row["backend"], {}).setdefault(row["kind"], []).append(row["roof_share"])
     each = (
         f"{name}: " + ", ".join(f"{kind} {100 * median(found):.0f} %" for kind, found in kinds.items())
         for name, kinds in shares.items()

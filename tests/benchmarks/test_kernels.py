@@ -235,7 +235,9 @@ def run_bench(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 def test_it_writes_rows_a_plot_and_the_headline(tmp_path: Path) -> None:
     done = run_bench(tmp_path, "--raggedness", "--plot", str(tmp_path / "roofline.svg"))
     assert done.returncode == 0, done.stderr + done.stdout
-    assert re.fullmatch(r"share of the roof, median over cases - xla: decode .*", done.stdout.splitlines()[-1])
+    assert re.fullmatch(
+        r"share of the roof, median over cases - xla: decode .*; xla, 1 rows: .*apart", done.stdout.splitlines()[-1]
+    )
     result = json.loads((tmp_path / "kernels.json").read_text())
     rows = [row for row in result["rows"] if row["backend"] == "xla"]
     assert [row["case"] for row in rows] == [case.name for case in TINY.cases]
