@@ -7,7 +7,7 @@ compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this is.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -30,12 +30,13 @@ from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.runner.programs import Name, Programs
 
 _DTYPE = jnp.dtype("bfloat16")
-_ROWS, _TOKENS, _LENGTH = 256, 2048, 8192
+# Multiples of 15, and an odd count of pages, so that no activation has the size of a weight or of the pages.
+_ROWS, _TOKENS, _LENGTH = 240, 1920, 8192
 _PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
-_KV_PAGES = 2049  # an odd count, so that nothing else is as large
+_KV_PAGES = 2049
 _SMALL = 8
-_FEW_LAYERS = 4
-_BACKEND = "xla"
+_FEW_LAYERS = 2
+_ATTENTION = {"tpu": ("xla", KVLayout.TOKENS), "cuda": ("xla", KVLayout.TOKENS)}  # backend, layout of its pages
 
 
 class Sizes(NamedTuple):
@@ -61,42 +62,54 @@ MODELS = (
 
 
 def program_cases(target: Target, everything: bool) -> list[Case]:
-    """Every program of every model, for one device of the target."""
-    return [case for sizes in MODELS for case in _model_cases(target, sizes, everything)]
+    """Programs of every model, for one device of the target."""
+    if everything:
+        return [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, _every_name)]
+    first = _model_cases(target, MODELS[0], _FEW_LAYERS, _some_names)
+    # Admit and sample are as large for the second: they follow slots and the vocabulary.
+    forward = [case for case in _model_cases(target, MODELS[1], _FEW_LAYERS, _some_names) if case.donated]
+    return first + forward
 
 
-def _model_cases(target: Target, sizes: Sizes, everything: bool) -> list[Case]:
-    config = _config(sizes, sizes.layers if everything else _FEW_LAYERS)
-    plan, page = plan_model(config, _DTYPE), _PAGE[target.platform]
-    shapes = _shapes(config, page)
-    kv_shape = (config.num_layers, 2, _KV_PAGES, page, config.num_kv_heads, config.head_dim)
-    pages = kept_pages(kv_shape, _DTYPE, KVLayout.TOKENS)
-    described = [
-        (".".join(map(str, weight.path)), weight.shape, weight.dtype) for weight in (*plan.weights, *plan.head)
-    ]
+def _model_cases(
+    target: Target, sizes: Sizes, layers: int, names: Callable[[EngineShapes], Sequence[Name]]
+) -> list[Case]:
+    config, page = _config(sizes, layers), _PAGE[target.platform]
+    plan, shapes, (backend, layout) = plan_model(config, _DTYPE), _shapes(config, page), _ATTENTION[target.platform]
+    kv_shape = layout.shape(
+        layers=layers,
+        pages=_KV_PAGES,
+        page_size=page,
+        kv_heads=config.num_kv_heads,
+        key_dim=config.head_dim,
+        value_dim=config.head_dim,
+    )
+    described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
     needed = array_bytes(kv_shape, _DTYPE) + sum(array_bytes(shape, kind) for _, shape, kind in described)
-    cannot = "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has"
-    programs = cache(partial(_programs, plan, shapes))
+    programs = cache(partial(_programs, plan, shapes, backend))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
-            f"{sizes.model}, {config.num_layers} layers",
+            f"{sizes.model}, {layers} layers",
             partial(_compile, programs, name),
-            (*pages, *kept_weights(described)),
+            (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
             array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed") else 0,
-            cannot,
+            "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has",
         )
-        for name in _names(shapes, everything)
+        for name in names(shapes)
     ]
 
 
-def _names(shapes: EngineShapes, everything: bool) -> list[Name]:
+def _some_names(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
-    if everything:
-        forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
-        return [("admit", 0), *forward, *(("sample", scored) for scored in buckets.scored)]
     largest = [("decode", buckets.rows[-1]), ("mixed", buckets.tokens[-1]), ("sample", buckets.scored[-1])]
     return [("admit", 0), ("decode", _SMALL), *largest]
+
+
+def _every_name(shapes: EngineShapes) -> list[Name]:
+    buckets = make_buckets(shapes)
+    forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
+    return [("admit", 0), *forward, *(("sample", scored) for scored in buckets.scored)]
 
 
 def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
@@ -105,8 +118,8 @@ def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
         return made.compile(name)
 
 
-def _programs(plan: ModelPlan, shapes: EngineShapes, devices: tuple[Any, ...]) -> Programs:
-    return Programs(_model(plan, devices), shapes, make_buckets(shapes), Layouts(shapes), _BACKEND)
+def _programs(plan: ModelPlan, shapes: EngineShapes, backend: str, devices: tuple[Any, ...]) -> Programs:
+    return Programs(_model(plan, devices), shapes, make_buckets(shapes), Layouts(shapes), backend)
 
 
 def _model(plan: ModelPlan, devices: tuple[Any, ...]) -> LoadedModel:

@@ -8,17 +8,17 @@ _LONGEST_PROBLEM = 600
 
 
 def size(count: int | None) -> str:
-    """Bytes in a few characters; `-` for what is not known."""
+    """Bytes in a few characters, in units of 1024; `-` for what is not known."""
     if count is None:
         return "-"
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if count >= unit:
-            return f"{count / unit:.1f} {name}"
+            return f"{count / unit:.1f}{name}"
     return str(count)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
-    ("compile", lambda result: "-" if result.seconds is None else f"{result.seconds:.1f} s"),
+    ("compile", lambda result: "-" if result.seconds is None else f"{result.seconds:.1f}s"),
     ("temps", lambda result: size(result.temporaries)),
     ("aliased", lambda result: size(result.aliased)),
     ("VMEM", lambda result: size(result.vmem)),
@@ -31,7 +31,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
 def render(results: Sequence[Result]) -> str:
     """A line a result, under a heading a program; below it what failed, in full, and a count."""
     width = max([len(result.shape) for result in results], default=0)
-    lines = [" ".join(["target", "shape".ljust(width), *[f"{name:>9}" for name, _ in _COLUMNS]]).rstrip()]
+    lines = [" ".join(["target", "shape".ljust(width), *[f"{name:>7}" for name, _ in _COLUMNS]]).rstrip()]
     program = None
     for result in sorted(results, key=lambda result: (result.program, result.shape)):
         if result.program != program:
@@ -56,5 +56,5 @@ def progress(result: Result) -> str:
 def _figures(result: Result) -> str:
     if result.state == "not compiled":
         return f"not compiled: {'; '.join(result.problems)}"
-    figures = " ".join(f"{figure(result):>9}" for _, figure in _COLUMNS)
+    figures = " ".join(f"{figure(result):>7}" for _, figure in _COLUMNS)
     return figures + ("  FAILED" if result.state == "failed" else "")
