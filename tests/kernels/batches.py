@@ -39,13 +39,19 @@ def make_batch(
     short_len: int,
     tokens: int | None = None,
     window: int | None = None,
+    longest: int | None = None,
 ) -> Batch:
-    """A batch of rows (cached tokens, new tokens), short ones first; table entries behind the window are garbage."""
+    """A batch of rows (cached tokens, new tokens), short ones first; table entries behind the window are garbage.
+
+    tokens, longest: tokens of the step, and of the longest row; where they are given, arrays have the same shapes
+    whatever the lengths are.
+    """
     lengths = sorted(lengths, key=lambda x: x[1] > short_len)
     used = sum(count for _, count in lengths)
     total = tokens or used + 3
-    width = max(-(-(start + count) // shape.page) for start, count in lengths) + 2
-    num_pages = 2 + sum(-(-(start + count) // shape.page) for start, count in lengths)
+    needs = [-(-(start + count) // shape.page) for start, count in lengths]
+    width = (max(needs) if longest is None else -(-longest // shape.page)) + 2
+    num_pages = 2 + (sum(needs) if longest is None else (width - 2) * len(lengths))
     kv_pages = np.full((shape.layers, 2, num_pages, shape.page, shape.kv_heads, shape.dim), np.nan, np.float32)
     free = list(rng.permutation(np.arange(1, num_pages)))
     table = np.zeros((len(lengths), width), np.int32)

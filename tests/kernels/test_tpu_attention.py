@@ -1,12 +1,14 @@
 """The `mosaic_tpu` backend in the TPU interpreter, and `xla` on the same pages, against a float64 oracle."""
 
-from typing import Any
+from contextlib import nullcontext
+from functools import cache
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels import BlockSizes, KVLayout, ragged_paged_attention
+from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragged_paged_attention
 from jaxinfer_kernels.tpu import attention_kernel
 from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
 
@@ -115,22 +117,71 @@ def test_heads_dims_and_pages(q_heads: int, kv_heads: int, dim: int, value_dim: 
     check(batch, backend, layer=0, short_len=1, scale=dim**-0.5)
 
 
+class Kind(NamedTuple):
+    """What a program is compiled for; batches of one kind share it."""
+
+    shape: Shape
+    dtype: Any
+    short_len: int
+    window: int | None
+    soft_cap: float | None
+    sinks: tuple[float, ...] | None
+    sizes: TpuBlocks
+
+
+def random_kind(number: int) -> Kind:
+    rng = np.random.default_rng(1000 + number)
+    kv_heads, group = int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 7]))
+    sinks = tuple(rng.standard_normal(kv_heads * group).tolist()) if rng.random() < 0.3 else None
+    return Kind(
+        Shape(kv_heads * group, kv_heads, int(rng.choice([8, 64, 72, 128])), int(rng.choice([16, 32])), 2),
+        [jnp.float32, jnp.bfloat16][number % 2],
+        int(rng.integers(1, 5)),
+        int(rng.integers(1, 60)) if rng.random() < 0.5 else None,
+        1.5 if rng.random() < 0.3 else None,
+        sinks,
+        TpuBlocks(int(rng.choice([16, 64, 128])), int(rng.choice([16, 32]))),
+    )
+
+
+@cache
+def program_of(kind: Kind) -> Any:
+    """One compiled call, for batches of 64 tokens in 6 rows of at most 150 tokens."""
+    sinks = None if kind.sinks is None else jnp.asarray(kind.sinks, jnp.float32)
+
+    def call(q, k, v, pages, rows, short_rows):
+        return ragged_paged_attention(
+            q, k, v, pages, 1, rows, short_rows=short_rows, short_len=kind.short_len, scale=kind.shape.dim**-0.5,
+            window=kind.window, soft_cap=kind.soft_cap, sinks=sinks, backend="mosaic_tpu", layout=HEADS,
+            block_sizes=kind.sizes,
+        )  # fmt: skip
+
+    return jax.jit(call)
+
+
 @pytest.mark.parametrize("seed", [*range(20), *(pytest.param(i, marks=pytest.mark.long) for i in range(20, 220))])
 def test_random_batches(seed: int):
-    rng = np.random.default_rng(100 + seed)
-    short_len = int(rng.integers(1, 5))
-    counts = [0, 1, 1, 2, 3, 4, 7, 18, 40]
-    lengths = [(int(rng.integers(0, 90)), int(rng.choice(counts))) for _ in range(rng.integers(1, 8))]
-    window = int(rng.integers(1, 60)) if rng.random() < 0.4 else None
-    soft_cap = 1.5 if rng.random() < 0.2 else None
-    kv_heads, group = int(rng.choice([1, 2, 3])), int(rng.choice([1, 2, 4, 7]))
-    sinks = rng.standard_normal(kv_heads * group).astype(np.float32) if rng.random() < 0.2 else None
-    shape = Shape(kv_heads * group, kv_heads, int(rng.choice([8, 64, 72, 128])), int(rng.choice([16, 32])), 2)
-    dtype = [jnp.float32, jnp.bfloat16][int(rng.integers(2))]
-    batch = make_batch(rng, lengths, shape, layer=1, short_len=short_len, window=window)
-    options = {"scale": shape.dim**-0.5, "window": window, "soft_cap": soft_cap, "sinks": sinks}
-    sizes = TpuBlocks(int(rng.choice([16, 64, 128])), int(rng.choice([16, 32])))
-    check(batch, "mosaic_tpu", layer=1, short_len=short_len, dtype=dtype, sizes=sizes, **options)
+    rng, kind = np.random.default_rng(100 + seed), random_kind(seed % 8)
+    counts = [int(rng.choice([0, 1, 1, 2, 3, 4, 7, 18, 40])) for _ in range(6)]
+    while sum(counts) > 64:
+        counts[int(np.argmax(counts))] = 1
+    lengths = [(int(rng.integers(0, 110)), count) for count in counts]
+    batch = make_batch(
+        rng, lengths, kind.shape, layer=1, short_len=kind.short_len, tokens=64, window=kind.window, longest=150
+    )
+    q, k, v, pages = (np.asarray(jnp.asarray(x, kind.dtype), np.float64) for x in batch[:4])
+    pages = write(pages, 1, k, v, batch.rows)
+    sinks = None if kind.sinks is None else np.asarray(kind.sinks)
+    options = {"scale": kind.shape.dim**-0.5, "window": kind.window, "soft_cap": kind.soft_cap, "sinks": sinks}
+    want = attend(q, pages, 1, batch.rows, **options)
+    arrays = [jnp.asarray(x, kind.dtype) for x in (*batch[:3], in_layout(HEADS, batch.kv_pages, kind.shape.dim))]
+    with tpu_interpreter():
+        out, after = program_of(kind)(*arrays, batch.rows, batch.short_rows)
+        out = np.asarray(out, np.float32)
+    assert np.abs(out - want).max() <= TOLERANCE[kind.dtype] * max(1.0, np.abs(want).max())
+    kept = from_layout(HEADS, np.asarray(after, np.float32), kind.shape.dim, kind.shape.dim)
+    for got, side in zip(kept, (pages[:, 0], pages[:, 1]), strict=True):
+        np.testing.assert_array_equal(got[:, 1:], side[:, 1:].astype(np.float32))
 
 
 @pytest.mark.parametrize("backend", SIZES)
@@ -148,6 +199,32 @@ def test_quantised_pages(dtype, backend: str):
     batch = batch._replace(kv_pages=np.zeros_like(batch.kv_pages))
     out, _ = run(batch, backend, layer=0, short_len=1, scale=0.2, kv_scale=scales, kv_dtype=dtype)
     np.testing.assert_allclose(out, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", SIZES)
+@pytest.mark.parametrize("mix", ["decode", "mixed"])
+def test_latent_attention_equals_oracle(mix: str, backend: str):
+    """One key for all heads, whose beginning is the value: attention with one KV head over [latent, rotated]."""
+    key_dim, value_dim, heads = 144, 128, 6
+    shape = Shape(heads, 1, key_dim, 16, 2)
+    batch = make_batch(np.random.default_rng(9), MIXES[mix], shape, layer=1, short_len=1)
+    latent = batch.k
+    tokens = np.asarray(write(batch.kv_pages, 1, latent, latent, batch.rows))
+    tokens[:, 1] = tokens[:, 0]
+    want = attend(batch.q, tokens, 1, batch.rows, scale=0.1, value_dim=value_dim)
+    pages = np.pad(batch.kv_pages[:, 0, :, :, 0], [(0, 0)] * 3 + [(0, 256 - key_dim)])
+
+    def call(q, latent, pages, rows, short_rows):
+        return ragged_latent_attention(
+            q, latent, pages, 1, rows, value_dim=value_dim, short_rows=short_rows, short_len=1, scale=0.1,
+            backend=backend, block_sizes=SIZES[backend],
+        )  # fmt: skip
+
+    with tpu_interpreter() if backend == "mosaic_tpu" else nullcontext():
+        out, after = jax.jit(call)(batch.q, latent[:, 0], pages, batch.rows, batch.short_rows)
+        out = np.asarray(out)
+    np.testing.assert_allclose(out, want, atol=1e-5)
+    np.testing.assert_array_equal(np.asarray(after)[:, 1:, :, :key_dim], tokens[:, 0, 1:, :, 0].astype(np.float32))
 
 
 def test_static_short_rows_equal_traced():
