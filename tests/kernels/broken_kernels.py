@@ -87,7 +87,7 @@ BROKEN = {
 
 def broken_cases(target: Target, everything: bool) -> list[Case]:
     pages = kept_pages(PAGES, jnp.bfloat16, KVLayout.HEADS)
-    kept = (*pages, *kept_weights([("up", *WEIGHT)]))
+    kept = (*pages, *kept_weights([("up", WEIGHT.shape, WEIGHT.dtype)]))
     return [
         Case(
             name,

@@ -104,7 +104,7 @@ def test_a_compiled_program_that_copies_is_found(donated: bool):
     shape = (2, 2, 64, 16, 2, 64)
     arguments = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape[3:], jnp.float32)
     compiled = jax.jit(write_rows, donate_argnums=(0,) if donated else ()).lower(*arguments).compile()
-    found = moves(compiled.as_text(), {kept.size for kept in kept_pages(shape, jnp.float32, KVLayout.TOKENS)})
+    found = moves(str(compiled.as_text()), {kept.size for kept in kept_pages(shape, jnp.float32, KVLayout.TOKENS)})
     assert len(found) == (0 if donated else 1)
 
 
