@@ -262,7 +262,8 @@ def test_another_tokenizer(folder: Path, tmp_path: Path) -> None:
     assert "has no tokenizer.json" in done.stderr
 
 
-def test_env_tells_versions_and_devices() -> None:
+def test_env_tells_versions_and_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY", raising=False)  # of this process, whose jax set it
     done = call("env")
     assert done.returncode == 0, done.stderr
     assert "TPU_" not in done.stdout  # jax sets one when it is imported
