@@ -97,8 +97,11 @@ def _memory(device: Any) -> dict[str, int] | None:
 
 
 def _backends() -> dict[str, str]:
-    """Paged attention's implementations; what keeps one from running here."""
-    return {"xla": "usable"}
+    """Paged attention's implementations, and how each runs here."""
+    from jaxinfer.runner.platform import platform_name
+
+    on_tpu = {"tpu": "usable", "cpu": "in an interpreter, for tests"}
+    return {"xla": "usable", "mosaic_tpu": on_tpu.get(platform_name(), "not on this device")}
 
 
 def _compile_cache() -> dict[str, Any]:
