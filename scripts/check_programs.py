@@ -30,8 +30,8 @@ from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.runner.programs import Name, Programs
 
 _DTYPE = jnp.dtype("bfloat16")
-# Multiples of 15, and an odd count of pages, so that no activation has the size of a weight or of the pages.
-_ROWS, _TOKENS, _LENGTH = 240, 1920, 8192
+# Tokens are a multiple of 15 and pages an odd count, so that no activation has the size of a weight or of the pages.
+_ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
 _PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_PAGES = 2049
 _SMALL = 8
@@ -67,7 +67,7 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
         return [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, _every_name)]
     first = _model_cases(target, MODELS[0], _FEW_LAYERS, _some_names)
     # Admit and sample are as large for the second: they follow slots and the vocabulary.
-    forward = [case for case in _model_cases(target, MODELS[1], _FEW_LAYERS, _some_names) if case.donated]
+    forward = _model_cases(target, MODELS[1], _FEW_LAYERS, lambda shapes: _some_names(shapes)[2:4])
     return first + forward
 
 
