@@ -29,7 +29,10 @@ def write_kv(
             kv_pages = kv_pages.at[layer, 0, page, slot, :, : k.shape[-1]].set(k)
             return kv_pages.at[layer, 1, page, slot, :, : v.shape[-1]].set(v)
         case KVLayout.HEADS:
-            return kv_pages.at[layer, page, :, :, slot].set(heads_rows(k, v, kv_pages.shape[2], kv_pages.shape[5]))
+            # Every axis is indexed: with slices between, XLA for TPU lays all pages out anew for the scatter, twice.
+            side, head = jnp.arange(kv_pages.shape[2])[:, None], jnp.arange(kv_pages.shape[3])
+            new = heads_rows(k, v, kv_pages.shape[2], kv_pages.shape[5])
+            return kv_pages.at[layer, page[:, None, None], side, head, slot[:, None, None]].set(new)
         case _:
             raise ValueError(f"layout {layout} keeps no values of their own")
 
