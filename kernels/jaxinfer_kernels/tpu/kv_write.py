@@ -37,8 +37,7 @@ def write_rows(
     first = rows.start // sub
     counts = jnp.where(rows.count > 0, -(-(rows.start + rows.count) // sub) - first, 0)
     ends = jnp.cumsum(counts)
-    pieces = -(-tokens // sub) + min(tokens, rows.count.shape[0])
-    index = jnp.arange(pieces, dtype=jnp.int32)
+    index = jnp.arange(_most_pieces(tokens, rows.count.shape[0], sub), dtype=jnp.int32)
     row = jnp.minimum(jnp.searchsorted(ends, index, side="right", method="compare_all"), rows.count.shape[0] - 1)
     position = (first[row] + index - (ends - counts)[row]) * sub
     token = rows.offset[row][:, None] + position[:, None] + jnp.arange(sub) - rows.start[row][:, None]
@@ -53,6 +52,11 @@ def write_rows(
     )
     info = jnp.stack([ends[-1], jnp.asarray(layer)]).astype(jnp.int32)
     return _call(kv_pages, piece.astype(jnp.int32), info, new.transpose(0, 2, 3, 1, 4))
+
+
+def _most_pieces(tokens: int, rows: int, sub: int) -> int:
+    """Pieces that so many tokens of so many rows take at most: a row of two may lie in two, each `sub` more add one."""
+    return min(tokens, 2 * rows) + max(tokens - 2 * rows, 0) // sub
 
 
 def _call(kv_pages: jax.Array, piece: jax.Array, info: jax.Array, new: jax.Array) -> jax.Array:
