@@ -59,7 +59,7 @@ def ragged_paged_attention(
     pages hold beyond a row's last token, or behind its window, never reaches the result, NaN included.
     Raises ValueError for an unknown backend or shapes that do not fit each other.
     """
-    _check(q, k, v, kv_pages, rows, short_rows, short_len, backend, layout)
+    _check(q, k, v, kv_pages, rows, short_rows, short_len, backend, layout, window, sinks)
     scales = kv_scale or (None, None)
     k, v = (quantise(x, scale, kv_pages.dtype) for x, scale in zip((k, v), scales, strict=True))
     call = Call(q, k, v, kv_pages, layer, rows, Scoring(scale, window, soft_cap, sinks, *scales))
@@ -142,7 +142,13 @@ def _on_tpu(
 ) -> tuple[jax.Array, jax.Array]:
     from jaxinfer_kernels.tpu.attention import Problem, attend_tpu  # Pallas takes half a second to import
 
-    _, _, sides, heads, _, width = call.kv_pages.shape
+    _, _, sides, heads, page, width = call.kv_pages.shape
+    tile_rows = 32 // call.kv_pages.dtype.itemsize
+    if page % min(tile_rows, page):
+        raise ValueError(
+            f"pages of {call.kv_pages.dtype} must hold at most {tile_rows} tokens or a multiple of that "
+            f"for mosaic_tpu, not {page}"
+        )
     row_bytes = sides * width * call.kv_pages.dtype.itemsize
     sizes = _sizes("mosaic_tpu", sizes, TpuBlocks, lambda: tpu_blocks(heads, call.q.shape[1] // heads, row_bytes))
     problem = Problem(*call[:6], lanes, call.scoring, sizes)
@@ -165,8 +171,14 @@ def _check(
     short_len: int,
     backend: str,
     layout: KVLayout,
+    window: int | None,
+    sinks: jax.Array | None,
 ) -> None:
     _check_rows(rows, short_rows, short_len, backend)
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, not {window}")
+    if sinks is not None and sinks.shape != q.shape[1:2]:
+        raise ValueError(f"sinks must be [{q.shape[1]}], not {sinks.shape}")
     if layout not in BACKENDS[backend]:
         raise ValueError(f"layout of backend {backend} must be {' or '.join(BACKENDS[backend])}, not {layout}")
     if layout is KVLayout.LATENT:

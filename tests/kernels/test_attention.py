@@ -162,6 +162,8 @@ def test_static_short_rows_equal_traced():
         ({"backend": "none"}, "backend 'none' is unknown"),
         ({"short_len": 0}, "short_len must be at least 1"),
         ({"short_rows": 3}, "short_rows must be 0 to 1"),
+        ({"window": 0}, "window must be at least 1, not 0"),
+        ({"sinks": np.zeros(2, np.float32)}, r"sinks must be \[4\], not \(2,\)"),
     ],
 )
 def test_bad_arguments(change: dict, message: str):

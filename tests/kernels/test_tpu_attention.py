@@ -254,6 +254,42 @@ def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.Monkey
         check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
 
 
+def run_eagerly(lengths: list[tuple[int, int]], cores: int) -> None:
+    """One call in which every copy that is started is done, so that its semaphore tells whether somebody waited."""
+    batch = make_batch(np.random.default_rng(8), lengths, Shape(4, 2, 64, 16), layer=0, short_len=1)
+    arrays = [jnp.asarray(x) for x in (*batch[:3], in_layout(HEADS, batch.kv_pages, 64))]
+    with tpu_interpreter("eager"):
+        out, _ = ragged_paged_attention(
+            *arrays, 0, batch.rows, short_rows=jnp.int32(batch.short_rows), short_len=1, scale=0.2,
+            backend="mosaic_tpu", layout=HEADS, block_sizes=TpuBlocks(16, 16, cores),
+        )  # fmt: skip
+        out.block_until_ready()
+
+
+@pytest.mark.parametrize(("mix", "cores"), [("empty_rows", 1), ("mixed", 2)])
+def test_every_copy_is_waited_for(mix: str, cores: int):
+    run_eagerly(MIXES[mix], cores)
+
+
+def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
+    """One that races with nothing still leaves a semaphore above 0."""
+    does = attention_kernel._finish
+
+    def finish(r: Any, form: Any, side: Any) -> None:
+        attention_kernel._ids_copy(r, 0, 1).start()
+        does(r, form, side)
+
+    monkeypatch.setattr(attention_kernel, "_finish", finish)
+    with pytest.raises(AssertionError, match="non-zero count"):
+        run_eagerly([(5, 1)], cores=1)
+
+
+def test_pages_that_are_no_multiple_of_a_tile_are_refused():
+    batch = make_batch(np.random.default_rng(8), [(5, 1)], Shape(4, 2, 64, 12), layer=0, short_len=1)
+    with pytest.raises(ValueError, match="pages of float32 must hold at most 8 tokens or a multiple of that"):
+        run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2)
+
+
 @pytest.mark.parametrize(("keys", "tokens", "cores"), [(0, 16, 1), (16, 8, 1), (16, 48, 1), (16, 16, 0)])
 def test_bad_block_sizes(keys: int, tokens: int, cores: int):
     with pytest.raises(ValueError, match="must be"):
