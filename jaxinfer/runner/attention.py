@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 from jax.sharding import Mesh
 from jaxinfer_kernels import KVLayout
 
@@ -26,6 +25,8 @@ _CANDIDATES = {"cpu": ("xla",), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
 """What may be chosen on each platform."""
 _ASKED = {"cpu": ("xla", "mosaic_tpu"), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
 """What may be asked for: the CPU runs a TPU's kernel in an interpreter, slowly, for tests."""
+_ANY_MESH = ("xla",)
+"""What XLA itself splits over several devices. A Pallas kernel is opaque to it."""
 
 
 class Timing(NamedTuple):
@@ -47,14 +48,18 @@ def choose_attention(
 ) -> tuple[LoadedModel, str]:
     """The backend to run, and the model with its KV layout. cache: where a choice is remembered.
 
-    Raises ParameterError for one that cannot run on the model's device.
+    Raises ParameterError for one that cannot run on the model's devices.
     """
-    platform = platform_of(model.mesh)
+    platform, devices = platform_of(model.mesh), model.mesh.size
     if asked != "auto":
         if asked not in _ASKED[platform]:
             raise ParameterError("attention_backend", f"{asked} does not run on {platform}; {_either(platform)} does")
+        if devices > 1 and asked not in _ANY_MESH:
+            raise ParameterError(
+                "attention_backend", f"{asked} runs on one device, not on a mesh of {devices}; {_ANY_MESH[0]} does"
+            )
         return replace(model, kv_layout=_layout(asked, model)), asked
-    candidates = _CANDIDATES[platform]
+    candidates = _CANDIDATES[platform] if devices == 1 else _ANY_MESH
     if len(candidates) == 1:
         return model, candidates[0]
     file = cache / f"attention-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
@@ -66,8 +71,8 @@ def remembered_choice(
 ) -> str:
     """The fastest of `candidates`, from the file or measured now; a choice that was measured is written to the file.
 
-    measure(backend) gives seconds of decode and prefill, or raises, which passes a backend over. Raises RuntimeError
-    where every one raised.
+    measure(backend) gives seconds of decode and prefill, or raises. An error of JAX, or one that says that shapes do
+    not fit, passes a backend over; any other is raised. Raises RuntimeError where every backend was passed over.
     """
     known = _read(file)
     if known in candidates:
@@ -109,9 +114,17 @@ def kernel_interpreter(backend: str, mesh: Mesh) -> AbstractContextManager[None]
 def _timed(name: str, measure: Callable[[str], tuple[float, float]]) -> Timing:
     try:
         return Timing(name, *measure(name))
-    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError, TypeError) as error:
+    except Exception as error:
+        if not _passes_over(error):
+            raise
         log.warning("attention backend %s is passed over: %s", name, error)
         return Timing(name, error=str(error).splitlines()[0] if str(error) else type(error).__name__)
+
+
+def _passes_over(error: Exception) -> bool:
+    """Mosaic's errors (MosaicError, LoweringException) are public nowhere: they are known by where they come from."""
+    of_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")
+    return of_jax or isinstance(error, (NotImplementedError, ValueError, TypeError))
 
 
 def _read(file: Path | None) -> str | None:

@@ -3,12 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import jax
 import pytest
+from jax.sharding import AbstractMesh, Mesh
 from jaxinfer_kernels import KVLayout
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh import AXES
 from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -83,6 +87,28 @@ def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout():
     assert choose_attention(model, shapes, "auto", None) == (model, "xla")
     other, backend = choose_attention(model, shapes, "mosaic_tpu", None)
     assert (other.kv_layout, backend) == (KVLayout.HEADS, "mosaic_tpu")
+
+
+def test_a_kernel_that_cannot_be_compiled_is_passed_over():
+    """What Mosaic raises derives from Exception alone."""
+    from jax._src.pallas.mosaic.error_handling import MosaicError
+    from jax._src.pallas.mosaic.lowering import LoweringException
+
+    for error in (MosaicError("offsets"), LoweringException("no rule"), jax.errors.JaxRuntimeError("VMEM is full")):
+        assert remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
+
+
+def test_a_mesh_of_several_devices_runs_xla(monkeypatch: pytest.MonkeyPatch):
+    """A Pallas kernel outside of shard_map is one device's: it is neither chosen, nor timed, nor to be asked for."""
+    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: pytest.fail("timed"))
+    model = tiny_model()
+    mesh = AbstractMesh((1, 1, 2), AXES)
+    model, shapes = replace(model, mesh=cast(Mesh, mesh)), tiny_shapes(model)
+    assert choose_attention(model, shapes, "auto", None) == (model, "xla")
+    assert choose_attention(model, shapes, "xla", None) == (model, "xla")
+    with pytest.raises(ParameterError, match="mosaic_tpu runs on one device, not on a mesh of 2; xla does"):
+        choose_attention(model, shapes, "mosaic_tpu", None)
 
 
 def test_what_a_platform_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch):
