@@ -257,10 +257,11 @@ def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.Monkey
 def run_eagerly(lengths: list[tuple[int, int]], cores: int) -> None:
     """One call in which every copy that is started is done, so that its semaphore tells whether somebody waited."""
     batch = make_batch(np.random.default_rng(8), lengths, Shape(4, 2, 64, 16), layer=0, short_len=1)
-    arrays = [jnp.asarray(x) for x in (*batch[:3], in_layout(HEADS, batch.kv_pages, 64))]
+    q, k, v = map(jnp.asarray, batch[:3])
+    pages = jnp.asarray(in_layout(HEADS, batch.kv_pages, 64))
     with tpu_interpreter("eager"):
         out, _ = ragged_paged_attention(
-            *arrays, 0, batch.rows, short_rows=jnp.int32(batch.short_rows), short_len=1, scale=0.2,
+            q, k, v, pages, 0, batch.rows, short_rows=jnp.int32(batch.short_rows), short_len=1, scale=0.2,
             backend="mosaic_tpu", layout=HEADS, block_sizes=TpuBlocks(16, 16, cores),
         )  # fmt: skip
         out.block_until_ready()
@@ -276,7 +277,7 @@ def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
     does = attention_kernel._finish
 
     def finish(r: Any, form: Any, side: Any) -> None:
-        attention_kernel._ids_copy(r, 0, 1).start()
+        attention_kernel._ids_copy(r, jnp.int32(0), 1).start()
         does(r, form, side)
 
     monkeypatch.setattr(attention_kernel, "_finish", finish)
