@@ -302,3 +302,10 @@ def test_default_sizes_keep_two_tiles_and_a_block_in_vmem():
         sizes = tpu_blocks(heads, group, width)
         assert 2 * sizes.keys * heads * width <= 4 << 20 or sizes.keys == 128
         assert 128 <= sizes.keys <= 1024
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores"), [("TPU v4", 2), ("TPU v5", 2), ("TPU v5 lite", 1), ("TPU v6 lite", 1), ("TPU7x", 1), ("", 1)]
+)
+def test_two_cores_by_kind_of_device(kind: str, cores: int):
+    assert tpu_blocks(8, 4, 512, kind).cores == cores

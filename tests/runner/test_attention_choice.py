@@ -15,6 +15,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh import AXES
 from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
 from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.runner.digest import shapes_digest
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
@@ -66,6 +67,14 @@ def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCap
     assert "3000 µs" in caplog.text
     assert "passed over: no such tile" in caplog.text
     assert json.loads(file.read_text())["timings"][1]["error"] == "no such tile"
+
+
+def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.MonkeyPatch):
+    model = tiny_model()
+    key = shapes_digest(model, tiny_shapes(model))
+    assert shapes_digest(model, tiny_shapes(model)) == key
+    monkeypatch.setattr("jaxinfer.runner.digest.__version__", "0.0.0")
+    assert shapes_digest(model, tiny_shapes(model)) != key
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"backend": "triton"}', "[1]"])

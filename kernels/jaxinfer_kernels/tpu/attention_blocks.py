@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _TILE_BYTES = 1 << 20
 _SCORE_BYTES = 1 << 20
+_TWO_CORES = ("TPU v4", "TPU v5", "TPU v5p")
+"""Kinds of device with two TensorCores. A v5p says "TPU v5", a v5e "TPU v5 lite"; those of a v7x are a device each."""
 QUERY_STEP = 16
 """Tokens that a long row's place among the queries is rounded up to: the rows of a tile of bfloat16."""
 
@@ -37,6 +39,7 @@ were: nobody has run the kernel on a TPU yet."""
 def tpu_blocks(kv_heads: int, group: int, row_bytes: int, device: str = "") -> TpuBlocks:
     """Sizes for so many KV heads, query heads a KV head, and bytes a token takes of one head, K and V together.
 
+    device: its `device_kind`; without one, sizes for one core.
     A tile of 1 MiB takes longer to arrive (0.3 µs at 3.3 TB/s, 1.3 at 0.8) than its copies take to start, and two of
     them leave most of VMEM free. A long row's block is as large as its scores of one head, in float32, fit 1 MiB.
     """
@@ -48,4 +51,4 @@ def tpu_blocks(kv_heads: int, group: int, row_bytes: int, device: str = "") -> T
     tokens = QUERY_STEP
     while tokens < 256 and 2 * tokens * group * keys * 4 <= _SCORE_BYTES:
         tokens *= 2
-    return TpuBlocks(keys, tokens, cores=2 if "v4" in device or "v5p" in device else 1)
+    return TpuBlocks(keys, tokens, cores=2 if device in _TWO_CORES else 1)
