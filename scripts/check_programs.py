@@ -36,7 +36,7 @@ _PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_PAGES = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
-_ATTENTION = {"tpu": ("xla", KVLayout.TOKENS), "cuda": ("xla", KVLayout.TOKENS)}  # backend, layout of its pages
+_ATTENTION = {"tpu": ("mosaic_tpu", KVLayout.HEADS), "cuda": ("xla", KVLayout.TOKENS)}  # backend, layout of its pages
 
 
 class Sizes(NamedTuple):
@@ -86,7 +86,7 @@ def _model_cases(
     )
     described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
     needed = array_bytes(kv_shape, _DTYPE) + sum(array_bytes(shape, kind) for _, shape, kind in described)
-    programs = cache(partial(_programs, plan, shapes, backend))
+    programs = cache(partial(_programs, plan, shapes, backend, layout))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
@@ -118,11 +118,13 @@ def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
         return made.compile(name)
 
 
-def _programs(plan: ModelPlan, shapes: EngineShapes, backend: str, devices: tuple[Any, ...]) -> Programs:
-    return Programs(_model(plan, devices), shapes, make_buckets(shapes), Layouts(shapes), backend)
+def _programs(
+    plan: ModelPlan, shapes: EngineShapes, backend: str, layout: KVLayout, devices: tuple[Any, ...]
+) -> Programs:
+    return Programs(_model(plan, layout, devices), shapes, make_buckets(shapes), Layouts(shapes), backend)
 
 
-def _model(plan: ModelPlan, devices: tuple[Any, ...]) -> LoadedModel:
+def _model(plan: ModelPlan, layout: KVLayout, devices: tuple[Any, ...]) -> LoadedModel:
     """A model whose weights are shapes with shardings."""
     mesh = make_mesh(devices=devices)
     every: list[Any] = [
@@ -134,7 +136,7 @@ def _model(plan: ModelPlan, devices: tuple[Any, ...]) -> LoadedModel:
     weights = tuple(every[: len(plan.weights)])
     embed = next(index for index, weight in enumerate(plan.weights) if weight.path == ("embed",))
     head = tuple(every[len(weights) :]) or (weights[embed],)
-    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head)
+    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, layout)
 
 
 def _config(sizes: Sizes, layers: int) -> DecoderConfig:

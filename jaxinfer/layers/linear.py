@@ -22,11 +22,16 @@ def project(x: jax.Array, weight: jax.Array, inner: int, bias: jax.Array | None 
     """
     split = weight.ndim - inner
     columns = math.prod(weight.shape[split:])
-    out = product(x.reshape(x.shape[0], columns), weight.reshape(-1, columns))
-    out = out.reshape(x.shape[0], *weight.shape[:split])
+    out = product(_settled(x.reshape(x.shape[0], columns)), weight.reshape(-1, columns))
     if bias is not None:
-        out = out + bias.astype(jnp.float32)
-    return out.astype(x.dtype)
+        out = out + bias.astype(jnp.float32).reshape(-1)
+    return _settled(out.astype(x.dtype)).reshape(x.shape[0], *weight.shape[:split])
+
+
+def _settled(x: jax.Array) -> jax.Array:
+    """x, a matrix whose layout is its own: XLA for TPU would give it that of the axes it is made of or cut into, and
+    copy the weight in every step to match (compiled for a v6e: the whole of qkv)."""
+    return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
 def product(x: jax.Array, weight: jax.Array) -> jax.Array:
