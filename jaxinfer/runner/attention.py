@@ -75,7 +75,7 @@ def remembered_choice(
     not fit, passes a backend over; any other is raised. Raises RuntimeError where every backend was passed over.
     """
     known = _read(file)
-    if known in candidates:
+    if known is not None and known in candidates:
         log.info("attention backend %s, as measured at an earlier start", known)
         return known
     timings = [_timed(name, measure) for name in candidates]
