@@ -7,10 +7,11 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxinfer_kernels import RaggedRows, ragged_paged_attention
+from jaxinfer_kernels import BlockSizes, RaggedRows, TpuBlocks, default_block_sizes, ragged_paged_attention, tpu_blocks
 
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.platform import platform_of
 
 _CONTEXT = 1024
 _BYTES = 256 << 20
@@ -32,6 +33,15 @@ def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tu
     return _seconds(model, shapes, backend, decode, rows), _seconds(model, shapes, backend, prefill, prompt)
 
 
+def block_sizes(model: LoadedModel, backend: str) -> BlockSizes | TpuBlocks:
+    """A backend's block sizes for the model's shapes on its devices, which need not be here."""
+    config, device = model.config, model.mesh.devices.flat[0]
+    if backend == "xla":
+        return default_block_sizes(platform_of(model.mesh))
+    row_bytes = _token_bytes(model) // config.num_kv_heads
+    return tpu_blocks(config.num_kv_heads, config.group_size, row_bytes, device.device_kind)
+
+
 def _token_bytes(model: LoadedModel) -> int:
     return int(np.prod(model.kv_shape(0, 1, 1)[1:])) * model.dtype.itemsize
 
@@ -44,7 +54,7 @@ def _rows(count: int, starts: np.ndarray, counts: np.ndarray, page: int) -> Ragg
 
 
 def _seconds(model: LoadedModel, shapes: EngineShapes, backend: str, rows: RaggedRows, tokens: int) -> float:
-    config = model.config
+    config, sizes = model.config, block_sizes(model, backend)
     shape = model.kv_shape(0, rows.page_table.size + 1, shapes.page_size)
     pages = jnp.zeros((1, *shape[1:]), model.dtype)
     q = jnp.ones((tokens, config.num_heads, config.head_dim), model.dtype)
@@ -56,7 +66,7 @@ def _seconds(model: LoadedModel, shapes: EngineShapes, backend: str, rows: Ragge
         def call(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             out, pages = ragged_paged_attention(
                 state[0], k, k, state[1], 0, rows, short_rows=short, short_len=1, scale=config.attention_scale,
-                window=shapes.groups[0].window, backend=backend, layout=model.kv_layout,
+                window=shapes.groups[0].window, backend=backend, layout=model.kv_layout, block_sizes=sizes,
             )  # fmt: skip
             return out, pages
 

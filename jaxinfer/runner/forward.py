@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxinfer_kernels import RaggedRows, copy_pages, default_block_sizes, ragged_paged_attention
+from jaxinfer_kernels import RaggedRows, copy_pages, ragged_paged_attention
 
 from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.platform import platform_of
+from jaxinfer.runner.attention_timing import block_sizes
 
 Arrays = tuple[jax.Array, ...]
 
@@ -64,7 +64,7 @@ class ForwardPrograms:
         self._shapes = shapes
         self._layouts = layouts
         self._backend = backend
-        self._block_sizes = default_block_sizes(platform_of(model.mesh)) if backend == "xla" else None
+        self._block_sizes = block_sizes(model, backend)
 
     def decode(
         self,

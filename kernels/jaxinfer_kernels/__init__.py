@@ -5,13 +5,16 @@ from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
 from jaxinfer_kernels.layouts import KVLayout
 from jaxinfer_kernels.pages import copy_pages
 from jaxinfer_kernels.rows import RaggedRows
+from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
 
 __all__ = [
     "BlockSizes",
     "KVLayout",
     "RaggedRows",
+    "TpuBlocks",
     "copy_pages",
     "default_block_sizes",
     "ragged_latent_attention",
     "ragged_paged_attention",
+    "tpu_blocks",
 ]

@@ -74,7 +74,7 @@ def transposed(x: jax.Array, weight: jax.Array) -> Any:
 
 
 ATTENTION = (Argument(PAGES, jnp.bfloat16), Q, K, K, TABLE, COUNTS, COUNTS, COUNTS)
-WEIGHT = Argument((16384, 8192), jnp.bfloat16)
+WEIGHT = Argument((8192, 8192), jnp.bfloat16)
 BROKEN = {
     "sound attention": Fault("", attend, ATTENTION, (0,)),
     "attention without donation": Fault("not updated in place", attend, ATTENTION, ()),

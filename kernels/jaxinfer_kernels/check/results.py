@@ -71,7 +71,9 @@ def failure(case: Case, target: str, problem: str, seconds: float | None = None)
 
 
 def _copied(case: Case, text: str) -> list[str]:
-    names = {kept.size: kept.name for kept in case.kept}
+    names: dict[int, str] = {}
+    for kept in case.kept:  # what has one size cannot be told apart
+        names[kept.size] = f"{names[kept.size]} or {kept.name}" if kept.size in names else kept.name
     return [f"{move.name} = {move.result} {move.operation}: copies {names[move.size]}" for move in moves(text, names)]
 
 
