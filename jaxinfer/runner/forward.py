@@ -188,7 +188,8 @@ class ForwardPrograms:
     def _change_pages(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
         """Copies of forked pages, then the step's new entries of the page tables."""
         copies, updates = view["copies"], view["updates"]
-        kv = tuple(copy_pages(pages, *copies[group].T, self._model.kv_layout) for group, pages in enumerate(kv))
+        layout = self._model.kv_layout
+        kv = tuple(copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout) for group, x in enumerate(kv))
         tables = tuple(
             table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
             for group, table in enumerate(tables)
