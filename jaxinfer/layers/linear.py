@@ -1,31 +1,28 @@
 """Matrix products with an optional bias."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 
 from jaxinfer.layers.param import precision
 
 # NOTE: the product is always of two matrices. XLA on CPU writes out a transposed copy of a weight with more axes in
-# every step (ten times slower, measured); flattening one costs nothing, since axes that are merged lie in order, and
-# of merged axes only the first is ever sharded.
+# every step (ten times slower, measured); flattening one's leading axes costs nothing, since they lie in order, and of
+# merged axes only the first is ever sharded. A TPU keeps the last two axes in tiles, so the last one stays alone.
 
 
 _FEW_ROWS = 128
 
 
-def project(x: jax.Array, weight: jax.Array, inner: int, bias: jax.Array | None = None) -> jax.Array:
-    """x [T, *in] times weight [*out, *in], whose last `inner` axes are summed over: [T, *out] in x's type.
+def project(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
+    """x [T, *in] times weight [*out, K], whose last axis is all of `in`: [T, *out] in x's type.
 
     The sum is in float32; bias [*out] is added to it.
     """
-    split = weight.ndim - inner
-    columns = math.prod(weight.shape[split:])
+    columns = weight.shape[-1]
     out = product(_settled(x.reshape(x.shape[0], columns)), weight.reshape(-1, columns))
     if bias is not None:
         out = out + bias.astype(jnp.float32).reshape(-1)
-    return _settled(out.astype(x.dtype)).reshape(x.shape[0], *weight.shape[:split])
+    return _settled(out.astype(x.dtype)).reshape(x.shape[0], *weight.shape[:-1])
 
 
 def _settled(x: jax.Array) -> jax.Array:

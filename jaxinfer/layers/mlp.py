@@ -53,6 +53,6 @@ class Mlp(nnx.Module):
 
     def __call__(self, x: jax.Array, gate_up_bias: jax.Array | None, down_bias: jax.Array | None) -> jax.Array:
         """x: [T, hidden]; biases [ff / B, 2, B] and [hidden]."""
-        gate_up = project(x, value(self.gate_up), 1, gate_up_bias)
+        gate_up = project(x, value(self.gate_up), gate_up_bias)
         inner = ACTIVATIONS[self.activation](gate_up[:, :, 0]) * gate_up[:, :, 1]
-        return project(inner, value(self.down), 1, down_bias)
+        return project(inner, value(self.down), down_bias)

@@ -50,8 +50,8 @@ def _gate_up(config: DecoderConfig, prefix: str, ending: str, columns: tuple[tup
 
 
 def _out(config: DecoderConfig, prefix: str) -> Source:
-    heads = (config.num_kv_heads, config.group_size, config.head_dim)
-    return Source((Tensor(f"{prefix}self_attn.o_proj.weight", ((config.hidden_size,), heads)),))
+    heads = config.num_kv_heads * config.group_size * config.head_dim
+    return Source((Tensor(f"{prefix}self_attn.o_proj.weight", ((config.hidden_size,), (heads,))),))
 
 
 def _down(config: DecoderConfig, prefix: str) -> Source:

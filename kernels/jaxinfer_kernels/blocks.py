@@ -27,7 +27,7 @@ class BlockSizes:
 
 
 _BY_PLATFORM = {
-    "cpu": BlockSizes(keys=128, short_tiles=16, query_tokens=64, query_blocks=1),
+    "cpu": BlockSizes(keys=128, short_tiles=16, query_tokens=128, query_blocks=1),
     "gpu": BlockSizes(keys=256, short_tiles=256, query_tokens=64, query_blocks=16),
     "tpu": BlockSizes(keys=256, short_tiles=256, query_tokens=128, query_blocks=8),
 }
