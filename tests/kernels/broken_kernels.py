@@ -64,6 +64,19 @@ def double_whole(x: jax.Array) -> jax.Array:
     return pl.pallas_call(double_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
 
 
+def shares_kernel(x_ref: Any, out_ref: Any) -> None:
+    """Each of many values is used again after all of them were made."""
+    tiles = [jnp.exp(x_ref[pl.ds(8 * i, 8)]) for i in range(512)]
+    total = sum(tiles)
+    for i, tile in enumerate(tiles):
+        out_ref[pl.ds(8 * i, 8)] = tile / total
+
+
+def spilled(x: jax.Array) -> jax.Array:
+    """512 registers' worth of values at once."""
+    return pl.pallas_call(shares_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
 def transposed(x: jax.Array, weight: jax.Array) -> Any:
     """A kernel that wants its weight the other way around."""
     turned = pl.pallas_call(double_kernel, out_shape=x)(x)
@@ -81,6 +94,7 @@ BROKEN = {
     "attention that copies": Fault("copies the KV pages", attend_to_copy, ATTENTION, (0,)),
     "kernel over a cut layer": Fault("copies a layer of KV pages", double_layer, ATTENTION[:1], (0,)),
     "kernel with too large a block": Fault("vmem", double_whole, (Argument((1 << 15, 1 << 13), jnp.float32),), ()),
+    "kernel that spills": Fault("bundles store a register", spilled, (Argument((4096, 128), jnp.float32),), ()),
     "transposed weight": Fault("copies weight up", transposed, (Argument((256, 256), jnp.bfloat16), WEIGHT), ()),
 }
 

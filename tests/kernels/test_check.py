@@ -19,6 +19,7 @@ from jaxinfer_kernels.check.hlo import moves, scoped_memory
 from jaxinfer_kernels.check.kernels import kernel_cases
 from jaxinfer_kernels.check.ptx import KernelReport, parse_report
 from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.schedule import Schedule, read_schedules, read_units
 from jaxinfer_kernels.check.table import render
 from jaxinfer_kernels.check.targets import FOLDER, TargetError, read_target, target_names
 
@@ -118,6 +119,42 @@ def test_kept_pages_are_the_whole_a_layer_and_one_side():
 
 def test_ptxas_reports():
     assert parse_report(PTXAS) == [KernelReport("loop_fusion", 32, 0, 16384), KernelReport("attention", 255, 100, 0)]
+
+
+UNITS = """== CAPACTIY:
+MXU, XLU, VALU, VPOP, EUP, VLOAD, VLOAD:FILL, VSTORE, VSTORE:SPILL, SALU
+    4     3     4     2     1     3     3     1     1     2
+== UTILIZATION:
+0 0 0 0 0 3 2 0 0 1
+4 0 1 0 0 0 0 1 1 0
+0 0 0 0 0 0 0 1 0 0
+0 0 0 0 0 0 0 1 1 2
+"""
+ALLOCATIONS = """entry:
+  #allocation0 [shape = 'u32[]', space=smem, size = 0x4, offset = 0x4, fixed_abs, tag = 'core index']
+  #allocation2 [shape = 'u32[144,128]{1,0:T(1,128)}', space=vmem, size = 0x12000, scoped, tag = 'internal scratch']
+  #allocation3 [shape = 's32[2,1,128]{2,1,0:T(1,128)}', space=smem, size = 0x400, scoped, tag = 'scratch operand']
+  #allocation5 [shape = 'u8[512]{0}', space=smem, size = 0x200, scoped, tag = 'prefetched SMEM operand 1']
+"""
+
+
+def test_schedules_of_pallas_kernels_are_read(tmp_path: Path):
+    for number, name in enumerate(("custom-call.1", "fusion.7")):
+        (tmp_path / f"17{number}-{name}-01-final_hlo-static-per-bundle-utilization.txt").write_text(UNITS)
+        (tmp_path / f"17{number}-{name}-00-pre-finalize-registers-and-allocations.txt").write_text(ALLOCATIONS)
+    (found,) = read_schedules(tmp_path, HLO)
+    assert found == Schedule("custom-call.1", bundles=4, stores=2, loads=2, smem=0x600)
+    assert found.spilled == 4 * 4096
+    assert found.problem == "custom-call.1 spills: 2 of its 4 bundles store a register"
+    assert not found._replace(bundles=10).problem
+    assert read_schedules(tmp_path, "") == []
+
+
+def test_a_compiler_that_tells_nothing_is_an_error(tmp_path: Path):
+    with pytest.raises(FileNotFoundError, match=r"no schedule of custom-call\.1"):
+        read_schedules(tmp_path, HLO)
+    with pytest.raises(ValueError, match="another form"):
+        read_units("MXU: 4")
 
 
 def test_a_process_that_dies_leaves_no_case_unmentioned():

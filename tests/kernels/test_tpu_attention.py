@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragged_paged_attention
-from jaxinfer_kernels.tpu import attention_kernel
+from jaxinfer_kernels.tpu import attention_copies, attention_softmax
 from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
 
 from .batches import Batch, Shape, from_layout, in_layout, make_batch
@@ -203,10 +203,11 @@ def test_quantised_pages(dtype, backend: str):
 
 
 @pytest.mark.parametrize("backend", SIZES)
-@pytest.mark.parametrize("mix", ["decode", "mixed"])
-def test_latent_attention_equals_oracle(mix: str, backend: str):
+@pytest.mark.parametrize(("mix", "heads"), [("decode", 6), ("mixed", 6), ("mixed", 16), ("prefill", 8)])
+def test_latent_attention_equals_oracle(mix: str, heads: int, backend: str, monkeypatch: pytest.MonkeyPatch):
     """One key for all heads, whose beginning is the value: attention with one KV head over [latent, rotated]."""
-    key_dim, value_dim, heads = 144, 128, 6
+    monkeypatch.setattr("jaxinfer_kernels.tpu.attention.PIECE_ROWS", 64)
+    key_dim, value_dim = 144, 128
     shape = Shape(heads, 1, key_dim, 16, 2)
     batch = make_batch(np.random.default_rng(9), MIXES[mix], shape, layer=1, short_len=1)
     latent = batch.k
@@ -240,7 +241,7 @@ def test_two_cores_share_the_blocks():
     check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(32, 16, cores=2), scale=0.2)
 
 
-@pytest.mark.parametrize("removed", ["_each_page", "_each_group", "_out_copies", None])
+@pytest.mark.parametrize("removed", ["wait_pages", "wait_groups", "wait_results", "wait_queries", None])
 def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.MonkeyPatch):
     """Without its waits for pages, for what it sends to the pages, or for results, the kernel is told to race, or
     gives other numbers."""
@@ -248,8 +249,7 @@ def test_a_removed_wait_is_found(removed: str | None, monkeypatch: pytest.Monkey
     if removed is None:
         check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
         return
-    does = getattr(attention_kernel, removed)
-    monkeypatch.setattr(attention_kernel, removed, lambda *args: None if args[-1] == "wait" else does(*args))
+    monkeypatch.setattr(attention_copies, removed, lambda *_: None)
     with pytest.raises(AssertionError):
         check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
 
@@ -274,27 +274,70 @@ def test_every_copy_is_waited_for(mix: str, cores: int):
 
 def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
     """One that races with nothing still leaves a semaphore above 0."""
-    does = attention_kernel._finish
+    does = attention_softmax.finish_block
 
     def finish(r: Any, form: Any, side: Any) -> None:
-        attention_kernel._ids_copy(r, jnp.int32(0), 1).start()
+        attention_copies.ids_copy(r, jnp.int32(0), 1).start()
         does(r, form, side)
 
-    monkeypatch.setattr(attention_kernel, "_finish", finish)
+    monkeypatch.setattr(attention_softmax, "finish_block", finish)
     with pytest.raises(AssertionError, match="non-zero count"):
         run_eagerly([(5, 1)], cores=1)
 
 
-def test_pages_that_are_no_multiple_of_a_tile_are_refused():
-    batch = make_batch(np.random.default_rng(8), [(5, 1)], Shape(4, 2, 64, 12), layer=0, short_len=1)
-    with pytest.raises(ValueError, match="pages of float32 must hold at most 8 tokens or a multiple of that"):
-        run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2)
+@pytest.mark.parametrize(
+    ("dtype", "page", "told"),
+    [
+        (jnp.float32, 12, "pages of float32 must hold 2, 4 or a multiple of 8 tokens for mosaic_tpu, not 12"),
+        (jnp.float32, 1, "pages of float32 must hold 2, 4"),
+        (jnp.bfloat16, 2, "pages of bfloat16 must hold 4, 8 or a multiple of 16 tokens"),
+        (jnp.bfloat16, 6, "not 6"),
+        (jnp.float8_e4m3fn, 4, "must hold 8, 16 or a multiple of 32 tokens"),
+    ],
+)
+def test_pages_that_the_kernel_cannot_take_are_refused(dtype: Any, page: int, told: str):
+    batch = make_batch(np.random.default_rng(8), [(5, 1)], Shape(4, 2, 64, page), layer=0, short_len=1)
+    with pytest.raises(ValueError, match=told):
+        run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2, kv_dtype=dtype)
+
+
+def test_small_pages_equal_oracle():
+    batch = make_batch(np.random.default_rng(8), [(5, 1), (3, 9)], Shape(4, 2, 64, 2), layer=0, short_len=1)
+    check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
+
+
+def test_tiles_of_several_pieces(monkeypatch: pytest.MonkeyPatch):
+    """Rows that see all of a piece, its beginning only, or nothing of it; and a window that leaves out the first."""
+    monkeypatch.setattr("jaxinfer_kernels.tpu.attention.PIECE_ROWS", 32)
+    shape = Shape(2, 1, 64, page=128, layers=1)
+    sizes = TpuBlocks(1024, 32, long_keys=1024)
+    for window in (None, 300):
+        batch = make_batch(
+            np.random.default_rng(3), [(900, 1), (1100, 1), (130, 1), (900, 40), (5, 3)], shape,
+            layer=0, short_len=1, window=window,
+        )  # fmt: skip
+        check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=sizes, scale=0.2, window=window)
+
+
+@pytest.mark.parametrize("short_rows", [0, 2])
+def test_rows_of_one_token_among_long_ones(short_rows: int):
+    """Nothing forbids them: there is room for as many long rows as there can be."""
+    batch = make_batch(
+        np.random.default_rng(3), [(3, 1)] * 7 + [(20, 1), (0, 2)], Shape(4, 2, 64, 16), layer=0, short_len=1, tokens=10
+    )
+    batch = batch._replace(short_rows=short_rows)
+    for traced in (True, False):
+        want = attend(batch.q, write(batch.kv_pages, 0, batch.k, batch.v, batch.rows), 0, batch.rows, scale=0.2)
+        out, _ = run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2, block_sizes=TpuBlocks(32, 16), traced=traced)
+        np.testing.assert_allclose(out, want, atol=1e-5)
 
 
 @pytest.mark.parametrize(("keys", "tokens", "cores"), [(0, 16, 1), (16, 8, 1), (16, 48, 1), (16, 16, 0)])
 def test_bad_block_sizes(keys: int, tokens: int, cores: int):
     with pytest.raises(ValueError, match="must be"):
         TpuBlocks(keys, tokens, cores)
+    with pytest.raises(ValueError, match="long_keys must be at least 0"):
+        TpuBlocks(16, 16, long_keys=-1)
 
 
 def test_default_sizes_keep_two_tiles_and_a_block_in_vmem():
@@ -302,6 +345,8 @@ def test_default_sizes_keep_two_tiles_and_a_block_in_vmem():
         sizes = tpu_blocks(heads, group, width)
         assert 2 * sizes.keys * heads * width <= 4 << 20 or sizes.keys == 128
         assert 128 <= sizes.keys <= 1024
+        assert sizes.long_keys * heads * width <= 8 << 20
+        assert sizes.query_tokens * group * heads * width <= 4 << 20
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,36 @@ from typing import Any, Literal, NamedTuple
 
 from jaxinfer_kernels.check.cases import Case
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
-from jaxinfer_kernels.check.ptx import KernelReport, find_ptxas, kernel_reports
+from jaxinfer_kernels.check.ptx import find_ptxas, kernel_reports
+from jaxinfer_kernels.check.schedule import read_schedules
 from jaxinfer_kernels.check.targets import Target
 
 State = Literal["ok", "failed", "not compiled"]
 
 _VMEM = 1
-_SMEM = 4
-"""XLA's numbers of a TPU's memories in HLO."""
+"""XLA's number of that memory in HLO."""
+
+
+class Taken(NamedTuple):
+    """What a program's kernels take on a chip, and what is wrong with them; fields as in `Result`."""
+
+    problems: tuple[str, ...] = ()
+    vmem: int | None = None
+    smem: int | None = None
+    registers: int | None = None
+    spilled: int | None = None
+    blocks: int | None = None
 
 
 class Result(NamedTuple):
     """A row of the table. Sizes in bytes; None where a target has no such thing, or nothing tells it.
 
     seconds: of tracing and compiling. temporaries: that the program allocates in HBM. aliased: of arguments that
-    results take the place of. vmem, smem: most that one kernel takes; on a GPU smem is static shared memory.
-    registers, spilled: most registers, and spilled bytes in all, of a GPU program's kernels.
+    results take the place of. vmem, smem: most that one kernel takes; on a GPU smem is shared memory, with what
+    kernels of Mosaic GPU ask for at launch, and blocks is how many of the kernel with most of it a multiprocessor
+    holds.
+    registers: most of a GPU program's kernels. spilled: bytes of registers stored and loaded, in all, as often as the
+    program's text has them; on a TPU by Pallas kernels.
     problems: why it failed, or why it was not compiled.
     """
 
@@ -36,32 +50,24 @@ class Result(NamedTuple):
     smem: int | None = None
     registers: int | None = None
     spilled: int | None = None
+    blocks: int | None = None
 
 
 def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path) -> Result:
-    """The row of a case that compiled. dump: where PTX of its kernels lies, on a GPU."""
+    """The row of a case that compiled. dump: where its compiler left what it tells of the kernels."""
     memory, text = executable.memory_analysis(), executable.as_text()
-    kernels = _kernels(dump) if target.platform == "cuda" else None
-    problems = [
-        *_copied(case, text),
-        *_memory(case, target, memory),
-        *[f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels or [] if kernel.spilled],
-    ]
-    scoped = scoped_memory(text)
-    shared = max((kernel.shared for kernel in kernels), default=None) if kernels is not None else scoped.get(_SMEM)
+    taken = _on_gpu(dump) if target.platform == "cuda" else _on_tpu(dump, text)
+    problems = (*_copied(case, text), *_memory(case, target, memory), *taken.problems)
     return Result(
         target.name,
         case.program,
         case.shape,
         "failed" if problems else "ok",
-        tuple(problems),
+        problems,
         seconds,
         memory.temp_size_in_bytes,
         memory.alias_size_in_bytes,
-        scoped.get(_VMEM),
-        shared,
-        max((kernel.registers for kernel in kernels or []), default=None),
-        sum(kernel.spilled for kernel in kernels) if kernels else None,
+        *taken[1:],
     )
 
 
@@ -88,7 +94,24 @@ def _memory(case: Case, target: Target, memory: Any) -> list[str]:
     return problems
 
 
-def _kernels(dump: Path) -> list[KernelReport] | None:
-    """None where no ptxas is there to ask."""
-    ptxas = find_ptxas()
-    return kernel_reports(dump, ptxas) if ptxas else None
+def _on_gpu(dump: Path) -> Taken:
+    """Nothing is known where no ptxas is there to ask."""
+    if (ptxas := find_ptxas()) is None:
+        return Taken()
+    kernels = kernel_reports(dump, ptxas)
+    problems = tuple(f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels if kernel.spilled)
+    if not kernels:
+        return Taken()
+    registers, shared = max(kernel.registers for kernel in kernels), max(kernel.shared for kernel in kernels)
+    blocks = max(kernels, key=lambda kernel: kernel.shared).blocks
+    return Taken(problems, None, shared, registers, sum(kernel.spilled for kernel in kernels), blocks)
+
+
+def _on_tpu(dump: Path, text: str) -> Taken:
+    kernels, vmem = read_schedules(dump, text), scoped_memory(text).get(_VMEM)
+    if not kernels:
+        return Taken(vmem=vmem)
+    problems = tuple(kernel.problem for kernel in kernels if kernel.problem)
+    return Taken(
+        problems, vmem, max(kernel.smem for kernel in kernels), None, sum(kernel.spilled for kernel in kernels)
+    )

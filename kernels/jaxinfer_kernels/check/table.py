@@ -23,9 +23,15 @@ _COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
     ("aliased", lambda result: size(result.aliased)),
     ("VMEM", lambda result: size(result.vmem)),
     ("SMEM", lambda result: size(result.smem)),
-    ("regs", lambda result: "-" if result.registers is None else str(result.registers)),
+    ("regs", lambda result: _registers(result)),
     ("spills", lambda result: size(result.spilled)),
 )
+
+
+def _registers(result: Result) -> str:
+    """Registers of a thread, and how many blocks a multiprocessor holds, where that is known: `182 x2`."""
+    blocks = "" if result.blocks is None else f" x{result.blocks}"
+    return "-" if result.registers is None else f"{result.registers}{blocks}"
 
 
 def render(results: Sequence[Result]) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from jaxinfer_kernels.check.schedule import DUMPED
+
 FOLDER = Path(__file__).resolve().parents[3] / "configs" / "targets"
 """Where the repository keeps its targets. An installed package has none beside it."""
 
@@ -39,7 +41,7 @@ class Target:
     description: str = ""
 
     def variables(self, dump: Path) -> dict[str, str]:
-        """Environment variables that must be set before JAX is imported. dump: where GPU compilers leave PTX."""
+        """Environment variables that must be set before JAX is imported. dump: where compilers tell of kernels."""
         common = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
         if self.platform == "cuda":
             return common | {
@@ -54,6 +56,8 @@ class Target:
             "TPU_STDERR_LOG_LEVEL": "3",
             "TPU_MIN_LOG_LEVEL": "3",
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true "
+            f"--xla_jf_dump_llo_pass_label_regex={DUMPED}",
         }
 
     def devices(self) -> list[Any]:
