@@ -6,17 +6,19 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
+from jaxinfer_kernels.gpu.attention_blocks import GpuBlocks, check_gpu_shapes, gpu_blocks
 from jaxinfer_kernels.layouts import LANES, KVLayout, value_lanes
 from jaxinfer_kernels.pages import quantise, write_kv
 from jaxinfer_kernels.rows import RaggedRows, token_places
 from jaxinfer_kernels.scoring import Scoring
 from jaxinfer_kernels.tiles import Pages
-from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
+from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, check_tpu_page, tpu_blocks
 from jaxinfer_kernels.xla import attend_pages
 
 BACKENDS: dict[str, tuple[KVLayout, ...]] = {
     "xla": (KVLayout.TOKENS, KVLayout.HEADS),
     "mosaic_tpu": (KVLayout.HEADS,),
+    "mosaic_gpu": (KVLayout.TOKENS,),
 }
 """The backends, and the layouts that `ragged_paged_attention` takes with each. LATENT pages have a function of their
 own."""
@@ -39,7 +41,7 @@ def ragged_paged_attention(
     kv_scale: tuple[jax.Array | float, jax.Array | float] | None = None,
     backend: str = "xla",
     layout: KVLayout = KVLayout.TOKENS,
-    block_sizes: BlockSizes | TpuBlocks | None = None,
+    block_sizes: BlockSizes | TpuBlocks | GpuBlocks | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Writes k and v into the pages, then attends causally from each token over its row's keys.
 
@@ -52,6 +54,11 @@ def ragged_paged_attention(
     cap * tanh(score / cap). sinks: [Hq], a score a head that takes part in the softmax and adds nothing.
     kv_scale: (k, v), what values of quantised pages are multiplied by. block_sizes: the backend's; by default chosen by
     shapes and platform.
+
+    A page that a row writes to in this step must be that row's alone: no other row may write to it, and none may attend
+    to tokens that another row writes in the step. `xla` writes all K and V before it reads, but `mosaic_tpu` writes
+    short rows' while it attends, and a page's other slots with them as it found them. Pages that nobody writes to may
+    be shared. Page 0 is never attended to.
 
     On a machine without a TPU `mosaic_tpu` runs within `pltpu.force_tpu_interpret_mode`.
 
@@ -66,6 +73,8 @@ def ragged_paged_attention(
     if backend == "mosaic_tpu":
         lanes = value_lanes(k.shape[-1], v.shape[-1])
         return _on_tpu(call, short_rows, short_len, lanes, block_sizes)
+    if backend == "mosaic_gpu":
+        return _on_gpu(call, short_rows, short_len, v.shape[-1], block_sizes)
     return _on_xla(call, short_rows, short_len, layout, v.shape[-1], block_sizes)
 
 
@@ -143,16 +152,33 @@ def _on_tpu(
     from jaxinfer_kernels.tpu.attention import Problem, attend_tpu  # Pallas takes half a second to import
 
     _, _, sides, heads, page, width = call.kv_pages.shape
-    tile_rows = 32 // call.kv_pages.dtype.itemsize
-    if page % min(tile_rows, page):
-        raise ValueError(
-            f"pages of {call.kv_pages.dtype} must hold at most {tile_rows} tokens or a multiple of that "
-            f"for mosaic_tpu, not {page}"
-        )
+    check_tpu_page(call.kv_pages.dtype, page)
     row_bytes = sides * width * call.kv_pages.dtype.itemsize
     sizes = _sizes("mosaic_tpu", sizes, TpuBlocks, lambda: tpu_blocks(heads, call.q.shape[1] // heads, row_bytes))
     problem = Problem(*call[:6], lanes, call.scoring, sizes)
     return attend_tpu(problem, short_rows, short_len)
+
+
+def _on_gpu(
+    call: Call, short_rows: int | jax.Array, short_len: int, value_dim: int, sizes: Any
+) -> tuple[jax.Array, jax.Array]:
+    page, heads = call.kv_pages.shape[3:5]
+    key_dim, narrow = call.k.shape[-1], call.kv_pages.dtype.itemsize == 1
+    check_gpu_shapes(call.q.dtype, call.kv_pages.dtype, call.q.shape[1] // heads, key_dim, value_dim, page)
+    sizes = _sizes("mosaic_gpu", sizes, GpuBlocks, lambda: gpu_blocks(key_dim, value_dim, narrow))
+    from jaxinfer_kernels.gpu.attention import Problem, attend_gpu  # needs jax 0.11, see `unavailable`
+
+    places = token_places(call.rows, call.q.shape[0], page)
+    kv_pages = write_kv(call.kv_pages, call.layer, call.k, call.v, places, KVLayout.TOKENS)
+    problem = Problem(call.q, kv_pages, call.layer, call.rows, value_dim, call.scoring, sizes)
+    return attend_gpu(problem, short_rows, short_len), kv_pages
+
+
+def unavailable(backend: str) -> str | None:
+    """Why `backend` cannot run in this environment, whatever the device; None where it can."""
+    if backend == "mosaic_gpu" and jax.__version_info__ < (0, 11):
+        return f"mosaic_gpu needs jax 0.11 or newer, and thus Python 3.12; this is jax {jax.__version__}"
+    return None
 
 
 def _sizes(backend: str, given: Any, kind: type, default: Callable[[], Any]) -> Any:
@@ -193,6 +219,8 @@ def _check(
 def _check_rows(rows: RaggedRows, short_rows: int | jax.Array, short_len: int, backend: str) -> None:
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
+    if reason := unavailable(backend):
+        raise ValueError(reason)
     if short_len < 1:
         raise ValueError(f"short_len must be at least 1, not {short_len}")
     count = rows.page_table.shape[0]

@@ -1,13 +1,15 @@
 """Matmul of rows sorted by group, each with its group's weights: the experts of a mixture."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
+from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
-
-BACKENDS = ("xla", "mosaic_tpu")
 
 
 def grouped_matmul(
@@ -18,20 +20,22 @@ def grouped_matmul(
     scales: jax.Array | None = None,
     out_dtype: jnp.dtype | None = None,
     backend: str = "xla",
-    block_sizes: MatmulBlocks | None = None,
+    block_sizes: MatmulBlocks | GpuMatmulBlocks | None = None,
 ) -> jax.Array:
     """Row t of the result is weights[g] @ x[t], where g is the group that row t belongs to; sums in float32.
 
     x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8 or int4.
     group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and their result
     is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8 and int4 alone, [E, N] or
-    [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes: for `mosaic_tpu`, by default by
-    the shapes. Returns [T, N].
+    [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`,
+    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
-    Raises ValueError for an unknown backend, types and shapes other than those above, scales that are missing or not
-    wanted, block_sizes with `xla`, and on `mosaic_tpu` for groups that neither divide 128 nor are multiples of it.
+    `mosaic_gpu` (on Hopper; x and plain weights in bfloat16) walks over items of one group, which begin near its rows.
+    Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
+    above, scales that are missing or not wanted, block_sizes with `xla` or of another backend, on `mosaic_tpu` for
+    groups that neither divide 128 nor are multiples of it, and on `mosaic_gpu` as `quantized_matmul` does.
 
     The pairs are those of MegaBlocks' block-sparse products (arXiv:2211.15841), for one dimension of blocks.
 
@@ -45,12 +49,31 @@ def grouped_matmul(
     scales = _checked(x, weights, group_sizes, scales, backend, block_sizes)
     if backend == "xla":
         return _loop(x, weights, group_sizes, scales, out_dtype)
+    run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
+    return run(x, weights, group_sizes, scales, out_dtype, block_sizes)
+
+
+def _on_tpu(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+) -> jax.Array:
     from jaxinfer_kernels.tpu.grouped_matmul import grouped_matmul_tpu
 
     (rows, depth), (experts, columns, _) = x.shape, weights.shape
     item = value_bytes(weights.dtype)
-    blocks = block_sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, experts)
+    blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, experts)
     return grouped_matmul_tpu(x, weights, group_sizes, scales, out_dtype, blocks)
+
+
+def _on_gpu(
+    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+) -> jax.Array:
+    (rows, depth), (experts, columns, _) = x.shape, weights.shape
+    groups = 1 if scales is None else scales.shape[2]
+    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weights.dtype, experts, depth // groups)
+    check_gpu_matmul(x, weights, groups, blocks)
+    from jaxinfer_kernels.gpu.grouped_matmul import grouped_matmul_gpu  # needs jax 0.11, see `unavailable`
+
+    return grouped_matmul_gpu(x, weights, group_sizes, scales, out_dtype, blocks)
 
 
 def _loop(
@@ -86,12 +109,9 @@ def _checked(
     group_sizes: jax.Array,
     scales: jax.Array | None,
     backend: str,
-    block_sizes: MatmulBlocks | None,
+    block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> jax.Array | None:
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
-    if block_sizes is not None and backend == "xla":
-        raise ValueError("block_sizes belong to mosaic_tpu; xla takes none")
+    check_backend(backend, block_sizes)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
         raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:

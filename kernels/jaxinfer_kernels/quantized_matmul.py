@@ -1,12 +1,14 @@
 """Matmul with weights held as int8 or int4: the activations stay as they are."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
+from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
-
-BACKENDS = ("xla", "mosaic_tpu")
 
 
 def quantized_matmul(
@@ -17,20 +19,23 @@ def quantized_matmul(
     zeros: jax.Array | None = None,
     out_dtype: jnp.dtype | None = None,
     backend: str = "xla",
-    block_sizes: MatmulBlocks | None = None,
+    block_sizes: MatmulBlocks | GpuMatmulBlocks | None = None,
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
     x: [T, K], bfloat16 or float32. weight: [N, K], int8 or int4. scales: [N], or [N, K // group] for a scale every
     `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they need not be whole.
-    out_dtype: by default x's. block_sizes: for `mosaic_tpu`, by default by the shapes. Returns [T, N].
+    out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
     block has no more rows than a group has values: weights then enter the MXU exact, as integers. For more rows a
-    group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications.
-    Raises ValueError for an unknown backend, types and shapes other than those above, block_sizes with `xla`, and on
-    `mosaic_tpu` for groups that neither divide 128 nor are multiples of it.
+    group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications. `mosaic_gpu` (on
+    Hopper; x in bfloat16) widens them in registers, exact, and scales the product of each group.
+    Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
+    above, block_sizes with `xla` or of another backend, on `mosaic_tpu` for groups that neither divide 128 nor are
+    multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups that are neither 32 nor so.
 
     Weight-only quantisation as in GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978), which give such weights.
 
@@ -45,11 +50,29 @@ def quantized_matmul(
     scales, zeros = _checked(x, weight, scales, zeros, backend, block_sizes)
     if backend == "xla":
         return multiply(x, dequantise(weight, scales, zeros, x.dtype)).astype(out_dtype)
+    run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
+    return run(x, weight, scales, zeros, out_dtype, block_sizes)
+
+
+def _on_tpu(
+    x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+) -> jax.Array:
     from jaxinfer_kernels.tpu.quantized_matmul import quantized_matmul_tpu
 
     (rows, depth), columns = x.shape, weight.shape[0]
-    blocks = block_sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, value_bytes(weight.dtype), 1)
+    blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, value_bytes(weight.dtype), 1)
     return quantized_matmul_tpu(x, weight, scales, zeros, out_dtype, blocks)
+
+
+def _on_gpu(
+    x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+) -> jax.Array:
+    (rows, depth), (columns, groups) = x.shape, scales.shape
+    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weight.dtype, 1, depth // groups)
+    check_gpu_matmul(x, weight, groups, blocks)
+    from jaxinfer_kernels.gpu.quantized_matmul import quantized_matmul_gpu  # needs jax 0.11, see `unavailable`
+
+    return quantized_matmul_gpu(x, weight, scales, zeros, out_dtype, blocks)
 
 
 def _checked(
@@ -58,12 +81,9 @@ def _checked(
     scales: jax.Array,
     zeros: jax.Array | None,
     backend: str,
-    block_sizes: MatmulBlocks | None,
+    block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> tuple[jax.Array, jax.Array | None]:
-    if backend not in BACKENDS:
-        raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
-    if block_sizes is not None and backend == "xla":
-        raise ValueError("block_sizes belong to mosaic_tpu; xla takes none")
+    check_backend(backend, block_sizes)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
         raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):

@@ -1,24 +1,38 @@
 """What the tests of both matmuls share: quantised weights, float64 oracles, and errors."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 
 from .interpreter import tpu_interpreter
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
 RANGE = {jnp.int8: 127, jnp.int4: 7}
+SIZES = {
+    "ragged": [5, 0, 17, 1, 0, 20],
+    "rows-of-no-group": [3, 0, 9, 4, 2, 0],
+    "one-group": [0, 0, 0, 50, 0, 0],
+    "on-tile-edges": [16, 16, 0, 0, 16, 2],
+    "no-rows": [0, 0, 0, 0, 0, 0],
+}
+"""Rows of each group."""
 
 
 def run(
-    function: Callable[..., jax.Array], *arrays: Any, named: dict[str, Any], blocks: MatmulBlocks | None, backend: str
+    function: Callable[..., jax.Array],
+    *arrays: Any,
+    named: dict[str, Any],
+    blocks: MatmulBlocks | GpuMatmulBlocks | None,
+    backend: str,
 ) -> np.ndarray:
-    """The result of one call, compiled, in float64; arrays in `named` go in by name, `blocks` to the TPU kernel."""
-    sizes = blocks if backend == "mosaic_tpu" else None
+    """The result of one call, compiled, in float64; arrays in `named` go in by name, `blocks` to Pallas kernels."""
+    sizes = None if backend == "xla" else blocks
 
     @jax.jit
     def call(arrays: tuple[Any, ...], named: dict[str, Any]) -> jax.Array:
@@ -26,8 +40,17 @@ def run(
 
     if backend == "xla":
         return wide(call(arrays, named))
-    with tpu_interpreter("eager"):
+    with interpreter(backend):
         return wide(call(arrays, named))
+
+
+def interpreter(backend: str) -> AbstractContextManager[Any]:
+    """The one that runs the backend's kernels on a CPU."""
+    if backend == "mosaic_tpu":
+        return tpu_interpreter("eager")
+    from .gpu_registers import register_interpreter  # needs jax 0.11
+
+    return register_interpreter()
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -57,6 +80,31 @@ def dequantised(weight: Any, scales: Any, zeros: Any = None) -> np.ndarray:
     group = weight.shape[-1] // scales.shape[-1]
     index = np.arange(weight.shape[-1]) // group
     return (weight - zeros[..., index]) * scales[..., index]
+
+
+def grouped_case(
+    sizes: list[int], rows: int, shape: tuple[int, int], dtype: Any, weight_type: Any, group: int | None
+) -> tuple[jax.Array, jax.Array, dict[str, jax.Array], np.ndarray]:
+    """x, weights [experts, *shape], scales by name, and the result, row by row; rows of no group are 0.
+
+    Rows of no group and weights of empty groups are NaN, which must not leak.
+    """
+    (columns, depth), empty = shape, np.flatnonzero(np.array(sizes) == 0)
+    rng = np.random.default_rng(rows + columns + depth)
+    x = normal(rng, rows, depth, dtype=dtype).at[sum(sizes) :].set(jnp.nan)
+    named = {}
+    if weight_type in TOLERANCE:
+        weights = normal(rng, len(sizes), *shape, dtype=weight_type).at[empty].set(jnp.nan)
+        exact = wide(weights)
+    else:
+        weights = integers(rng, len(sizes), *shape, dtype=weight_type)
+        sides = [len(sizes), columns, *([] if group is None else [depth // group])]
+        named["scales"] = positive(rng, *sides).at[empty].set(jnp.nan)
+        exact = dequantised(weights, named["scales"])
+    expected = np.zeros((rows, columns))
+    for row, index in enumerate(np.repeat(np.arange(len(sizes)), sizes)):
+        expected[row] = exact[index] @ wide(x[row])
+    return x, weights, named, expected
 
 
 def worst_error(result: np.ndarray, expected: np.ndarray) -> float:

@@ -10,26 +10,10 @@ from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 
-from tests.kernels.matmul_cases import TOLERANCE, dequantised, integers, normal, positive, run, wide, worst_error
+from tests.kernels.matmul_cases import SIZES, TOLERANCE, grouped_case, run, worst_error
 
 BACKENDS = ("xla", "mosaic_tpu")
 BLOCKS = MatmulBlocks(rows=16, columns=128)
-SIZES = {
-    "ragged": [5, 0, 17, 1, 0, 20],
-    "rows-of-no-group": [3, 0, 9, 4, 2, 0],
-    "one-group": [0, 0, 0, 50, 0, 0],
-    "on-tile-edges": [16, 16, 0, 0, 16, 2],
-    "no-rows": [0, 0, 0, 0, 0, 0],
-}
-
-
-def oracle(x: np.ndarray, weights: np.ndarray, sizes: Any) -> np.ndarray:
-    """Row by row; rows of no group are 0."""
-    result = np.zeros((x.shape[0], weights.shape[1]))
-    group = np.repeat(np.arange(len(sizes)), sizes)
-    for row, index in enumerate(group):
-        result[row] = weights[index] @ x[row]
-    return result
 
 
 def error(
@@ -44,22 +28,10 @@ def error(
     group: int | None = None,
     blocks: MatmulBlocks | None = BLOCKS,
 ) -> float:
-    """The worst error of one case. Rows of no group and weights of empty groups are NaN, which must not leak."""
-    rng = np.random.default_rng(rows + columns + depth)
-    x = normal(rng, rows, depth, dtype=dtype).at[sum(sizes) :].set(jnp.nan)
-    shape = (len(sizes), columns, depth)
-    empty = np.flatnonzero(np.array(sizes) == 0)
-    named, scales = {}, None
-    if weight_type in TOLERANCE:
-        weights = normal(rng, *shape, dtype=weight_type).at[empty].set(jnp.nan)
-        exact = wide(weights)
-    else:
-        weights = integers(rng, *shape, dtype=weight_type)
-        scales = positive(rng, *shape[:2], *([] if group is None else [depth // group])).at[empty].set(jnp.nan)
-        exact, named = dequantised(weights, scales), {"scales": scales}
+    x, weights, named, expected = grouped_case(sizes, rows, (columns, depth), dtype, weight_type, group)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend=backend)
-    return worst_error(result, oracle(wide(x), exact, sizes))
+    return worst_error(result, expected)
 
 
 @pytest.mark.smoke

@@ -1,15 +1,26 @@
 """Cases of attention over KV pages, and of copying pages."""
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxinfer_kernels import KVLayout, RaggedRows, copy_pages, default_block_sizes, ragged_paged_attention
-from jaxinfer_kernels.attention import BACKENDS
+from jaxinfer_kernels import (
+    KVLayout,
+    RaggedRows,
+    copy_pages,
+    default_block_sizes,
+    ragged_latent_attention,
+    ragged_paged_attention,
+)
+from jaxinfer_kernels.attention import BACKENDS, unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
+from jaxinfer_kernels.check.targets import FOLDER, read_target
 
 _LAYERS = 4
 
@@ -45,6 +56,11 @@ HEADS = (
     Heads("Qwen2.5-0.5B", 14, 2, 64),
     Heads("Gemma-3-4B", 8, 4, 256, 1024),
 )
+GPU_HEADS = (Heads("Phi-3-mini", 32, 32, 96), Heads("Phi-2", 32, 32, 80))
+"""Head dims whose rows take another swizzle of shared memory."""
+LATENT = Heads("DeepSeek-V3", 128, 1, 576)
+"""What is kept of a token: 512 latent values, which are the value, and 64 rotated ones."""
+SHARDED = Heads("Llama-3.1-70B", 64, 8, 128)
 DECODE = (
     Load(256, 8192, 64, None),
     Load(16, 2048, 16, None),
@@ -70,6 +86,12 @@ def attention_cases(platform: str, everything: bool) -> list[Case]:
         for loads in (DECODE, MIXED)
         for heads, load in _pairs(loads, everything)
     ]
+    if platform == "tpu":
+        attention += [_latent(load) for load in (DECODE[0], MIXED[0])]
+    if platform == "cuda" and everything:
+        attention += [_attention(platform, "mosaic_gpu", heads, DECODE[0]) for heads in GPU_HEADS]
+    if platform == "cuda":
+        attention += [_sharded(count, load) for count in (2, 8) for load in ((DECODE[0], MIXED[0])[: 1 + everything])]
     return attention + [_copy_pages(platform, heads) for heads in _models(everything)]
 
 
@@ -99,40 +121,123 @@ def _pages(platform: str, heads: Heads, load: Load) -> tuple[int, ...]:
 
 def _attention(platform: str, backend: str, heads: Heads, load: Load) -> Case:
     shape, layout = _pages(platform, heads, load), _LAYOUT[platform]
-    tokens, width = load.tokens or load.rows, load.context // load.page
     sizes = default_block_sizes("gpu" if platform == "cuda" else platform) if backend == "xla" else None
+    call = partial(_call, heads, load, backend=backend, layout=layout, block_sizes=sizes)
+    return Case(
+        f"ragged_paged_attention {backend}, {_kind(load)}",
+        f"{heads.model}, {load}",
+        partial(compile_function, call, _arguments(heads, load, shape), (0,)),
+        kept_pages(shape, load.kind, layout),
+        array_bytes(shape, load.kind),
+        unavailable(backend) or "",
+    )
 
-    def attend(
-        pages: jax.Array, q: jax.Array, k: jax.Array, v: jax.Array, short: jax.Array, *rows: jax.Array
+
+def _latent(load: Load) -> Case:
+    """Latent attention on a TPU."""
+    width = 640
+    shape = KVLayout.LATENT.shape(
+        layers=_LAYERS,
+        pages=_pages("tpu", LATENT, load)[1],
+        page_size=load.page,
+        kv_heads=1,
+        key_dim=width,
+        value_dim=512,
+    )
+
+    def call(
+        pages: jax.Array, q: jax.Array, latent: jax.Array, _: jax.Array, short: jax.Array, *rows: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        return ragged_paged_attention(
+        return ragged_latent_attention(
             q,
-            k,
-            v,
+            latent[:, 0],
             pages,
             jnp.int32(1),
             RaggedRows(*rows),
+            value_dim=512,
             short_rows=load.rows if load.tokens is None else short,
             short_len=1,
-            scale=heads.dim**-0.5,
-            window=heads.window,
-            kv_scale=None if load.kind == jnp.bfloat16 else (0.5, 0.25),
-            backend=backend,
-            layout=layout,
-            block_sizes=sizes,
+            scale=192**-0.5,
+            backend="mosaic_tpu",
         )
 
+    return Case(
+        f"ragged_latent_attention mosaic_tpu, {_kind(load)}",
+        f"{LATENT.model}, {load}",
+        partial(compile_function, call, _arguments(LATENT, load, shape), (0,)),
+        kept_pages(shape, load.kind, KVLayout.LATENT),
+        array_bytes(shape, load.kind),
+    )
+
+
+def _sharded(count: int, load: Load) -> Case:
+    """Each of `count` GPUs has its share of the KV heads, of their queries and of the pages, inside shard_map."""
+    shape = _pages("cuda", SHARDED, load)
+    part = (*shape[:4], shape[4] // count, shape[5])
+    call = partial(_call, SHARDED, load, backend="mosaic_gpu", layout=KVLayout.TOKENS)
+    return Case(
+        f"ragged_paged_attention mosaic_gpu on {count} devices, {_kind(load)}",
+        f"{SHARDED.model}, {load}",
+        partial(_compile_sharded, call, _arguments(SHARDED, load, shape), count),
+        kept_pages(part, load.kind, KVLayout.TOKENS),
+        array_bytes(part, load.kind),
+        unavailable("mosaic_gpu") or "",
+    )
+
+
+def _compile_sharded(call: Any, arguments: Sequence[Argument], count: int, devices: Sequence[Any]) -> Any:
+    """`devices`, of a target of one GPU, are too few: those of a host with `count` of them are made up instead."""
+    del devices
+    target = dataclasses.replace(read_target(FOLDER, "h200"), topology=f"1x1x{count}")
+    mesh = Mesh(np.array(target.devices()), ("tensor",))
+    pages, heads = PartitionSpec(None, None, None, None, "tensor"), PartitionSpec(None, "tensor")
+    specs = (pages, heads, heads, heads, *[PartitionSpec()] * (len(arguments) - 4))
+    shapes = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
+        for (shape, dtype), spec in zip(arguments, specs, strict=True)
+    ]
+    sharded = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=(heads, pages), check_vma=False)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        return jax.jit(sharded, donate_argnums=0).lower(*shapes).compile()
+
+
+def _kind(load: Load) -> str:
+    return "decode" if load.tokens is None else "mixed"
+
+
+def _call(
+    heads: Heads,
+    load: Load,
+    pages: jax.Array,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    short: jax.Array,
+    *rows: jax.Array,
+    **options: Any,
+) -> tuple[jax.Array, jax.Array]:
+    return ragged_paged_attention(
+        q,
+        k,
+        v,
+        pages,
+        jnp.int32(1),
+        RaggedRows(*rows),
+        short_rows=load.rows if load.tokens is None else short,
+        short_len=1,
+        scale=heads.dim**-0.5,
+        window=heads.window,
+        kv_scale=None if load.kind == jnp.bfloat16 else (0.5, 0.25),
+        **options,
+    )
+
+
+def _arguments(heads: Heads, load: Load, pages: tuple[int, ...]) -> tuple[Argument, ...]:
+    tokens, width = load.tokens or load.rows, load.context // load.page
     q = Argument((tokens, heads.queries, heads.dim), jnp.bfloat16)
     k = Argument((tokens, heads.keys, heads.dim), jnp.bfloat16)
     integers = [Argument(dims, jnp.int32) for dims in ((), (load.rows, width), *[(load.rows,)] * 3)]
-    arguments = (Argument(shape, load.kind), q, k, k, *integers)
-    return Case(
-        f"ragged_paged_attention {backend}, {'decode' if load.tokens is None else 'mixed'}",
-        f"{heads.model}, {load}",
-        partial(compile_function, attend, arguments, (0,)),
-        kept_pages(shape, load.kind, layout),
-        array_bytes(shape, load.kind),
-    )
+    return (Argument(pages, load.kind), q, k, k, *integers)
 
 
 def _copy_pages(platform: str, heads: Heads) -> Case:

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.attention import unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, compile_function, kept_weights, short_name
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
-_BACKEND = {"tpu": "mosaic_tpu", "cuda": "xla"}
+_BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("xla", "mosaic_gpu")}
 
 
 class Weights(NamedTuple):
@@ -60,30 +61,31 @@ GROUPED = tuple(
 
 
 def matmul_cases(platform: str, everything: bool) -> list[Case]:
-    """Both matmuls, of each kind of weight the first shape or all."""
-    return [*_quantized(platform, everything), *_grouped(platform, everything)]
-
-
-def _quantized(platform: str, everything: bool) -> list[Case]:
-    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
-        return quantized_matmul(x, weight, scales, backend=_BACKEND[platform])
-
-    wanted = [(w, t) for w in QUANTIZED for t in (8, 64, 2048)] if everything else [(w, 64) for w in QUANTIZED[:2]]
+    """Both matmuls with each backend, of each kind of weight the first shape or all."""
     return [
-        _matmul("quantized_matmul", platform, multiply, weights, tokens, (weights.scales,))
-        for weights, tokens in wanted
+        case for backend in _BACKENDS[platform] for make in (_quantized, _grouped) for case in make(backend, everything)
     ]
 
 
-def _grouped(platform: str, everything: bool) -> list[Case]:
+def _quantized(backend: str, everything: bool) -> list[Case]:
+    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
+        return quantized_matmul(x, weight, scales, backend=backend)
+
+    wanted = [(w, t) for w in QUANTIZED for t in (8, 64, 2048)] if everything else [(w, 64) for w in QUANTIZED[:2]]
+    return [
+        _matmul("quantized_matmul", backend, multiply, weights, tokens, (weights.scales,)) for weights, tokens in wanted
+    ]
+
+
+def _grouped(backend: str, everything: bool) -> list[Case]:
     def multiply(x: jax.Array, weight: jax.Array, sizes: jax.Array, *scales: jax.Array) -> jax.Array:
-        return grouped_matmul(x, weight, sizes, scales=scales[0] if scales else None, backend=_BACKEND[platform])
+        return grouped_matmul(x, weight, sizes, scales=scales[0] if scales else None, backend=backend)
 
     wanted = [(w, t) for w in GROUPED for t in (64, 4096)] if everything else [(w, 64) for w in GROUPED[:3]]
     return [
         _matmul(
             "grouped_matmul",
-            platform,
+            backend,
             multiply,
             weights,
             tokens,
@@ -94,13 +96,14 @@ def _grouped(platform: str, everything: bool) -> list[Case]:
 
 
 def _matmul(
-    name: str, platform: str, function: Any, weights: Weights, tokens: int, others: tuple[Argument | None, ...]
+    name: str, backend: str, function: Any, weights: Weights, tokens: int, others: tuple[Argument | None, ...]
 ) -> Case:
     x = Argument((tokens, weights.depth), jnp.bfloat16)
     arguments = (x, Argument(weights.dims, weights.kind), *(other for other in others if other is not None))
     return Case(
-        f"{name} {_BACKEND[platform]}",
+        f"{name} {backend}",
         f"{weights}, {tokens} rows",
         partial(compile_function, function, arguments, ()),
         kept_weights([(weights.model, weights.dims, weights.kind)]),
+        cannot=unavailable(backend) or "",
     )

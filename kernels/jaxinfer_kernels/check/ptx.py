@@ -11,16 +11,30 @@ _ENTRY = re.compile(r"Compiling entry function '(\S+)' for")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_THREADS = re.compile(r"^\.(?:max|req)ntid\s+(\d+)", re.MULTILINE)
+_DYNAMIC = re.compile(r"smem_scratch_bytes=(\d+)")
 _ARCHITECTURE = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 
 
 class KernelReport(NamedTuple):
-    """What ptxas says of a kernel. spilled: bytes stored and loaded. shared: bytes of static shared memory."""
+    """What ptxas says of a kernel. spilled: bytes stored and loaded. shared: bytes of shared memory, for kernels of
+    Mosaic GPU with what they ask for at launch. threads: of a block, where the PTX says it.
+    """
 
     name: str
     registers: int
     spilled: int
     shared: int
+    threads: int | None = None
+
+    @property
+    def blocks(self) -> int | None:
+        """Blocks that a Hopper multiprocessor holds at once, by registers and shared memory."""
+        if self.threads is None:
+            return None
+        warps = -(-self.threads // 32)
+        registers = warps * (-(-self.registers * 32 // 256) * 256)
+        return min(65536 // registers, (228 << 10) // (self.shared + 1024), 64 // warps, 32)
 
 
 def find_ptxas() -> Path | None:
@@ -59,4 +73,13 @@ def _assemble(file: Path, ptxas: Path) -> list[KernelReport]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ptxas does not take {file.name}: {done.stderr[-500:]}")
-    return parse_report(done.stderr + done.stdout)
+    reports = parse_report(done.stderr + done.stdout)
+    return [_with_launch(reports[0], file, text)] if len(reports) == 1 else reports
+
+
+def _with_launch(report: KernelReport, file: Path, text: str) -> KernelReport:
+    """Mosaic GPU writes a file a kernel, and what it asks for at launch into another beside it."""
+    threads, resources = _THREADS.search(text), file.with_suffix(".resources.txt")
+    dynamic = _DYNAMIC.search(resources.read_text()) if resources.is_file() else None
+    shared = report.shared + int(dynamic[1]) if dynamic else report.shared
+    return report._replace(shared=shared, threads=int(threads[1]) if threads else None)

@@ -1,0 +1,1 @@
+"""Pallas kernels for NVIDIA GPUs of the Hopper kind (H100, H200), on Mosaic GPU."""

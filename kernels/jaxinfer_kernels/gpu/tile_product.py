@@ -1,0 +1,162 @@
+"""The product of one tile with weights that may be int8 or int4, inside a GPU kernel."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu
+
+from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
+
+plgpu: Any = mosaic_gpu
+"""Untyped: types are checked against a JAX whose Mosaic GPU has another interface."""
+
+_LOADED = {
+    jnp.dtype(jnp.int8): (plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA),
+    jnp.dtype(jnp.int4): (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
+}
+"""How registers hold integers as they come, four bytes a thread, and as wgmma wants them."""
+
+
+class Sides(NamedTuple):
+    """Scales and zeros, [E, N, G] float32, and sums of x over each group or part of K, [G or splits, rows] float32.
+
+    None where absent.
+    """
+
+    scales: Any = None
+    zeros: Any = None
+    sums: Any = None
+
+    def at(self, group: Any, columns: Any, rows: Any) -> "Sides":
+        """Those of a tile: scales and zeros [columns, G], sums [G, rows]."""
+        if self.scales is None:
+            return self
+        scales = self.scales.at[group, columns]
+        if self.zeros is None:
+            return Sides(scales)
+        return Sides(scales, self.zeros.at[group, columns], self.sums.at[:, rows])
+
+
+class Stages(NamedTuple):
+    """Tiles in shared memory, [stages, rows, depth] of x and [stages, columns, depth] of weights.
+
+    arrived, free: barriers, one a stage: it is filled; all warpgroups have read it.
+    """
+
+    x: Any
+    weights: Any
+    arrived: Any
+    free: Any
+
+
+class Tile(NamedTuple):
+    """What one warpgroup multiplies. sides: of its columns. columns: its own, of the tile's. depth: all of K."""
+
+    stages: Stages
+    sides: Sides
+    columns: Any
+    blocks: GpuMatmulBlocks
+    depth: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.columns.size, self.blocks.rows
+
+    @property
+    def group(self) -> int:
+        """Values of K that are summed up before they are scaled: of one scale, and of one part."""
+        groups = 1 if self.sides.scales is None else self.sides.scales.shape[1]
+        return min(self.depth // groups, self.depth // self.blocks.splits)
+
+
+def tile_product(tile: Tile, first: jax.Array, steps: int, split: jax.Array) -> jax.Array:
+    """weights @ x.T of `steps` stages from the one numbered `first`, scaled: [columns, rows] float32.
+
+    Integers enter wgmma as they are, exact in bfloat16; sums of a group are scaled.
+    """
+    stages = max(tile.group // tile.blocks.depth, 1)
+    turns = steps // stages
+    make = _of_stages if tile.group >= tile.blocks.depth else _of_one_stage
+
+    def turn(index: jax.Array | int, total: jax.Array | None) -> jax.Array:
+        return make(tile, first + index * stages, stages, split * turns + index, total)
+
+    if turns == 1:
+        return turn(0, None)
+    zeros = plgpu.layout_cast(jnp.zeros(tile.shape, jnp.float32), plgpu.Layout.WGMMA)
+    return lax.fori_loop(0, turns, turn, zeros)
+
+
+def _of_stages(tile: Tile, first: jax.Array, stages: int, group: jax.Array, total: jax.Array | None) -> jax.Array:
+    """A group of whole stages, added to the total."""
+    sides = _loaded_sides(tile, group)
+
+    def multiply(acc: Any) -> jax.Array:
+        def step(index: jax.Array, _: None) -> None:
+            slot = lax.rem(first + index, tile.blocks.stages)
+            plgpu.barrier_wait(tile.stages.arrived.at[slot])
+            plgpu.wgmma(acc, _weights(tile, slot), tile.stages.x.at[slot].transpose((1, 0)))
+            plgpu.wgmma_wait(0)
+            plgpu.barrier_arrive(tile.stages.free.at[slot])
+
+        lax.fori_loop(0, stages, step, None)
+        return acc[...]
+
+    return _added(total, pl.run_scoped(multiply, plgpu.ACC(tile.shape, jnp.float32)), sides)
+
+
+def _of_one_stage(tile: Tile, first: jax.Array, _: int, index: jax.Array, total: jax.Array | None) -> jax.Array:
+    """All groups of one stage, added to the total."""
+    slot, groups = lax.rem(first, tile.blocks.stages), tile.blocks.depth // tile.group
+    plgpu.barrier_wait(tile.stages.arrived.at[slot])
+    weights = _weights(tile, slot)
+    for group in range(groups):
+        sides, low = _loaded_sides(tile, index * groups + group), group * tile.group
+
+        def multiply(acc: Any, low: int = low) -> jax.Array:
+            x = tile.stages.x.at[slot, :, pl.ds(low, tile.group)]
+            plgpu.wgmma(acc, weights[:, low : low + tile.group], x.transpose((1, 0)))
+            return acc[...]
+
+        total = _added(total, pl.run_scoped(multiply, plgpu.ACC(tile.shape, jnp.float32)), sides)
+    plgpu.barrier_arrive(tile.stages.free.at[slot])
+    assert total is not None
+    return total
+
+
+def _weights(tile: Tile, slot: jax.Array) -> Any:
+    """The left side of wgmma: a ref to weights in its type, or registers that hold integers in that type."""
+    weights = tile.stages.weights.at[slot, tile.columns]
+    if weights.dtype == tile.stages.x.dtype:
+        return weights
+    loaded = plgpu.load(weights)
+    for layout in _LOADED[weights.dtype]:
+        loaded = plgpu.layout_cast(loaded, layout)
+    return loaded.astype(tile.stages.x.dtype)
+
+
+def _loaded_sides(tile: Tile, group: jax.Array) -> Sides:
+    """Scales and zeros [columns] and sums [rows] of one group; asked for early, as they come from HBM."""
+    if tile.sides.scales is None:
+        return Sides()
+    index = group if tile.sides.scales.shape[1] > 1 else 0
+    of_column = partial(plgpu.load, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
+    of_row = partial(plgpu.load, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
+    scales = of_column(tile.sides.scales.at[:, index])
+    if tile.sides.zeros is None:
+        return Sides(scales)
+    return Sides(scales, of_column(tile.sides.zeros.at[:, index]), of_row(tile.sides.sums.at[group]))
+
+
+def _added(total: jax.Array | None, product: jax.Array, sides: Sides) -> jax.Array:
+    if sides.zeros is not None:
+        product -= lax.broadcast_in_dim(sides.zeros, product.shape, (0,)) * lax.broadcast_in_dim(
+            sides.sums, product.shape, (1,)
+        )
+    if sides.scales is not None:
+        product *= lax.broadcast_in_dim(sides.scales, product.shape, (0,))
+    return product if total is None else total + product
