@@ -12,7 +12,7 @@ from jaxinfer.errors import ParameterError
 
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
-AttentionBackend = Literal["auto", "xla", "mosaic_tpu"]
+AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ class RunnerConfig:
     """How programs are made and run."""
 
     attention_backend: AttentionBackend = "auto"
-    """Paged attention's implementation; auto: the fastest on this device, timed at start where there is a choice."""
+    """Paged attention's implementation; auto: the fastest on this device, checked and timed at start where there is a
+    choice."""
     lazy_compile: bool = False
     """Compile a program when it is first needed instead of before readiness."""
     compile_cache_dir: str | None = None

@@ -9,28 +9,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jax.sharding import Mesh
-from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels import KVLayout, unavailable
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.digest import shapes_digest
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
 
-_CANDIDATES = {"cpu": ("xla",), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
+_CANDIDATES = {"cpu": ("xla",), "gpu": ("xla", "mosaic_gpu"), "tpu": ("xla", "mosaic_tpu")}
 """What may be chosen on each platform."""
-_ASKED = {"cpu": ("xla", "mosaic_tpu"), "gpu": ("xla",), "tpu": ("xla", "mosaic_tpu")}
+_ASKED = _CANDIDATES | {"cpu": ("xla", "mosaic_tpu")}
 """What may be asked for: the CPU runs a TPU's kernel in an interpreter, slowly, for tests."""
-_ANY_MESH = ("xla",)
-"""What XLA itself splits over several devices. A Pallas kernel is opaque to it."""
+_HOPPER = "9.0"
+_NO_MEMORY = "RESOURCE_EXHAUSTED"
+"""In errors for lack of memory. Another start may have more of it free: then the choice may be another."""
 
 
 class Timing(NamedTuple):
-    """One backend: seconds of a decode step's attention and of a prefill's, one layer each, or why there are none."""
+    """One backend: seconds of a decode step's attention and of a prefill's, all layers, or why there are none."""
 
     backend: str
     decode: float = 0.0
@@ -50,20 +52,26 @@ def choose_attention(
 
     Raises ParameterError for one that cannot run on the model's devices.
     """
-    platform, devices = platform_of(model.mesh), model.mesh.size
+    platform = platform_of(model.mesh)
     if asked != "auto":
         if asked not in _ASKED[platform]:
             raise ParameterError("attention_backend", f"{asked} does not run on {platform}; {_either(platform)} does")
-        if devices > 1 and asked not in _ANY_MESH:
-            raise ParameterError(
-                "attention_backend", f"{asked} runs on one device, not on a mesh of {devices}; {_ANY_MESH[0]} does"
-            )
+        if reason := _cannot(asked, model):
+            raise ParameterError("attention_backend", reason)
         return replace(model, kv_layout=_layout(asked, model)), asked
-    candidates = _CANDIDATES[platform] if devices == 1 else _ANY_MESH
+    candidates = _CANDIDATES[platform]
     if len(candidates) == 1:
         return model, candidates[0]
     file = cache / f"attention-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
-    return model, remembered_choice(file, candidates, lambda name: time_attention(model, shapes, name))
+
+    def measure(backend: str) -> tuple[float, float]:
+        if reason := _cannot(backend, model):
+            raise NotImplementedError(reason)
+        if backend != "xla":
+            check_attention(model, shapes, backend)
+        return time_attention(model, shapes, backend)
+
+    return model, remembered_choice(file, candidates, measure)
 
 
 def remembered_choice(
@@ -72,19 +80,20 @@ def remembered_choice(
     """The fastest of `candidates`, from the file or measured now; a choice that was measured is written to the file.
 
     measure(backend) gives seconds of decode and prefill, or raises. An error of JAX, or one that says that shapes do
-    not fit, passes a backend over; any other is raised. Raises RuntimeError where every backend was passed over.
+    not fit, passes a backend over; any other is raised. A choice is not written where one was passed over for lack of
+    memory. Raises RuntimeError where every backend was passed over.
     """
     known = _read(file)
     if known is not None and known in candidates:
         log.info("attention backend %s, as measured at an earlier start", known)
         return known
     timings = [_timed(name, measure) for name in candidates]
-    log.info("attention backends on this model's shapes, one layer:\n%s", table(timings))
+    log.info("attention backends on this model's shapes, all layers:\n%s", table(timings))
     able = [timing for timing in timings if not timing.error]
     if not able:
         raise RuntimeError("no attention backend runs: " + "; ".join(f"{t.backend}: {t.error}" for t in timings))
     best = min(able, key=lambda timing: timing.total).backend
-    if file is not None:
+    if file is not None and not any(_NO_MEMORY in timing.error for timing in timings):
         file.write_text(json.dumps({"backend": best, "timings": [timing._asdict() for timing in timings]}, indent=1))
     return best
 
@@ -134,6 +143,16 @@ def _read(file: Path | None) -> str | None:
         return str(json.loads(file.read_text())["backend"])
     except (ValueError, KeyError, TypeError, OSError):
         return None  # an unreadable note is measured anew and written over
+
+
+def _cannot(backend: str, model: LoadedModel) -> str | None:
+    """Why the backend does not run here."""
+    device = model.mesh.devices.flat[0]
+    if (reason := unavailable(backend)) or backend != "mosaic_gpu":
+        return reason
+    if (found := str(getattr(device, "compute_capability", ""))) != _HOPPER:
+        return f"mosaic_gpu needs a Hopper GPU, compute capability {_HOPPER}; {device.device_kind} has {found}"
+    return None
 
 
 def _layout(backend: str, model: LoadedModel) -> KVLayout:

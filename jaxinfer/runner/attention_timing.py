@@ -1,4 +1,4 @@
-"""Times one layer's attention of a backend on the model's shapes: a decode step of all slots, and a prefill."""
+"""Times the attention of a backend on the model's shapes: a decode step of all slots, and a prefill."""
 
 import time
 from functools import partial
@@ -7,11 +7,11 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxinfer_kernels import BlockSizes, RaggedRows, TpuBlocks, default_block_sizes, ragged_paged_attention, tpu_blocks
+from jaxinfer_kernels import RaggedRows
 
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.platform import platform_of
+from jaxinfer.runner.group_attention import group_attention, token_bytes
 
 _CONTEXT = 1024
 _BYTES = 256 << 20
@@ -20,30 +20,24 @@ _RUNS, _CALLS = 5, 8
 
 
 def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[float, float]:
-    """Seconds of one layer's attention: decode of every slot at 1,024 tokens of context or fewer, and a step's budget
-    of tokens of one prompt. Medians of a few runs, without the time of dispatch.
+    """Seconds of all layers' attention: decode of every slot at 1,024 tokens of context or fewer, and a step's budget
+    of tokens of one prompt. One layer of each KV group is timed: medians of a few runs, without the time of dispatch.
 
     Raises what compiling or running raises.
     """
     rows, budget = shapes.max_num_seqs, shapes.max_num_batched_tokens
-    context = min(_CONTEXT, shapes.max_model_len - 1, max(_BYTES // (_token_bytes(model) * rows), shapes.page_size))
+    context = min(_CONTEXT, shapes.max_model_len - 1, max(_BYTES // (token_bytes(model) * rows), shapes.page_size))
     prompt = min(budget, shapes.max_model_len)
     decode = _rows(rows, np.full(rows, context), np.ones(rows), shapes.page_size)
     prefill = _rows(1, np.zeros(1), np.full(1, prompt), shapes.page_size)
-    return _seconds(model, shapes, backend, decode, rows), _seconds(model, shapes, backend, prefill, prompt)
+    counts = [len(group.layers) for group in model.config.kv_groups]
 
+    def seconds(step: RaggedRows, tokens: int) -> float:
+        windows = [group.window for group in shapes.groups]
+        times = [_seconds(model, shapes.page_size, backend, step, tokens, window) for window in windows]
+        return sum(count * time for count, time in zip(counts, times, strict=True))
 
-def block_sizes(model: LoadedModel, backend: str) -> BlockSizes | TpuBlocks:
-    """A backend's block sizes for the model's shapes on its devices, which need not be here."""
-    config, device = model.config, model.mesh.devices.flat[0]
-    if backend == "xla":
-        return default_block_sizes(platform_of(model.mesh))
-    row_bytes = _token_bytes(model) // config.num_kv_heads
-    return tpu_blocks(config.num_kv_heads, config.group_size, row_bytes, device.device_kind)
-
-
-def _token_bytes(model: LoadedModel) -> int:
-    return int(np.prod(model.kv_shape(0, 1, 1)[1:])) * model.dtype.itemsize
+    return seconds(decode, rows), seconds(prefill, prompt)
 
 
 def _rows(count: int, starts: np.ndarray, counts: np.ndarray, page: int) -> RaggedRows:
@@ -53,9 +47,12 @@ def _rows(count: int, starts: np.ndarray, counts: np.ndarray, page: int) -> Ragg
     return RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (tables, starts, offsets, counts)))
 
 
-def _seconds(model: LoadedModel, shapes: EngineShapes, backend: str, rows: RaggedRows, tokens: int) -> float:
-    config, sizes = model.config, block_sizes(model, backend)
-    shape = model.kv_shape(0, rows.page_table.size + 1, shapes.page_size)
+def _seconds(
+    model: LoadedModel, page_size: int, backend: str, rows: RaggedRows, tokens: int, window: int | None
+) -> float:
+    """Of one layer."""
+    config, attend = model.config, group_attention(model, backend, window)
+    shape = model.kv_shape(0, rows.page_table.size + 1, page_size)
     pages = jnp.zeros((1, *shape[1:]), model.dtype)
     q = jnp.ones((tokens, config.num_heads, config.head_dim), model.dtype)
     k = jnp.ones((tokens, config.num_kv_heads, config.head_dim), model.dtype)
@@ -64,11 +61,7 @@ def _seconds(model: LoadedModel, shapes: EngineShapes, backend: str, rows: Ragge
     @partial(jax.jit, donate_argnums=0)
     def calls(pages: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
         def call(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            out, pages = ragged_paged_attention(
-                state[0], k, k, state[1], 0, rows, short_rows=short, short_len=1, scale=config.attention_scale,
-                window=shapes.groups[0].window, backend=backend, layout=model.kv_layout, block_sizes=sizes,
-            )  # fmt: skip
-            return out, pages
+            return attend(state[0], k, k, state[1], 0, rows, short_rows=short)
 
         return jax.lax.fori_loop(0, _CALLS, call, (q, pages))
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxinfer_kernels import RaggedRows, copy_pages, ragged_paged_attention
+from jaxinfer_kernels import RaggedRows, copy_pages
 
 from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.attention_timing import block_sizes
+from jaxinfer.runner.group_attention import group_attention
 
 Arrays = tuple[jax.Array, ...]
 
@@ -64,7 +64,6 @@ class ForwardPrograms:
         self._shapes = shapes
         self._layouts = layouts
         self._backend = backend
-        self._block_sizes = block_sizes(model, backend)
 
     def decode(
         self,
@@ -153,27 +152,13 @@ class ForwardPrograms:
     def _attention(self, step: Step, group: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
         rows = RaggedRows(step.tables[group], step.start, step.offset, step.count)
-        scale, window = self._model.config.attention_scale, self._shapes.groups[group].window
+        attend = group_attention(self._model, self._backend, self._shapes.groups[group].window)
 
         @jax.jit
         def attention(
             q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, layer: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            return ragged_paged_attention(
-                q,
-                k,
-                v,
-                pages,
-                layer,
-                rows,
-                short_rows=step.short_rows,
-                short_len=1,
-                scale=scale,
-                window=window,
-                backend=self._backend,
-                layout=self._model.kv_layout,
-                block_sizes=self._block_sizes,
-            )
+            return attend(q, k, v, pages, layer, rows, short_rows=step.short_rows)
 
         return attention
 

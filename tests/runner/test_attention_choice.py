@@ -3,19 +3,19 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import jax
 import pytest
-from jax.sharding import AbstractMesh, Mesh
 from jaxinfer_kernels import KVLayout
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
-from jaxinfer.parallel.mesh import AXES
 from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
+from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.digest import shapes_digest
+from jaxinfer.runner.group_attention import group_attention
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
@@ -69,6 +69,17 @@ def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCap
     assert json.loads(file.read_text())["timings"][1]["error"] == "no such tile"
 
 
+@pytest.mark.parametrize(("told", "remembered"), [("RESOURCE_EXHAUSTED: 9 GiB", False), ("no such tile", True)])
+def test_a_choice_made_for_lack_of_memory_is_not_remembered(told: str, remembered: bool, tmp_path: Path):
+    error = jax.errors.JaxRuntimeError(told + "\nand more")
+    file, watch = tmp_path / "choice.json", Stopwatch(xla=(9.0, 9.0), mosaic_tpu=error)
+    assert remembered_choice(file, BOTH, watch) == "xla"
+    assert file.exists() == remembered
+    watch.timings["mosaic_tpu"] = (1.0, 1.0)
+    assert remembered_choice(file, BOTH, watch) == ("xla" if remembered else "mosaic_tpu")
+    assert file.exists()
+
+
 def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.MonkeyPatch):
     model = tiny_model()
     key = shapes_digest(model, tiny_shapes(model))
@@ -107,19 +118,6 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
         assert remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
 
 
-def test_a_mesh_of_several_devices_runs_xla(monkeypatch: pytest.MonkeyPatch):
-    """A Pallas kernel outside of shard_map is one device's: it is neither chosen, nor timed, nor to be asked for."""
-    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: pytest.fail("timed"))
-    model = tiny_model()
-    mesh = AbstractMesh((1, 1, 2), AXES)
-    model, shapes = replace(model, mesh=cast(Mesh, mesh)), tiny_shapes(model)
-    assert choose_attention(model, shapes, "auto", None) == (model, "xla")
-    assert choose_attention(model, shapes, "xla", None) == (model, "xla")
-    with pytest.raises(ParameterError, match="mosaic_tpu runs on one device, not on a mesh of 2; xla does"):
-        choose_attention(model, shapes, "mosaic_tpu", None)
-
-
 def test_what_a_platform_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "gpu")
     model = tiny_model()
@@ -127,11 +125,69 @@ def test_what_a_platform_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch
         choose_attention(model, tiny_shapes(model), "mosaic_tpu", None)
 
 
+def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch, caplog: pytest.LogCaptureFixture):
+    """Here there is an older JAX, or no Hopper GPU."""
+    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "gpu")
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
+    model = tiny_model()
+    with caplog.at_level("INFO"):
+        assert choose_attention(model, tiny_shapes(model), "auto", None) == (model, "xla")
+    assert "passed over: mosaic_gpu needs" in caplog.text
+    with pytest.raises(ParameterError, match=r"attention_backend: mosaic_gpu needs (a Hopper GPU|jax 0\.11)"):
+        choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
+
+
+@pytest.mark.parametrize("layout", [KVLayout.TOKENS, KVLayout.HEADS])
+def test_a_backend_is_compared_with_xla(layout: KVLayout):
+    model = replace(tiny_model((None, 6)), kv_layout=layout)
+    check_attention(model, tiny_shapes(model), "xla")
+
+
+@pytest.mark.parametrize(("what", "told"), [("results", "its results differ"), ("pages", "does not write the keys")])
+@pytest.mark.parametrize("wrong", [0.1, float("nan")])
+def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: float, monkeypatch: pytest.MonkeyPatch):
+    """One value is wrong, of one head of the last token, or of one page."""
+
+    def broken(model: Any, backend: str, window: int | None) -> Any:
+        attend = group_attention(model, "xla", window)
+
+        def attention(*args: Any, **named: Any) -> Any:
+            out, pages = attend(*args, **named)
+            if backend == "xla":
+                return out, pages
+            return (out.at[-1, -1, 0].add(wrong), pages) if what == "results" else (out, pages.at[0, 1, -1].add(wrong))
+
+        return attention
+
+    monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", broken)
+    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *args: (1.0, 9.0 if "xla" in args else 1.0))
+    model = tiny_model()
+    with pytest.raises(ValueError, match=told):
+        check_attention(model, tiny_shapes(model), "mosaic_tpu")
+    assert choose_attention(model, tiny_shapes(model), "auto", None)[1] == "xla"
+
+
 def test_timing_runs_decode_and_prefill():
     model = tiny_model()
     decode, prefill = time_attention(model, tiny_shapes(model), "xla")
     assert decode > 0
     assert prefill > 0
+
+
+def test_each_kv_group_is_timed_for_all_of_its_layers(monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, int | None]] = []
+
+    def seconds(_model: Any, _page: int, _backend: str, _rows: Any, tokens: int, window: int | None) -> float:
+        seen.append((tokens, window))
+        return {None: 1.0, 6: 10.0}[window]
+
+    monkeypatch.setattr("jaxinfer.runner.attention_timing._seconds", seconds)
+    model = tiny_model((6, None, 6, 6, None))
+    shapes = tiny_shapes(model)
+    assert time_attention(model, shapes, "xla") == (32.0, 32.0)
+    decode, prefill = shapes.max_num_seqs, shapes.max_num_batched_tokens
+    assert seen == [(decode, 6), (decode, None), (prefill, 6), (prefill, None)]
 
 
 def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
@@ -22,7 +23,7 @@ from tests.runner import oracle
 VOCABULARY = 300
 
 
-def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0) -> LoadedModel:
+def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0, mesh: Mesh | None = None) -> LoadedModel:
     """Two layers of width 32; logits with a standard deviation of about 3."""
     config = DecoderConfig(
         vocab_size=VOCABULARY,
@@ -36,7 +37,7 @@ def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0) ->
         windows=windows,
         qk_norm=True,
     )
-    return random_model(config, dtype=jnp.dtype("float32"), seed=seed)
+    return random_model(config, dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
 
 
 def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:

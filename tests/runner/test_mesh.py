@@ -1,0 +1,72 @@
+"""Attention over two devices equals that of one, in a process of its own with two CPUs."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+_ATTENTION = """
+import jax, jax.numpy as jnp, numpy as np
+from jaxinfer_kernels import RaggedRows
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.runner.group_attention import group_attention
+from tests.runner.tiny import tiny_model, tiny_shapes
+
+rng = np.random.default_rng(0)
+q, k, v = (rng.standard_normal((13, heads, 8), np.float32) for heads in (4, 2, 2))
+rows = RaggedRows(*(jnp.asarray(x, jnp.int32) for x in ([[1, 4], [2, 0], [3, 5]], [20, 3, 0], [0, 1, 2], [1, 1, 11])))
+
+def attended(mesh, short_rows):
+    model = tiny_model(mesh=mesh)
+    pages = jax.device_put(np.ones(model.kv_shape(0, 6, 16), np.float32), model.kv_sharding(0, 6, 16))
+    static = "short_rows" if isinstance(short_rows, int) else ()
+    attention = jax.jit(group_attention(model, "xla", 6), static_argnames=static)
+    out, pages = attention(q, k, v, pages, 1, rows, short_rows=short_rows)
+    assert pages.sharding.is_equivalent_to(model.kv_sharding(0, 6, 16), pages.ndim), pages.sharding
+    return np.asarray(out), np.asarray(pages)
+
+two = make_mesh(MeshSizes(tensor=2))
+for short_rows in (np.int32(2), 0):
+    for got, want in zip(attended(two, short_rows), attended(None, short_rows), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+model = tiny_model(mesh=two)
+assert min(time_attention(model, tiny_shapes(model), "xla")) > 0
+"""
+
+
+_ENGINE = """
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
+
+def answers(mesh):
+    model = tiny_model((None, 6), mesh=mesh)
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, page_size=16, pages=12))
+    runner.warm_up(lazy=True)
+    prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
+    requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
+    return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
+
+two = answers(make_mesh(MeshSizes(tensor=2)))
+assert len(two) == 3 and all(len(tokens) == 5 for tokens in two.values()), two
+assert two == answers(None), two
+"""
+
+
+def run_on_two_devices(program: str) -> None:
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_two_devices_attend_as_one():
+    """With `xla`; kernels are compiled for several devices instead, JAX's TPU interpreter is too slow on two."""
+    run_on_two_devices(_ATTENTION)
+
+
+@pytest.mark.long
+def test_an_engine_over_two_devices_gives_the_tokens_of_one():
+    run_on_two_devices(_ENGINE)
