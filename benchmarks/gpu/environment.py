@@ -10,13 +10,13 @@ NEEDED = (
     "numpy", "jax", "flax", "orbax.checkpoint", "safetensors", "tokenizers", "aiohttp", "msgspec", "tyro", "jinja2",
     "yaml", "rich", "prometheus_client", "huggingface_hub",
 )  # fmt: skip
-PEERS = ("torch", "transformers", "vllm")
+OPTIONAL = ("torch", "transformers", "vllm", "pytest", "hypothesis")
 
 
 def measure(context: Context) -> None:
-    """missing: what jaxinfer needs and cannot import, with the error. peers: which engines to compare with it has."""
+    """missing: what jaxinfer needs and cannot import, with the error. peers: which of what some parts need it has."""
     missing = {name: error for name in NEEDED if (error := _import_error(name))}
-    context.save(missing=missing, peers={name: _installed(name) for name in PEERS})
+    context.save(missing=missing, peers={name: _installed(name) for name in OPTIONAL})
     if "jax" in missing:
         return
     import jax

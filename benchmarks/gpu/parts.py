@@ -38,6 +38,7 @@ PARTS: tuple[Part, ...] = (
     _steps("steps-small", "small", 90, "steps of the small model"),
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
     _steps("steps-large", "large", 110, "steps of the large model"),
+    Part("right", "right", 100, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
     Part("kernels", "kernels", 75, "attention and matmul kernels by themselves, every backend"),
     Part(
         "transformers", "transformers_peer", 110, "the workload through transformers", needs=("torch", "transformers")

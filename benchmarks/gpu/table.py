@@ -17,6 +17,7 @@ def lines(results: Results) -> Iterator[str]:
     for name, result in results.items():
         yield from _steps(name, result, copied, multiplied)
         yield from _kernels(name, result)
+        yield from _right(name, result)
         for kind in ("fewer", "serving"):
             if kind in result:
                 yield _serving(name, result[kind])
@@ -65,6 +66,13 @@ def _kernels(name: str, result: Mapping[str, Any]) -> Iterator[str]:
         bandwidth = f"{row['gb_per_s']} GB/s ({100 * row['copy_share']:.1f} % of copy)"
         products = f"{row['tflops']} TFLOP/s ({100 * row['matmul_share']:.1f} % of matmul)"
         yield f"{begin}: {row['us']} µs, {products if row['matmul_share'] > row['copy_share'] else bandwidth}"
+
+
+def _right(name: str, result: Mapping[str, Any]) -> Iterator[str]:
+    if "right" in result:
+        yield f"{name}: " + ", ".join(f"{count} {outcome}" for outcome, count in result["right"].items())
+    for test, reason in result.get("wrong", {}).items():
+        yield f"{name}: {test}: {reason}"
 
 
 def _serving(name: str, row: Mapping[str, Any]) -> str:

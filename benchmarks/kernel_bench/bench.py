@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxinfer_kernels.attention import BACKENDS as ATTENTION_BACKENDS
-from jaxinfer_kernels.grouped_matmul import BACKENDS as GROUPED_BACKENDS
-from jaxinfer_kernels.quantized_matmul import BACKENDS as QUANTIZED_BACKENDS
+from jaxinfer_kernels.matmul_backends import BACKENDS as MATMUL_BACKENDS
 
 from benchmarks.gpu.ceilings import matmul_tflops, memory_rates
 from benchmarks.gpu.counts import Work
@@ -121,8 +120,7 @@ def _makers(bench: Bench, case: Case, layers: int, calls: int) -> Makers:
         return lambda: attention_chain(case, name, layout, bench.page_size, layers, calls, dtype)
 
     if isinstance(case, MatmulCase):
-        known = GROUPED_BACKENDS if case.experts else QUANTIZED_BACKENDS
-        return {name: matmul(case, name) for name in _backends(bench, known)}
+        return {name: matmul(case, name) for name in _backends(bench, MATMUL_BACKENDS)}
     makers: Makers = {name: attend(case, name) for name in attention_backends(bench)}
     if bench.platform == "cpu" and dtype == "float32":
         makers |= torch_makers(case, layers, calls)

@@ -1,6 +1,5 @@
 """Chains of `grouped_matmul` and `quantized_matmul`: up and down through an MLP, each product on the one before."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,10 @@ from benchmarks.kernel_bench.counts import group_sizes
 from benchmarks.kernel_bench.timing import Chain
 
 _UNROLLED = 4
+_CHECKED = 1000
+"""A seed that no layer has."""
+
+_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 _STORED = {4: jnp.int4, 8: jnp.int8}
 
 Weights = dict[str, jax.Array]
@@ -22,35 +25,61 @@ Weights = dict[str, jax.Array]
 def matmul_chain(case: MatmulCase, backend: str, calls: int, dtype: str) -> Chain:
     """Four MLPs with weights of their own in one program, dispatched again and again.
 
-    Unrolled, not a loop: out of a loop XLA could move what it does to the weights alone.
+    Unrolled, not a loop: out of a loop XLA could move what it does to the weights alone. Raises ValueError where the
+    backend's products are wrong.
     """
     kind = jnp.dtype(dtype)
+    check_product(case, backend, kind)
     layers = [_layer(case, kind, seed) for seed in range(_UNROLLED)]
     x = jax.random.normal(jax.random.key(0), (case.tokens * case.chosen, case.hidden), kind)
-    apply = _grouped(case, backend) if case.experts else _quantized(backend)
+    sizes = group_sizes(case) if case.experts else None
     rounds = -(-calls // _UNROLLED)
 
     @jax.jit
-    def forward(x: jax.Array, layers: list[tuple[Weights, Weights]]) -> jax.Array:
+    def forward(x: jax.Array, layers: list[tuple[Weights, Weights]], sizes: jax.Array | None) -> jax.Array:
         for up, down in layers:
-            x = apply(apply(x, up), down)
+            x = _product(_product(x, up, sizes, backend), down, sizes, backend)
         return x
+
+    given = None if sizes is None else jnp.asarray(sizes)  # an argument: what is made of a constant, XLA computes once
 
     def run(x: jax.Array) -> jax.Array:
         for _ in range(rounds):
-            x = forward(x, layers)
+            x = forward(x, layers, given)
         return jax.block_until_ready(x)
 
     return Chain(run, x, rounds * _UNROLLED)
 
 
-def _grouped(case: MatmulCase, backend: str) -> Callable[[jax.Array, Weights], jax.Array]:
-    sizes = jnp.asarray(group_sizes(case))
-    return lambda x, side: grouped_matmul(x, side["weight"], sizes, backend=backend)
+def check_product(case: MatmulCase, backend: str, dtype: jnp.dtype) -> None:
+    """Raises ValueError where one product of the backend is not that of plain JAX in float32, on inputs drawn anew.
+
+    NaN lies where the result is written, as far as the allocator gives back what was freed last: what is not written
+    is then seen. `xla` is what others are compared with.
+    """
+    if backend == "xla":
+        return
+    side = _layer(case, dtype, _CHECKED)[0]
+    sizes = jnp.asarray(group_sizes(case)) if case.experts else None
+    x = jax.random.normal(jax.random.key(_CHECKED), (case.tokens * case.chosen, case.hidden), dtype)
+    product = jax.jit(_product, static_argnums=3)
+    expected = product(x.astype(jnp.float32), side, sizes, "xla")
+    poison = jax.block_until_ready(jnp.full(expected.shape, jnp.nan, dtype))
+    poison.delete()
+    error = float(_worst_error(product(x, side, sizes, backend), expected))
+    if not error < _TOLERANCE[dtype.name]:
+        raise ValueError(f"the products of {backend} are wrong: an error of {error:.3g} of the largest in its row")
 
 
-def _quantized(backend: str) -> Callable[[jax.Array, Weights], jax.Array]:
-    return lambda x, side: quantized_matmul(x, side["weight"], side["scales"], backend=backend)
+@jax.jit
+def _worst_error(result: jax.Array, expected: jax.Array) -> jax.Array:
+    return (jnp.abs(result - expected) / jnp.abs(expected).max(axis=1, keepdims=True)).max()
+
+
+def _product(x: jax.Array, side: Weights, sizes: jax.Array | None, backend: str) -> jax.Array:
+    if sizes is None:
+        return quantized_matmul(x, side["weight"], side["scales"], backend=backend)
+    return grouped_matmul(x, side["weight"], sizes, backend=backend)
 
 
 def _layer(case: MatmulCase, dtype: jnp.dtype, seed: int) -> tuple[Weights, Weights]:

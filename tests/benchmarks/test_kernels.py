@@ -5,9 +5,11 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jax
 import numpy as np
 import pytest
 from jaxinfer_kernels import KVLayout
@@ -16,6 +18,7 @@ from benchmarks.gpu.counts import Work
 from benchmarks.gpu.parts import BY_NAME
 from benchmarks.gpu.table import lines
 from benchmarks.gpu_suite import Suite
+from benchmarks.kernel_bench import matmuls
 from benchmarks.kernel_bench.attention import attention_chain, layers_for, page_bytes, runnable
 from benchmarks.kernel_bench.bench import Bench, run_cases
 from benchmarks.kernel_bench.cases import (
@@ -111,6 +114,23 @@ def test_matmul_chains_keep_the_size_of_values() -> None:
             assert out.shape == (case.tokens * case.chosen, case.hidden)
             assert 0.01 < out.std() < 100
             assert chain.calls == 4
+
+
+@pytest.mark.parametrize("fault", [0.0, 0.1, float("nan")])
+@pytest.mark.parametrize("index", [0, 2], ids=["quantized", "grouped"])
+def test_a_backend_whose_products_are_wrong_is_not_timed(
+    index: int, fault: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = [case for case in TINY.cases if isinstance(case, MatmulCase)][index]
+    right = matmuls._product
+
+    def product(x: jax.Array, side: dict, sizes: jax.Array | None, backend: str) -> jax.Array:
+        made = right(x, side, sizes, "xla")
+        return made if backend == "xla" else made.at[0, 0].add(fault)
+
+    monkeypatch.setattr(matmuls, "_product", product)
+    with nullcontext() if fault == 0 else pytest.raises(ValueError, match="the products of other are wrong: an error"):
+        matmul_chain(case, "other", 1, "float32")
 
 
 def test_layers_are_as_many_as_caches_and_memory_ask_for() -> None:
