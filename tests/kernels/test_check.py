@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxinfer_kernels import KVLayout
-from jaxinfer_kernels.check.cases import kept_pages, kept_weights
+from jaxinfer_kernels.check.cases import Case, kept_pages, kept_weights
 from jaxinfer_kernels.check.command import collect
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
 from jaxinfer_kernels.check.kernels import kernel_cases
 from jaxinfer_kernels.check.ptx import KernelReport, parse_report
-from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.results import Result, gpu_problems
 from jaxinfer_kernels.check.schedule import Schedule, read_schedules, read_units
 from jaxinfer_kernels.check.table import render
 from jaxinfer_kernels.check.targets import FOLDER, TargetError, read_target, target_names
@@ -148,6 +148,15 @@ def test_schedules_of_pallas_kernels_are_read(tmp_path: Path):
     assert found.problem == "custom-call.1 spills: 2 of its 4 bundles store a register"
     assert not found._replace(bundles=10).problem
     assert read_schedules(tmp_path, "") == []
+
+
+def test_what_is_wrong_with_gpu_kernels_is_told():
+    case = Case("attention", "small", lambda devices: None, wgmma="attend")
+    sound = KernelReport("attend_short", 184, 0, 1024, 128, wgmma=True)
+    assert gpu_problems(case, [sound, KernelReport("merge", 40, 0, 0)]) == ()
+    assert gpu_problems(case, [sound, sound._replace(wgmma=False)]) == ("attend_short has no wgmma",)
+    assert gpu_problems(case, [sound._replace(spilled=8)]) == ("attend_short spills 8 bytes",)
+    assert gpu_problems(case, [KernelReport("merge", 40, 0, 0)]) == ("no kernel has attend in its name",)
 
 
 def test_a_compiler_that_tells_nothing_is_an_error(tmp_path: Path):

@@ -23,6 +23,8 @@ from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_fu
 from jaxinfer_kernels.check.targets import FOLDER, read_target
 
 _LAYERS = 4
+_WGMMA = "ragged_paged_attention"
+"""In the name of a GPU kernel that multiplies."""
 
 
 class Heads(NamedTuple):
@@ -130,6 +132,7 @@ def _attention(platform: str, backend: str, heads: Heads, load: Load) -> Case:
         kept_pages(shape, load.kind, layout),
         array_bytes(shape, load.kind),
         unavailable(backend) or "",
+        _WGMMA if backend == "mosaic_gpu" else "",
     )
 
 
@@ -182,6 +185,7 @@ def _sharded(count: int, load: Load) -> Case:
         kept_pages(part, load.kind, KVLayout.TOKENS),
         array_bytes(part, load.kind),
         unavailable("mosaic_gpu") or "",
+        _WGMMA,
     )
 
 

@@ -27,7 +27,8 @@ class Case(NamedTuple):
 
     program, shape: what the table calls it. compile: gives the executable for the devices of a target, of which it
     may use the first. kept: what must not be copied. donated: bytes of pages that must be updated in place.
-    cannot: why it is not compiled for this target, where it is not; such a case is listed.
+    cannot: why it is not compiled for this target, where it is not; such a case is listed. wgmma: GPU kernels with
+    this in their names must multiply with Hopper's matrix unit.
     """
 
     program: str
@@ -36,6 +37,7 @@ class Case(NamedTuple):
     kept: tuple[Kept, ...] = ()
     donated: int = 0
     cannot: str = ""
+    wgmma: str = ""
 
 
 CaseSource = Callable[[Target, bool], list[Case]]

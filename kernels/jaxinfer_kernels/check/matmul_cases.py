@@ -106,4 +106,5 @@ def _matmul(
         partial(compile_function, function, arguments, ()),
         kept_weights([(weights.model, weights.dims, weights.kind)]),
         cannot=unavailable(backend) or "",
+        wgmma="mosaic_gpu" if backend == "mosaic_gpu" else "",
     )

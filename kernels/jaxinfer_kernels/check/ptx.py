@@ -18,7 +18,8 @@ _ARCHITECTURE = re.compile(r"^\.target\s+(sm_\w+)", re.MULTILINE)
 
 class KernelReport(NamedTuple):
     """What ptxas says of a kernel. spilled: bytes stored and loaded. shared: bytes of shared memory, for kernels of
-    Mosaic GPU with what they ask for at launch. threads: of a block, where the PTX says it.
+    Mosaic GPU with what they ask for at launch. threads: of a block, where the PTX says it. wgmma: whether the PTX has
+    that instruction.
     """
 
     name: str
@@ -26,6 +27,7 @@ class KernelReport(NamedTuple):
     spilled: int
     shared: int
     threads: int | None = None
+    wgmma: bool = False
 
     @property
     def blocks(self) -> int | None:
@@ -82,4 +84,5 @@ def _with_launch(report: KernelReport, file: Path, text: str) -> KernelReport:
     threads, resources = _THREADS.search(text), file.with_suffix(".resources.txt")
     dynamic = _DYNAMIC.search(resources.read_text()) if resources.is_file() else None
     shared = report.shared + int(dynamic[1]) if dynamic else report.shared
-    return report._replace(shared=shared, threads=int(threads[1]) if threads else None)
+    wgmma = "wgmma.mma_async" in text
+    return report._replace(shared=shared, threads=int(threads[1]) if threads else None, wgmma=wgmma)

@@ -1,11 +1,12 @@
 """Result: what compiling one case for one target gave; made of the executable, and what is wrong with it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxinfer_kernels.check.cases import Case
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
-from jaxinfer_kernels.check.ptx import find_ptxas, kernel_reports
+from jaxinfer_kernels.check.ptx import KernelReport, find_ptxas, kernel_reports
 from jaxinfer_kernels.check.schedule import read_schedules
 from jaxinfer_kernels.check.targets import Target
 
@@ -56,7 +57,7 @@ class Result(NamedTuple):
 def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path) -> Result:
     """The row of a case that compiled. dump: where its compiler left what it tells of the kernels."""
     memory, text = executable.memory_analysis(), executable.as_text()
-    taken = _on_gpu(dump) if target.platform == "cuda" else _on_tpu(dump, text)
+    taken = _on_gpu(case, dump) if target.platform == "cuda" else _on_tpu(dump, text)
     problems = (*_copied(case, text), *_memory(case, target, memory), *taken.problems)
     return Result(
         target.name,
@@ -94,17 +95,27 @@ def _memory(case: Case, target: Target, memory: Any) -> list[str]:
     return problems
 
 
-def _on_gpu(dump: Path) -> Taken:
+def _on_gpu(case: Case, dump: Path) -> Taken:
     """Nothing is known where no ptxas is there to ask."""
     if (ptxas := find_ptxas()) is None:
         return Taken()
     kernels = kernel_reports(dump, ptxas)
-    problems = tuple(f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels if kernel.spilled)
     if not kernels:
         return Taken()
     registers, shared = max(kernel.registers for kernel in kernels), max(kernel.shared for kernel in kernels)
     blocks = max(kernels, key=lambda kernel: kernel.shared).blocks
-    return Taken(problems, None, shared, registers, sum(kernel.spilled for kernel in kernels), blocks)
+    spilled = sum(kernel.spilled for kernel in kernels)
+    return Taken(gpu_problems(case, kernels), None, shared, registers, spilled, blocks)
+
+
+def gpu_problems(case: Case, kernels: Sequence[KernelReport]) -> tuple[str, ...]:
+    """What is wrong with the kernels of a program for a GPU."""
+    problems = [f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels if kernel.spilled]
+    products = [kernel for kernel in kernels if case.wgmma in kernel.name] if case.wgmma else []
+    problems += [f"{kernel.name} has no wgmma" for kernel in products if not kernel.wgmma]
+    if case.wgmma and not products:
+        problems.append(f"no kernel has {case.wgmma} in its name")
+    return tuple(problems)
 
 
 def _on_tpu(dump: Path, text: str) -> Taken:
