@@ -56,11 +56,12 @@ def ragged_paged_attention(
     shapes and platform.
 
     A page that a row writes to in this step must be that row's alone: no other row may write to it, and none may attend
-    to tokens that another row writes in the step. `xla` writes all K and V before it reads, but `mosaic_tpu` writes
-    short rows' while it attends, and a page's other slots with them as it found them. Pages that nobody writes to may
-    be shared. Page 0 is never attended to.
+    to tokens that another row writes in the step. `xla` and `mosaic_gpu` write all K and V before they read, but
+    `mosaic_tpu` writes short rows' while it attends, and a page's other slots with them as it found them. Pages that
+    nobody writes to may be shared. Page 0 is never attended to.
 
-    On a machine without a TPU `mosaic_tpu` runs within `pltpu.force_tpu_interpret_mode`.
+    On a machine without a TPU `mosaic_tpu` runs within `pltpu.force_tpu_interpret_mode`. `mosaic_gpu` needs a Hopper
+    GPU; of others its caller must know.
 
     Returns (out [T, Hq, Dv] in q's type, zero for tokens of no row; kv_pages). Softmax and sums are in float32. What
     pages hold beyond a row's last token, or behind its window, never reaches the result, NaN included.
@@ -107,6 +108,8 @@ def ragged_latent_attention(
     if not 0 < value_dim <= latent.shape[1]:
         raise ValueError(f"value_dim must be 1 to {latent.shape[1]}, not {value_dim}")
     _check_rows(rows, short_rows, short_len, backend)
+    if backend == "mosaic_gpu":
+        raise ValueError("backend of ragged_latent_attention must be xla or mosaic_tpu, not mosaic_gpu")
     k = latent[:, None].astype(kv_pages.dtype)
     call = Call(q, k, None, kv_pages, layer, rows, Scoring(scale, None, None, None, None, None))
     if backend == "mosaic_tpu":

@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels import GpuBlocks, gpu_blocks, ragged_paged_attention, unavailable
+from jaxinfer_kernels import (
+    GpuBlocks,
+    RaggedRows,
+    gpu_blocks,
+    ragged_latent_attention,
+    ragged_paged_attention,
+    unavailable,
+)
 from jaxinfer_kernels.gpu.attention_blocks import SHARED_BYTES, check_gpu_shapes, shared_bytes
 from jaxinfer_kernels.gpu.work_items import work_items
 from jaxinfer_kernels.rows import QueryBlocks
@@ -53,8 +60,10 @@ class Kind(NamedTuple):
 
 
 def interpreted(detect_races: bool = False) -> Any:
-    from .gpu_interpreter import gpu_interpreter  # not there before jax 0.11
+    from .gpu_interpreter import gpu_interpreter, on_gpu  # not there before jax 0.11
 
+    if detect_races and on_gpu():
+        pytest.skip("races are seen in the interpreter alone")
     return gpu_interpreter(detect_races)
 
 
@@ -205,6 +214,14 @@ def test_the_form_for_the_interpreter_of_pallas():
     check(Kind(sizes=PLAIN), MIXES["mixed"])
 
 
+@needs_gpu_interpreter
+def test_nothing_is_interpreted_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    """There these tests run the kernels themselves: the CPU that is here refuses them."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with pytest.raises((ValueError, NotImplementedError), match="CPU|cpu"):
+        check(Kind(), MIXES["decode"])
+
+
 EXPLAINED: list[str] = []
 """Reports of races that are known to be none: there are none to explain."""
 
@@ -296,8 +313,6 @@ def test_shards_of_kv_heads_trace():
     pages = spec(None, None, None, None, "tensor")
 
     def call(q, k, v, kv_pages, table, counts):
-        from jaxinfer_kernels import RaggedRows
-
         return ragged_paged_attention(
             q, k, v, kv_pages, 0, RaggedRows(table, counts, counts, counts), short_rows=4, short_len=1, scale=1.0,
             backend="mosaic_gpu",
@@ -319,9 +334,10 @@ def test_shards_of_kv_heads_trace():
         ({"q": jnp.float32}, "q of mosaic_gpu must be bfloat16 or float16"),
         ({"pages": jnp.float16}, "kv_pages of mosaic_gpu must be bfloat16, int8 or float8_e4m3fn, not float16"),
         ({"group": 65}, "at most 64 heads a KV head, not 65"),
-        ({"key_dim": 72, "value_dim": 72}, "a multiple of 16, or each a multiple of 64, of at most 256; not 72 and 72"),
+        ({"key_dim": 72, "value_dim": 72}, "a multiple of 16 up to 128, or each a multiple of 64 up to 256, not 72 and"),
+        ({"key_dim": 160, "value_dim": 160}, "a multiple of 64 up to 256, not 160 and 160"),
         ({"key_dim": 96}, "not 96 and 128"),
-        ({"key_dim": 512, "value_dim": 512}, "at most 256"),
+        ({"key_dim": 512, "value_dim": 512}, "up to 256, not 512"),
         ({"page": 48}, "a power of two of tokens, at least 8, not 48"),
         ({"page": 4}, "at least 8, not 4"),
     ],
@@ -357,6 +373,16 @@ def test_default_sizes_fit_shared_memory(dims: tuple[int, int], narrow: bool):
     assert (fixed + sizes.stages * stage) * (sizes.programs // 132) <= SHARED_BYTES
     fixed, stage = shared_bytes(*dims, sizes.long_keys, sizes.warpgroups, narrow)
     assert fixed + sizes.long_stages * stage <= SHARED_BYTES
+
+
+@needs_gpu_interpreter
+def test_latent_attention_is_refused():
+    rows = RaggedRows(jnp.ones((1, 1), jnp.int32), *jnp.array([[0], [0], [1]], jnp.int32))
+    q, latent, pages = jnp.ones((1, 4, 64)), jnp.ones((1, 64)), jnp.ones((1, 2, 16, 64))
+    with pytest.raises(ValueError, match="must be xla or mosaic_tpu, not mosaic_gpu"):
+        ragged_latent_attention(
+            q, latent, pages, 0, rows, value_dim=32, short_rows=1, short_len=1, scale=1.0, backend="mosaic_gpu"
+        )
 
 
 def test_older_jax_is_told_why(monkeypatch: pytest.MonkeyPatch):

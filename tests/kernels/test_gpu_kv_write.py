@@ -60,7 +60,9 @@ def test_padding_goes_to_the_scratch_page():
     """Tokens of padding all go to one place, so the detector sees them race; nobody reads what is there."""
     after, expected, found = written(16, jnp.bfloat16, 64, 64, padding=4)
     np.testing.assert_array_equal(after[:, :, 1:], expected[:, :, 1:])
-    assert found == {"write in _kernel, write in _kernel"}
+    from tests.kernels.gpu_interpreter import on_gpu
+
+    assert found == (set() if on_gpu() else {"write in _kernel, write in _kernel"})
 
 
 @pytest.mark.parametrize(

@@ -234,8 +234,11 @@ def test_a_wait_that_comes_too_late_is_a_race(monkeypatch: pytest.MonkeyPatch):
 
 def reported(weight_type: Any) -> set[str]:
     """The races of one grouped matmul."""
+    from tests.kernels.gpu_interpreter import on_gpu
     from tests.kernels.gpu_registers import races, register_interpreter
 
+    if on_gpu():
+        pytest.skip("races are seen in the interpreter alone")
     rng = np.random.default_rng(0)
     x, counts = normal(rng, 24, 256, dtype=jnp.bfloat16), jnp.array([10, 0, 12], jnp.int32)
     plain = weight_type == jnp.bfloat16

@@ -92,11 +92,11 @@ def check_gpu_shapes(q: Any, pages: Any, group: int, key_dim: int, value_dim: in
         )
     if group > _ROWS:
         raise ValueError(f"q of mosaic_gpu must have at most {_ROWS} heads a KV head, not {group}")
-    equal = key_dim == value_dim and key_dim % 16 == 0
+    equal = key_dim == value_dim <= 128 and key_dim % 16 == 0
     if not (equal or key_dim % 64 == value_dim % 64 == 0) or max(key_dim, value_dim) > 256:
         raise ValueError(
-            "keys and values of mosaic_gpu must have one size, a multiple of 16, or each a multiple of 64, of at most "
-            f"256; not {key_dim} and {value_dim}"
+            "keys and values of mosaic_gpu must have one size, a multiple of 16 up to 128, or each a multiple of 64 "
+            f"up to 256, not {key_dim} and {value_dim}"
         )
     if page < 8 or page & (page - 1):
         raise ValueError(f"pages of mosaic_gpu must hold a power of two of tokens, at least 8, not {page}")
