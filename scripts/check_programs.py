@@ -36,7 +36,8 @@ _PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_PAGES = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
-_ATTENTION = {"tpu": ("mosaic_tpu", KVLayout.HEADS), "cuda": ("xla", KVLayout.TOKENS)}  # backend, layout of its pages
+_BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
+_LAYOUT = {"tpu": KVLayout.HEADS, "cuda": KVLayout.TOKENS}
 
 
 class Sizes(NamedTuple):
@@ -63,19 +64,23 @@ MODELS = (
 
 def program_cases(target: Target, everything: bool) -> list[Case]:
     """Programs of every model, for one device of the target."""
+    first, *others = _BACKENDS[target.platform]
     if everything:
-        return [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, _every_name)]
-    first = _model_cases(target, MODELS[0], _FEW_LAYERS, _some_names)
-    # Admit and sample are as large for the second: they follow slots and the vocabulary.
-    forward = _model_cases(target, MODELS[1], _FEW_LAYERS, lambda shapes: _some_names(shapes)[2:4])
-    return first + forward
+        cases = [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, first, _every_name)]
+    else:
+        cases = _model_cases(target, MODELS[0], _FEW_LAYERS, first, _some_names)
+        # Admit and sample are as large for the second: they follow slots and the vocabulary.
+        cases += _model_cases(target, MODELS[1], _FEW_LAYERS, first, _largest_forward)
+    return cases + [
+        case for other in others for case in _model_cases(target, MODELS[0], _FEW_LAYERS, other, _largest_forward)
+    ]
 
 
 def _model_cases(
-    target: Target, sizes: Sizes, layers: int, names: Callable[[EngineShapes], Sequence[Name]]
+    target: Target, sizes: Sizes, layers: int, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
 ) -> list[Case]:
-    config, page = _config(sizes, layers), _PAGE[target.platform]
-    plan, shapes, (backend, layout) = plan_model(config, _DTYPE), _shapes(config, page), _ATTENTION[target.platform]
+    config, page, layout = _config(sizes, layers), _PAGE[target.platform], _LAYOUT[target.platform]
+    plan, shapes = plan_model(config, _DTYPE), _shapes(config, page)
     kv_shape = layout.shape(
         layers=layers,
         pages=_KV_PAGES,
@@ -90,7 +95,7 @@ def _model_cases(
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
-            f"{sizes.model}, {layers} layers",
+            f"{sizes.model}, {layers} layers, {backend}",
             partial(_compile, programs, name),
             (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
             array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed") else 0,
@@ -102,8 +107,12 @@ def _model_cases(
 
 def _some_names(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
-    largest = [("decode", buckets.rows[-1]), ("mixed", buckets.tokens[-1]), ("sample", buckets.scored[-1])]
-    return [("admit", 0), ("decode", _SMALL), *largest]
+    return [("admit", 0), ("decode", _SMALL), *_largest_forward(shapes), ("sample", buckets.scored[-1])]
+
+
+def _largest_forward(shapes: EngineShapes) -> list[Name]:
+    buckets = make_buckets(shapes)
+    return [("decode", buckets.rows[-1]), ("mixed", buckets.tokens[-1])]
 
 
 def _every_name(shapes: EngineShapes) -> list[Name]:

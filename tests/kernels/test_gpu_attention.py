@@ -218,7 +218,7 @@ def test_the_form_for_the_interpreter_of_pallas():
 def test_nothing_is_interpreted_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     """There these tests run the kernels themselves: the CPU that is here refuses them."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    with pytest.raises((ValueError, NotImplementedError), match="CPU|cpu"):
+    with pytest.raises(ValueError, match="Only interpret mode is supported on CPU"):
         check(Kind(), MIXES["decode"])
 
 
@@ -334,7 +334,7 @@ def test_shards_of_kv_heads_trace():
         ({"q": jnp.float32}, "q of mosaic_gpu must be bfloat16 or float16"),
         ({"pages": jnp.float16}, "kv_pages of mosaic_gpu must be bfloat16, int8 or float8_e4m3fn, not float16"),
         ({"group": 65}, "at most 64 heads a KV head, not 65"),
-        ({"key_dim": 72, "value_dim": 72}, "a multiple of 16 up to 128, or each a multiple of 64 up to 256, not 72 and"),
+        ({"key_dim": 72, "value_dim": 72}, "a multiple of 16 up to 128, or each a multiple of 64 up to 256, not 72"),
         ({"key_dim": 160, "value_dim": 160}, "a multiple of 64 up to 256, not 160 and 160"),
         ({"key_dim": 96}, "not 96 and 128"),
         ({"key_dim": 512, "value_dim": 512}, "up to 256, not 512"),

@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
-from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels import KVLayout, RaggedRows, gpu_blocks
+from jaxinfer_kernels.gpu.work_items import MERGE_PARTS, work_items
+from jaxinfer_kernels.rows import split_rows
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
@@ -166,6 +170,30 @@ def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: flo
     with pytest.raises(ValueError, match=told):
         check_attention(model, tiny_shapes(model), "mosaic_tpu")
     assert choose_attention(model, tiny_shapes(model), "auto", None)[1] == "xla"
+
+
+def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    seen: list[RaggedRows] = []
+
+    def recorded(model: Any, backend: str, window: int | None) -> Any:
+        attend = group_attention(model, backend, window)
+
+        def attention(*args: Any, **named: Any) -> Any:
+            jax.debug.callback(lambda *rows: seen.append(RaggedRows(*rows)), *args[5])
+            return attend(*args, **named)
+
+        return attention
+
+    monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", recorded)
+    model = tiny_model((None,))
+    check_attention(model, tiny_shapes(model, max_model_len=8192, max_num_batched_tokens=512), "xla")
+    jax.effects_barrier()
+    sizes, heads = gpu_blocks(128, 128), 8
+    blocks = split_rows(RaggedRows(*map(jnp.asarray, seen[0])), jnp.int32(3), 515, 16 * sizes.warpgroups)
+    for rows, keys in zip(blocks, (sizes.keys, sizes.long_keys), strict=True):
+        assert rows is not None
+        work = work_items(rows, None, keys, heads, sizes.programs, sizes.least)
+        assert np.asarray(work.merges)[:, MERGE_PARTS].max() > 1
 
 
 def test_timing_runs_decode_and_prefill():
