@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels import KVLayout, unavailable
 from jaxinfer_kernels.check.cases import Case, array_bytes, kept_pages, kept_weights
 from jaxinfer_kernels.check.command import main
 from jaxinfer_kernels.check.table import size
@@ -64,7 +64,7 @@ MODELS = (
 
 def program_cases(target: Target, everything: bool) -> list[Case]:
     """Programs of every model, for one device of the target."""
-    first, *others = _BACKENDS[target.platform]
+    first, *others = (backend for backend in _BACKENDS[target.platform] if not unavailable(backend))
     if everything:
         cases = [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, first, _every_name)]
     else:
