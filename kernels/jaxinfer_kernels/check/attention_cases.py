@@ -90,10 +90,12 @@ def attention_cases(platform: str, everything: bool) -> list[Case]:
     ]
     if platform == "tpu":
         attention += [_latent(load) for load in (DECODE[0], MIXED[0])]
+        attention += [_sharded(platform, "mosaic_tpu", 2, DECODE[0])]
     if platform == "cuda" and everything:
         attention += [_attention(platform, "mosaic_gpu", heads, DECODE[0]) for heads in GPU_HEADS]
     if platform == "cuda":
-        attention += [_sharded(count, load) for count in (2, 8) for load in ((DECODE[0], MIXED[0])[: 1 + everything])]
+        loads = (DECODE[0], MIXED[0])[: 1 + everything]
+        attention += [_sharded(platform, "mosaic_gpu", count, load) for count in (2, 8) for load in loads]
     return attention + [_copy_pages(platform, heads) for heads in _models(everything)]
 
 
@@ -173,28 +175,29 @@ def _latent(load: Load) -> Case:
     )
 
 
-def _sharded(count: int, load: Load) -> Case:
-    """Each of `count` GPUs has its share of the KV heads, of their queries and of the pages, inside shard_map."""
-    shape = _pages("cuda", SHARDED, load)
-    part = (*shape[:4], shape[4] // count, shape[5])
-    call = partial(_call, SHARDED, load, backend="mosaic_gpu", layout=KVLayout.TOKENS)
+def _sharded(platform: str, backend: str, count: int, load: Load) -> Case:
+    """Each of `count` devices has its share of the KV heads, of their queries and of the pages, inside shard_map."""
+    shape, layout = _pages(platform, SHARDED, load), _LAYOUT[platform]
+    axis = layout.axes.index("kv_heads")
+    part = (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+    call = partial(_call, SHARDED, load, backend=backend, layout=layout)
     return Case(
-        f"ragged_paged_attention mosaic_gpu on {count} devices, {_kind(load)}",
+        f"ragged_paged_attention {backend} on {count} devices, {_kind(load)}",
         f"{SHARDED.model}, {load}",
-        partial(_compile_sharded, call, _arguments(SHARDED, load, shape), count),
-        kept_pages(part, load.kind, KVLayout.TOKENS),
+        partial(_compile_sharded, call, _arguments(SHARDED, load, shape), count, axis),
+        kept_pages(part, load.kind, layout),
         array_bytes(part, load.kind),
-        unavailable("mosaic_gpu") or "",
-        _WGMMA,
+        unavailable(backend) or "",
+        _WGMMA if backend == "mosaic_gpu" else "",
     )
 
 
-def _compile_sharded(call: Any, arguments: Sequence[Argument], count: int, devices: Sequence[Any]) -> Any:
-    """`devices`, of a target of one GPU, are too few: those of a host with `count` of them are made up instead."""
-    del devices
-    target = dataclasses.replace(read_target(FOLDER, "h200"), topology=f"1x1x{count}")
-    mesh = Mesh(np.array(target.devices()), ("tensor",))
-    pages, heads = PartitionSpec(None, None, None, None, "tensor"), PartitionSpec(None, "tensor")
+def _compile_sharded(call: Any, arguments: Sequence[Argument], count: int, axis: int, devices: Sequence[Any]) -> Any:
+    """axis: of the pages, over KV heads. A target of one GPU has too few devices: a host with `count` is made up."""
+    if len(devices) < count:
+        devices = dataclasses.replace(read_target(FOLDER, "h200"), topology=f"1x1x{count}").devices()
+    mesh = Mesh(np.array(devices[:count]), ("tensor",))
+    pages, heads = PartitionSpec(*[None] * axis, "tensor"), PartitionSpec(None, "tensor")
     specs = (pages, heads, heads, heads, *[PartitionSpec()] * (len(arguments) - 4))
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
