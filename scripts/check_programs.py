@@ -18,6 +18,7 @@ from jaxinfer_kernels.check.cases import Case, array_bytes, kept_pages, kept_wei
 from jaxinfer_kernels.check.command import main
 from jaxinfer_kernels.check.table import size
 from jaxinfer_kernels.check.targets import Target
+from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.engine.buckets import make_buckets
 from jaxinfer.engine.packing import Layouts
@@ -37,7 +38,6 @@ _KV_PAGES = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
 _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
-_LAYOUT = {"tpu": KVLayout.HEADS, "cuda": KVLayout.TOKENS}
 
 
 class Sizes(NamedTuple):
@@ -80,7 +80,7 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
 def _model_cases(
     target: Target, sizes: Sizes, layers: int, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
 ) -> list[Case]:
-    config, page, layout = _config(sizes, layers), _PAGE[target.platform], _LAYOUT[target.platform]
+    config, page, layout = _config(sizes, layers), _PAGE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), _shapes(config, page)
     kv_shape = layout.shape(
         layers=layers,

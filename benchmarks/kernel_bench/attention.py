@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels import KVLayout, RaggedRows, ragged_latent_attention, ragged_paged_attention
-from jaxinfer_kernels.layouts import LANES
+from jaxinfer_kernels.layouts import LANES, platform_layout
 
 from benchmarks.kernel_bench.cases import AttentionCase, ModelShape
 from benchmarks.kernel_bench.counts import cached_keys
@@ -127,7 +127,7 @@ def layout_of(platform: str, model: ModelShape) -> KVLayout:
     """The layout that the platform's backends share."""
     if model.latent:
         return KVLayout.LATENT
-    return KVLayout.HEADS if platform == "tpu" else KVLayout.TOKENS
+    return platform_layout(platform)
 
 
 def runnable(backends: tuple[str, ...], platform: str) -> tuple[str, ...]:

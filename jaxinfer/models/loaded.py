@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, read_weight
@@ -179,7 +180,7 @@ def _assemble(
     weights = tuple(arrays[:count])
     embed = next(i for i, weight in enumerate(plan.weights) if weight.path == ("embed",))
     head = tuple(arrays[count:]) or (weights[embed],)
-    kv_layout = KVLayout.HEADS if mesh.devices.flat[0].platform == "tpu" else KVLayout.TOKENS
+    kv_layout = platform_layout(mesh.devices.flat[0].platform)
     return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head, kv_layout)
 
 

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxinfer_kernels import RaggedRows
 
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention_timing import trial_rows
 from jaxinfer.runner.group_attention import group_attention
 
 _ERROR = {"float32": 1e-3}
@@ -40,10 +40,8 @@ def _attended(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Results, and pages with the axis of pages second, as float32."""
     config, rng, tokens = model.config, np.random.default_rng(0), int(counts.sum())
-    width = -(-int((starts + counts).max()) // page)
-    table = 1 + rng.permutation(len(starts) * width).reshape(-1, width)
-    rows = RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (table, starts, np.cumsum(counts) - counts, counts)))
-    shape = model.kv_shape(0, table.size + 1, page)
+    rows = trial_rows(starts, counts, page)
+    shape = model.kv_shape(0, rows.page_table.size + 1, page)
     kv = rng.standard_normal((1, *shape[1:]), np.float32)
     heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
     q, k, v = (rng.standard_normal((tokens, count, config.head_dim), np.float32) for count in heads)

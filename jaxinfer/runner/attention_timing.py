@@ -28,8 +28,8 @@ def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tu
     rows, budget = shapes.max_num_seqs, shapes.max_num_batched_tokens
     context = min(_CONTEXT, shapes.max_model_len - 1, max(_BYTES // (token_bytes(model) * rows), shapes.page_size))
     prompt = min(budget, shapes.max_model_len)
-    decode = _rows(rows, np.full(rows, context), np.ones(rows), shapes.page_size)
-    prefill = _rows(1, np.zeros(1), np.full(1, prompt), shapes.page_size)
+    decode = trial_rows(np.full(rows, context), np.ones(rows), shapes.page_size)
+    prefill = trial_rows(np.zeros(1), np.full(1, prompt), shapes.page_size)
     counts = [len(group.layers) for group in model.config.kv_groups]
 
     def seconds(step: RaggedRows, tokens: int) -> float:
@@ -40,11 +40,11 @@ def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tu
     return seconds(decode, rows), seconds(prefill, prompt)
 
 
-def _rows(count: int, starts: np.ndarray, counts: np.ndarray, page: int) -> RaggedRows:
+def trial_rows(starts: np.ndarray, counts: np.ndarray, page: int) -> RaggedRows:
+    """Rows of `counts` tokens from positions `starts`, one behind the other, each with shuffled pages of its own."""
     pages = -(-int((starts + counts).max()) // page)
-    tables = 1 + np.arange(count * pages).reshape(count, pages)
-    offsets = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    return RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (tables, starts, offsets, counts)))
+    tables = 1 + np.random.default_rng(0).permutation(len(starts) * pages).reshape(-1, pages)
+    return RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (tables, starts, np.cumsum(counts) - counts, counts)))
 
 
 def _seconds(

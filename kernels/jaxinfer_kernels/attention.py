@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
 from jaxinfer_kernels.gpu.attention_blocks import GpuBlocks, check_gpu_shapes, gpu_blocks
 from jaxinfer_kernels.layouts import LANES, KVLayout, value_lanes
@@ -175,13 +176,6 @@ def _on_gpu(
     kv_pages = write_kv(call.kv_pages, call.layer, call.k, call.v, places, KVLayout.TOKENS)
     problem = Problem(call.q, kv_pages, call.layer, call.rows, value_dim, call.scoring, sizes)
     return attend_gpu(problem, short_rows, short_len), kv_pages
-
-
-def unavailable(backend: str) -> str | None:
-    """Why `backend` cannot run in this environment, whatever the device; None where it can."""
-    if backend == "mosaic_gpu" and jax.__version_info__ < (0, 11):
-        return f"mosaic_gpu needs jax 0.11 or newer, and thus Python 3.12; this is jax {jax.__version__}"
-    return None
 
 
 def _sizes(backend: str, given: Any, kind: type, default: Callable[[], Any]) -> Any:

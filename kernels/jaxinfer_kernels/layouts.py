@@ -64,6 +64,11 @@ _AXES: dict[KVLayout, tuple[str | None, ...]] = {
 }
 
 
+def platform_layout(platform: str) -> KVLayout:
+    """The layout that the backends of a platform share: `tpu`, or any other (`cpu`, `gpu`, `cuda`)."""
+    return KVLayout.HEADS if platform == "tpu" else KVLayout.TOKENS
+
+
 def heads_width(key_dim: int, value_dim: int) -> tuple[int, int]:
     """S and W of the HEADS layout."""
     if max(key_dim, value_dim) <= LANES // 2:

@@ -1,6 +1,6 @@
 """The backends of both matmuls."""
 
-from jaxinfer_kernels.attention import unavailable
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 

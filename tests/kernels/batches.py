@@ -7,6 +7,18 @@ import numpy as np
 from jaxinfer_kernels import KVLayout, RaggedRows
 from jaxinfer_kernels.layouts import heads_rows, heads_width, value_lanes
 
+MIXES = {
+    "decode": [(5, 1), (0, 1), (31, 1), (7, 1), (16, 1), (15, 1)],
+    "empty_rows": [(0, 0), (9, 1), (0, 0), (0, 5), (0, 0)],
+    "mixed": [(3, 1), (40, 1), (0, 17), (12, 9), (16, 4), (0, 0)],
+    "page_edges": [(15, 1), (16, 1), (31, 5), (32, 4), (0, 16), (0, 32), (16, 33)],
+    "one_long_among_short": [(190, 1), (1, 1), (2, 1), (60, 33)],
+    "prefill": [(0, 70)],
+    "short_long_rows_over_page_edges": [(15, 2), (31, 2), (15, 2), (47, 3)],
+    "short_of_three": [(2, 3), (14, 3), (15, 2), (31, 3), (6, 20)],
+}
+"""Rows (cached tokens, new tokens) that every backend is tested with."""
+
 
 class Shape(NamedTuple):
     """Heads, page and layer sizes of a batch."""

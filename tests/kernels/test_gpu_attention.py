@@ -22,9 +22,8 @@ from jaxinfer_kernels.gpu.attention_blocks import SHARED_BYTES, check_gpu_shapes
 from jaxinfer_kernels.gpu.work_items import work_items
 from jaxinfer_kernels.rows import QueryBlocks
 
-from .batches import Batch, Shape, make_batch
+from .batches import MIXES, Batch, Shape, make_batch
 from .oracle import attend, write
-from .test_tpu_attention import MIXES
 
 # Each warpgroup of the interpreter takes one of XLA's threads while it waits: with two of them it waits for ever.
 os.environ.setdefault("NPROC", "8")

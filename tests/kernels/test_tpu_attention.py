@@ -12,23 +12,12 @@ from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragg
 from jaxinfer_kernels.tpu import attention_copies, attention_softmax
 from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
 
-from .batches import Batch, Shape, from_layout, in_layout, make_batch
+from .batches import MIXES, Batch, Shape, from_layout, in_layout, make_batch
 from .interpreter import tpu_interpreter
 from .oracle import attend, write
 
 HEADS = KVLayout.HEADS
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
-
-MIXES = {
-    "decode": [(5, 1), (0, 1), (31, 1), (7, 1), (16, 1), (15, 1)],
-    "empty_rows": [(0, 0), (9, 1), (0, 0), (0, 5), (0, 0)],
-    "mixed": [(3, 1), (40, 1), (0, 17), (12, 9), (16, 4), (0, 0)],
-    "page_edges": [(15, 1), (16, 1), (31, 5), (32, 4), (0, 16), (0, 32), (16, 33)],
-    "one_long_among_short": [(190, 1), (1, 1), (2, 1), (60, 33)],
-    "prefill": [(0, 70)],
-    "short_long_rows_over_page_edges": [(15, 2), (31, 2), (15, 2), (47, 3)],
-    "short_of_three": [(2, 3), (14, 3), (15, 2), (31, 3), (6, 20)],
-}
 
 
 def run(batch: Batch, backend: str, *, layer: int, short_len: int, dtype=jnp.float32, traced=True, **options):

@@ -18,9 +18,11 @@ from jaxinfer_kernels import (
     ragged_latent_attention,
     ragged_paged_attention,
 )
-from jaxinfer_kernels.attention import BACKENDS, unavailable
+from jaxinfer_kernels.attention import BACKENDS
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
 from jaxinfer_kernels.check.targets import FOLDER, read_target
+from jaxinfer_kernels.layouts import platform_layout
 
 _LAYERS = 4
 _WGMMA = "ragged_paged_attention"
@@ -76,7 +78,6 @@ MIXED = (
     Load(256, 8192, 64, 2048, jnp.float8_e4m3fn),
 )
 _BACKENDS = {"tpu": ("xla", "mosaic_tpu"), "cuda": ("xla", "mosaic_gpu")}
-_LAYOUT = {"tpu": KVLayout.HEADS, "cuda": KVLayout.TOKENS}
 
 
 def attention_cases(platform: str, everything: bool) -> list[Case]:
@@ -113,7 +114,7 @@ def _pairs(loads: Sequence[Load], everything: bool) -> list[tuple[Heads, Load]]:
 def _pages(platform: str, heads: Heads, load: Load) -> tuple[int, ...]:
     """Pages for a quarter of what the rows may hold, at least 1024; an odd count, so that nothing else is as large."""
     count = max(load.rows * load.context // load.page // 4, 1024) + 1
-    return _LAYOUT[platform].shape(
+    return platform_layout(platform).shape(
         layers=_LAYERS,
         pages=count,
         page_size=load.page,
@@ -124,7 +125,7 @@ def _pages(platform: str, heads: Heads, load: Load) -> tuple[int, ...]:
 
 
 def _attention(platform: str, backend: str, heads: Heads, load: Load) -> Case:
-    shape, layout = _pages(platform, heads, load), _LAYOUT[platform]
+    shape, layout = _pages(platform, heads, load), platform_layout(platform)
     sizes = default_block_sizes("gpu" if platform == "cuda" else platform) if backend == "xla" else None
     call = partial(_call, heads, load, backend=backend, layout=layout, block_sizes=sizes)
     return Case(
@@ -177,7 +178,7 @@ def _latent(load: Load) -> Case:
 
 def _sharded(platform: str, backend: str, count: int, load: Load) -> Case:
     """Each of `count` devices has its share of the KV heads, of their queries and of the pages, inside shard_map."""
-    shape, layout = _pages(platform, SHARDED, load), _LAYOUT[platform]
+    shape, layout = _pages(platform, SHARDED, load), platform_layout(platform)
     axis = layout.axes.index("kv_heads")
     part = (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
     call = partial(_call, SHARDED, load, backend=backend, layout=layout)
@@ -248,7 +249,7 @@ def _arguments(heads: Heads, load: Load, pages: tuple[int, ...]) -> tuple[Argume
 
 
 def _copy_pages(platform: str, heads: Heads) -> Case:
-    load, layout = DECODE[0], _LAYOUT[platform]
+    load, layout = DECODE[0], platform_layout(platform)
     shape, ids = _pages(platform, heads, load), Argument((8,), jnp.int32)
     return Case(
         "copy_pages",

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.attention import unavailable
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
 from jaxinfer_kernels.layouts import KVLayout
 from jaxinfer_kernels.pages import write_kv

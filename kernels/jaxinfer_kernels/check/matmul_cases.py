@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.attention import unavailable
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, compile_function, kept_weights, short_name
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
