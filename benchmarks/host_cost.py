@@ -78,10 +78,10 @@ def time_steps(running: int, waiting: int, steps: int) -> Row:
     seconds = []
     for _ in range(steps):
         start = time.perf_counter()
-        deltas = core.step()
+        outputs = core.step()
         seconds.append(time.perf_counter() - start)
-        if len(deltas) != running:
-            raise RuntimeError(f"a step gave {len(deltas)} tokens for {running} running requests")
+        if [output.num_tokens for output in outputs] != [running]:
+            raise RuntimeError(f"a step gave {outputs} for {running} running requests")
     p95 = quantiles(seconds, n=20)[-1]
     pack = median(pack_seconds)
     return Row(running, waiting, *(round(1e6 * value, 1) for value in (median(seconds), p95, pack)))

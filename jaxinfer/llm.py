@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
+from jaxinfer.engine.choices import Choices
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
@@ -55,6 +56,7 @@ class LLM:
         self.text = load_text(settings)
         self.engine: EngineCore = build_engine(settings, progress).core
         self._ids = itertools.count()
+        self._choices = Choices()
 
     @property
     def info(self) -> ModelInfo:
@@ -161,11 +163,11 @@ class LLM:
                 while waiting is not None and self._add(waiting[0]):
                     collectors[waiting[0].request_id] = waiting[1]
                     waiting = next(queued, None)
-                for delta in self.engine.step():
+                for delta in self._choices.expand(self.engine.step()):
                     shown = collectors[delta.request_id].push(delta)
                     if shown is not None:
                         if shown.stop_at is not None:
-                            self.engine.stop(delta.request_id, delta.index, shown.stop_at)
+                            self.engine.stop(delta.request_id, delta.index)
                         yield delta.request_id, shown
         finally:
             self._abort([name for name, collector in collectors.items() if not collector.output.finished])
@@ -181,7 +183,7 @@ class LLM:
         for request_id in request_ids:
             self.engine.abort(request_id)
         while request_ids and self.engine.has_work():
-            self.engine.step()
+            self._choices.expand(self.engine.step())
 
 
 class AsyncLLM:
@@ -218,13 +220,13 @@ class AsyncLLM:
         text, ids = await self._encode(prompt)
         request = GenerateRequest(request_id or uuid.uuid4().hex, ids, params)
         collector = OutputCollector(self.text.tokenizer, request, text)
-        source = self.client.submit(request)
+        source = await self.client.submit(request)
         try:
             async for deltas in source:
                 for delta in deltas:
                     shown = collector.push(delta)
                     if shown is not None and shown.stop_at is not None:
-                        self.client.stop(request.request_id, delta.index, shown.stop_at)
+                        self.client.stop(request.request_id, delta.index)
                 yield collector.snapshot()
                 if collector.output.finished:
                     return

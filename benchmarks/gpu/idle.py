@@ -57,11 +57,16 @@ def _fill(llm: LLM, rows: int, prompt: int, output: int) -> None:
     top = llm.info.vocab_size - 1
     for row in range(rows):
         llm.engine.add_request(GenerateRequest(f"idle-{row}", [1 + (row + i) % top for i in range(prompt)], params))
-    while len(llm.engine.step()) < rows:
+    while _tokens(llm) < rows:
         if not llm.engine.has_work():
             raise RuntimeError(f"{rows} requests were never decoded at once")
     for _ in range(4):
         llm.engine.step()
+
+
+def _tokens(llm: LLM) -> int:
+    """Tokens that one call of `step` gave."""
+    return sum(output.num_tokens for output in llm.engine.step())
 
 
 def _tokens_a_row(llm: LLM) -> int:
@@ -74,7 +79,7 @@ def _step_ms(llm: LLM, rows: int, steps: int) -> float:
     made = []
     start = time.perf_counter()
     for _ in range(steps):
-        made.append(len(llm.engine.step()))
+        made.append(_tokens(llm))
     seconds = time.perf_counter() - start
     if set(made) != {rows}:
         raise RuntimeError(f"steps gave {min(made)} to {max(made)} tokens where {rows} rows decode")

@@ -11,7 +11,7 @@ def make_admission(request: Request) -> Admission:
     return Admission(
         slot=request.slot,
         length=request.num_known - 1,
-        last_token=request.tokens[-1],
+        last_token=int(request.tokens[-1]),
         prompt_len=request.prompt_len,
         remaining=request.limit - request.num_known,
         seed=request.seed,
@@ -25,8 +25,7 @@ def make_admission(request: Request) -> Admission:
 
 def packed_counts(request: Request) -> tuple[np.ndarray, np.ndarray]:
     """(token ids, packed counts) of a request's known tokens, both int32, ids distinct."""
-    tokens = np.frombuffer(request.tokens, np.int32)
-    ids, where = np.unique(tokens, return_inverse=True)
+    ids, where = np.unique(request.tokens, return_inverse=True)
     generated = np.bincount(where[request.prompt_len :], minlength=len(ids))
     seen = np.zeros(len(ids), np.int32)
     seen[where[: request.prompt_len]] = SEEN_IN_PROMPT

@@ -19,17 +19,18 @@ class EngineClient(Protocol):
         """True while requests can be served."""
         ...
 
-    def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
-        """Queues a request and yields what each engine step adds, until every choice has finished.
+    async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
+        """Queues a request; returns an iterator of what each engine step adds, until every choice has finished.
 
-        The request is queued before this returns. Errors, raised here and not by the iterator:
+        The request is queued when this returns. Errors, raised here and not by the iterator:
         ParameterError (it can never be served), QueueFullError, EngineDeadError. When the engine dies
         later, the iterator raises EngineDeadError. Closing the iterator early does not abort: call `abort`.
+        Where this is cancelled, the request is aborted.
         """
         ...
 
-    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
-        """Ends one choice because of a stop string; tokens beyond `kept_tokens` are dropped.
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one choice because of a stop string. Tokens that come after it are the caller's to drop.
 
         A last delta with finish_reason `stop` and no tokens follows, unless the choice had ended before.
         """

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.door import check_request, stop_ids_of
 from jaxinfer.engine.plan import StepPlan
@@ -14,8 +16,23 @@ from jaxinfer.engine.request import Request
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.runner import Runner
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.engine.types import (
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    StepOutput,
+    TokenDelta,
+    output_of,
+)
 from jaxinfer.errors import ParameterError, QueueFullError
+
+_OWNER_SHIFT = 40
+
+
+def owners_of(handles: np.ndarray) -> np.ndarray:
+    """The owners that requests of these handles were added with."""
+    return handles >> _OWNER_SHIFT
 
 
 class _InFlight(NamedTuple):
@@ -57,6 +74,7 @@ class EngineCore:
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
         self._arrivals = 0
+        self._next_handle = 0
         self._dispatched = 0
         self._collected = 0
         self._prompt_tokens = 0
@@ -76,8 +94,11 @@ class EngineCore:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
         return request_id in self._retiring
 
-    def add_request(self, request: GenerateRequest) -> None:
-        """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
+    def add_request(self, request: GenerateRequest, *, owner: int = 0) -> None:
+        """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait.
+
+        owner: whom its deltas are for, in the upper bits of its handles (`owners_of`).
+        """
         if request.request_id in self._choices or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
         limit = check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
@@ -95,11 +116,13 @@ class EngineCore:
             stop_ids=stop_ids,
             arrival=self._arrivals,
             num_groups=len(self.runner.shapes.groups),
+            handle=(owner << _OWNER_SHIFT) + self._next_handle,
             priority=request.priority,
             namespace=("", request.cache_salt),
             fork_to=params.n,
         )
         self._arrivals += 1
+        self._next_handle += params.n
         self._prompt_tokens += parent.prompt_len
         self._choices[request.request_id] = [parent]
         self.scheduler.add(parent)
@@ -108,24 +131,23 @@ class EngineCore:
         """True while a call of `step` can make progress."""
         return bool(self._choices or self._steps or self._ended)
 
-    def step(self) -> list[TokenDelta]:
-        """Plans and dispatches a step, reads the steps that are due, and returns what requests gained."""
+    def step(self) -> list[StepOutput]:
+        """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave."""
         plan = self.scheduler.schedule()
         self._register_forks()
         if plan is not None:
             self._steps.append(_InFlight(plan, self.runner.dispatch(plan)))
             self._dispatched += 1
         keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
-        deltas, self._ended = self._ended, []
+        outputs, self._ended = [output_of(self._ended)] if self._ended else [], []
         while len(self._steps) > keep:
-            deltas += self._collect()
-        return deltas
+            outputs.append(self._collect())
+        return outputs
 
-    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
-        """Ends one choice because of a stop string, with its first `kept_tokens` output tokens."""
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one choice because of a stop string; who found it knows how many of its tokens are kept."""
         for choice in self._choices.get(request_id, []):
             if choice.index == index and not choice.finished and not choice.is_parent:
-                del choice.tokens[choice.prompt_len + kept_tokens :]
                 self._end(choice, FinishReason.STOP)
                 self._retire(request_id)
 
@@ -135,6 +157,12 @@ class EngineCore:
             if not choice.finished:
                 self._end(choice, FinishReason.ABORT)
         self._retire(request_id)
+
+    def abort_owner(self, owner: int) -> None:
+        """Ends every request that was added for `owner`."""
+        for request_id, choices in list(self._choices.items()):
+            if choices[0].handle >> _OWNER_SHIFT == owner:
+                self.abort(request_id)
 
     def abort_all(self) -> None:
         """Ends every request."""
@@ -162,25 +190,26 @@ class EngineCore:
         """Frees the device. Requests must have been aborted."""
         self.runner.close()
 
-    def _collect(self) -> list[TokenDelta]:
+    def _collect(self) -> StepOutput:
         step = self._steps.popleft()
         result = self.runner.collect(step.handle)
         self._collected += 1
         self.scheduler.in_flight -= 1
-        applied = apply_result(self.scheduler, step.plan, result)
-        self._generation_tokens += len(applied.deltas)
-        for delta in applied.ended:
-            self._generation_tokens -= delta.error is not None
-            self._retire(delta.request_id)
+        output = apply_result(self.scheduler, step.plan, result)
+        self._generation_tokens += output.num_tokens
+        for delta in output.deltas:
+            if delta.finish_reason is not None:
+                self._retire(delta.request_id)
         for request_id in [name for name, last in self._retiring.items() if last <= self._collected]:
             del self._retiring[request_id]
-        return applied.deltas
+        return output
 
     def _end(self, choice: Request, reason: FinishReason) -> None:
         choice.finish_reason = reason
         self.scheduler.finish(choice)
         for index in range(choice.index, choice.index + choice.fork_to):
-            self._ended.append(TokenDelta(choice.request_id, index, [], finish_reason=reason))
+            handle = choice.handle - choice.index + index
+            self._ended.append(TokenDelta(choice.request_id, index, [], finish_reason=reason, handle=handle))
 
     def _retire(self, request_id: str) -> None:
         """Forgets a request whose choices have all ended, once no result of its is in flight."""

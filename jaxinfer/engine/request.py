@@ -3,10 +3,16 @@
 import enum
 from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from jaxinfer.engine.radix import Namespace, Node
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.slots import SlotTable
 
 
 class Status(enum.Enum):
@@ -19,10 +25,10 @@ class Status(enum.Enum):
 
 
 class Request:
-    """One choice. Lengths that change every step live in the SlotTable, by `slot`.
+    """One choice. What changes every step, its tokens and lengths, lives in the SlotTable while it has a `slot`.
 
-    tokens: the prompt and every confirmed output token.
     limit: most tokens, prompt included.
+    handle: names the choice in a StepOutput.
     pages: page ids a KV group, in order; 0 behind a window.
     shadows: (group, page) of the tree's own page, held where ours is a copy of equal content.
     cursor: the node of the radix tree that holds our newest committed page.
@@ -40,6 +46,7 @@ class Request:
         "cursor",
         "finish_reason",
         "fork_to",
+        "handle",
         "held",
         "held_computed",
         "index",
@@ -60,15 +67,16 @@ class Request:
         "status",
         "stop_ids",
         "stopped_by",
-        "tokens",
+        "table",
         "trimmed",
+        "waiting_tokens",
         "was_admitted",
     )
 
     def __init__(
         self,
         request_id: str,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | np.ndarray,
         params: SamplingParams,
         *,
         limit: int,
@@ -77,15 +85,20 @@ class Request:
         arrival: int,
         num_groups: int,
         index: int = 0,
+        handle: int = 0,
         priority: int = 0,
         namespace: Namespace = ("", ""),
         fork_to: int = 1,
     ):
         self.request_id = request_id
         self.index = index
+        self.handle = handle
         self.params = params
-        self.tokens = array("i", prompt)
-        self.prompt_len = len(self.tokens)
+        # NumPy would round what is no integer; `array` refuses it.
+        known = prompt if isinstance(prompt, np.ndarray) else array("i", prompt)
+        self.waiting_tokens = np.array(known, np.int32)
+        self.table: SlotTable | None = None
+        self.prompt_len = len(prompt)
         self.limit = limit
         self.seed = seed
         self.stop_ids = stop_ids
@@ -114,12 +127,17 @@ class Request:
         self.stopped_by: int | None = None
 
     @property
+    def tokens(self) -> np.ndarray:
+        """The prompt and every confirmed output token, int32; a view of the table's row while it has a slot."""
+        return self.waiting_tokens if self.table is None else self.table.tokens[self.slot, : self.num_known]
+
+    @property
     def num_known(self) -> int:
-        return len(self.tokens)
+        return len(self.waiting_tokens) if self.table is None else int(self.table.known[self.slot])
 
     @property
     def num_outputs(self) -> int:
-        return len(self.tokens) - self.prompt_len
+        return self.num_known - self.prompt_len
 
     @property
     def finished(self) -> bool:
@@ -147,6 +165,7 @@ class Request:
             arrival=self.arrival,
             num_groups=len(self.pages),
             index=index,
+            handle=self.handle + index,
             priority=self.priority,
             namespace=self.namespace,
         )

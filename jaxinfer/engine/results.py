@@ -1,25 +1,16 @@
 """From a collected step to what each request gained."""
 
-from typing import NamedTuple
-
 import numpy as np
 
 from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.types import FinishReason, RequestTimes, TokenDelta, TokenLogprobs
+from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
 
 
-class Applied(NamedTuple):
-    """What one collected step gave. ended holds those of `deltas` that are a choice's last."""
-
-    deltas: list[TokenDelta]
-    ended: list[TokenDelta]
-
-
-def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Applied:
+def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepOutput:
     """Confirms what a step computed, ends requests that are done, and returns what each gained.
 
     Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
@@ -31,57 +22,31 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ap
     if result.logprobs is not None and not plan.decode_only:
         _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
     drawing = np.flatnonzero(valid & plan.draws)
-    scored = last_scored[drawing]
-    special = _needs_care(scheduler, plan, drawing, result.tokens[scored], result.logprobs)
-    plain, others = drawing[~special], drawing[special]
-    deltas = _add_plain(scheduler, plan.slots[plain], result.tokens[last_scored[plain]])
-    ended: list[TokenDelta] = []
-    for row in others.tolist():
-        request = table.requests[plan.slots[row]]
-        assert request is not None
-        at = int(last_scored[row])
-        times = _times(scheduler, request)
-        deltas.append(_add_token(request, int(result.tokens[at]), at, result.logprobs, times))
-        if request.finish_reason is not None:
-            scheduler.finish(request)
-            ended.append(deltas[-1])
-    return Applied(deltas, ended)
+    slots, scored = plan.slots[drawing], last_scored[drawing]
+    tokens = result.tokens[scored]
+    ends = plan.starts[drawing] + plan.counts[drawing]
+    table.tokens[slots, ends] = tokens
+    table.known[slots] = ends + 1
+    special = _needs_care(scheduler, slots, tokens, result.logprobs)
+    if not special.any():
+        return StepOutput(table.handle[slots], np.ones(len(slots), np.int32), tokens, [])
+    deltas = [
+        _add_token(scheduler, slot, token, at, result.logprobs)
+        for slot, token, at in zip(*(x[special].tolist() for x in (slots, tokens, scored)), strict=True)
+    ]
+    plain = ~special
+    return StepOutput(table.handle[slots[plain]], np.ones(int(plain.sum()), np.int32), tokens[plain], deltas)
 
 
 def _needs_care(
-    scheduler: Scheduler, plan: StepPlan, drawing: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
+    scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
 ) -> np.ndarray:
-    """Rows that begin or end with this token, failed, or report log-probabilities: bool, an entry a drawing row."""
+    """Rows that begin or end with this token, failed, or report log-probabilities: bool, an entry a slot."""
     if logprobs is not None:
-        return np.ones(len(drawing), bool)
-    table, slots = scheduler.table, plan.slots[drawing]
-    known = plan.starts[drawing] + plan.counts[drawing] + 1
+        return np.ones(len(slots), bool)
+    table = scheduler.table
     stops = (table.stop_ids[slots] == tokens[:, None]).any(axis=1)
-    return stops | table.fresh[slots] | (tokens < 0) | (known >= table.limit[slots])
-
-
-def _add_plain(scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray) -> list[TokenDelta]:
-    """Most rows of most steps: a token, and nothing else to say."""
-    requests = scheduler.table.requests
-    new = tuple.__new__  # TokenDelta(...) would go through its default arguments, once a token
-    deltas = []
-    for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True):
-        request = requests[slot]
-        assert request is not None
-        request.tokens.append(token)
-        fields = (request.request_id, request.index, [token], None, None, None, request.cached_tokens, None, None, None)
-        deltas.append(new(TokenDelta, fields))
-    return deltas
-
-
-def _times(scheduler: Scheduler, request: Request) -> RequestTimes | None:
-    """Those of a request whose first token has come; None for later tokens."""
-    if not scheduler.table.fresh[request.slot]:
-        return None
-    scheduler.table.fresh[request.slot] = False
-    assert request.scheduled_at is not None
-    queue, prefill = request.scheduled_at - request.queued_at, scheduler.clock() - request.scheduled_at
-    return RequestTimes(queue * 1e-9, prefill * 1e-9)
+    return stops | table.fresh[slots] | (tokens < 0) | (table.known[slots] >= table.limit[slots])
 
 
 def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
@@ -94,35 +59,47 @@ def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
         scheduler.kv.commit(request, int(ends[row]))
 
 
-def _add_token(
-    request: Request, token: int, at: int, arrays: LogprobArrays | None, times: RequestTimes | None
-) -> TokenDelta:
+def _add_token(scheduler: Scheduler, slot: int, token: int, at: int, arrays: LogprobArrays | None) -> TokenDelta:
+    """The delta of a token that has more to say than its id; ends the request where it is the last."""
+    table = scheduler.table
+    request = table.requests[slot]
+    assert request is not None
+    first, times = bool(table.fresh[slot]), _times(scheduler, request)
     if token < 0:
+        table.known[slot] -= 1
         request.finish_reason = FinishReason.ERROR
-        return TokenDelta(request.request_id, request.index, [], finish_reason=FinishReason.ERROR, error=_NOT_FINITE)
-    request.tokens.append(token)
-    stopped_by = None
-    if token in request.stop_ids:
-        request.finish_reason, stopped_by = FinishReason.STOP, token
-    elif len(request.tokens) >= request.limit:
+    elif token in request.stop_ids:
+        request.finish_reason = FinishReason.STOP
+    elif table.known[slot] >= request.limit:
         request.finish_reason = FinishReason.LENGTH
-    logprobs = prompt_logprobs = None
-    if arrays is not None:
-        if request.params.logprobs is not None:
-            logprobs = [read_logprobs(arrays, at, token, request.params.logprobs)]
-        if request.num_outputs == 1:
-            prompt_logprobs = request.prompt_logprobs
+    logprobs = None
+    if arrays is not None and token >= 0 and request.params.logprobs is not None:
+        logprobs = [read_logprobs(arrays, at, token, request.params.logprobs)]
+    table.fresh[slot] = False
+    if request.finish_reason is not None:
+        scheduler.finish(request)
     return TokenDelta(
         request.request_id,
         request.index,
-        [token],
+        [token] if token >= 0 else [],
         logprobs,
         request.finish_reason,
-        stopped_by,
-        request.cached_tokens,
-        prompt_logprobs,
+        stop_token_id=token if request.finish_reason is FinishReason.STOP else None,
+        cached_tokens=request.cached_tokens,
+        prompt_logprobs=request.prompt_logprobs if first and token >= 0 else None,
+        error=_NOT_FINITE if token < 0 else None,
         times=times,
+        handle=request.handle,
     )
+
+
+def _times(scheduler: Scheduler, request: Request) -> RequestTimes | None:
+    """Those of a request whose first token has come; None for later tokens, and for later choices."""
+    if request.index or not scheduler.table.fresh[request.slot]:
+        return None
+    assert request.scheduled_at is not None
+    queue, prefill = request.scheduled_at - request.queued_at, scheduler.clock() - request.scheduled_at
+    return RequestTimes(queue * 1e-9, prefill * 1e-9)
 
 
 def _take_prompt_logprobs(

@@ -35,7 +35,7 @@ def add_row(plan: PlanBuilder, request: Request, start: int, count: int, scored:
     draws = end == total and not request.is_parent
     targets: list[int] = []
     if request.owes_prompt_logprobs:
-        targets = list(request.tokens[start + 1 : end + 1])
+        targets = request.tokens[start + 1 : end + 1].tolist()
     if draws:
         targets = [*targets[: scored - 1], -1]
     plan.add_chunk(request.slot, request.tokens[start:end], targets, draws=draws)

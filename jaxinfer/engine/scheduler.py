@@ -53,7 +53,7 @@ class Scheduler:
             shapes, enable_prefix_caching=cache.enable_prefix_caching, max_cached_tokens=cache.prefix_cache_max_tokens
         )
         self.policy = policy or make_policy(scheduler, self.kv.cached_tokens)
-        self.table = SlotTable(shapes.max_num_seqs)
+        self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
         self.waiting = WaitingQueue()
         self.forks = Forks(self.kv, self.table, self.waiting)
         self.running: list[Request] = []

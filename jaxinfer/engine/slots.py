@@ -15,13 +15,18 @@ class SlotTable:
     collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
     next_trim: collected positions at which a page falls behind a window.
+    tokens: [slots, max_model_len], of which the first `known` are confirmed.
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     stop_ids: ids that end the request, as wide as anybody has needed yet.
     draws: False for a parent, whose last computed position is not scored.
-    fresh: True until choice 0's first token was collected.
+    fresh: True until the choice's first token was collected. handle: the choice's.
     """
 
-    def __init__(self, num_slots: int):
+    def __init__(self, num_slots: int, max_model_len: int):
+        # Memory that nobody wrote to is not there yet: rows cost what their longest request has used.
+        self.tokens = np.zeros((num_slots, max_model_len), np.int32)
+        self.known = np.zeros(num_slots, np.int32)
+        self.handle = np.zeros(num_slots, np.int64)
         self.serial = np.zeros(num_slots, np.int64)
         self.computed = np.zeros(num_slots, np.int32)
         self.collected = np.zeros(num_slots, np.int32)
@@ -46,7 +51,10 @@ class SlotTable:
 
     def take(self, request: Request, *, computed: int, total: int, capacity: int) -> int:
         """Gives `request` a slot."""
-        slot = self._free.pop()
+        slot, tokens = self._free.pop(), request.tokens
+        self.tokens[slot, : len(tokens)] = tokens
+        self.known[slot] = len(tokens)
+        self.handle[slot] = request.handle
         self.serial[slot] += 1
         self.computed[slot] = self.collected[slot] = computed
         self.total[slot] = total
@@ -54,11 +62,11 @@ class SlotTable:
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
         self.draws[slot] = not request.is_parent
-        self.fresh[slot] = request.index == 0 and request.num_outputs == 0
+        self.fresh[slot] = request.num_outputs == 0
         self._set_stop_ids(slot, sorted(request.stop_ids))
         self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
         self.requests[slot] = request
-        request.slot = slot
+        request.slot, request.table = slot, self
         return slot
 
     def _set_stop_ids(self, slot: int, ids: list[int]) -> None:
@@ -71,7 +79,8 @@ class SlotTable:
     def release(self, request: Request) -> None:
         """Takes the slot back: results that are still in flight for it are void from now on."""
         slot = request.slot
+        request.waiting_tokens = request.tokens.copy()
         self.serial[slot] += 1
         self.requests[slot] = None
         self._free.append(slot)
-        request.slot = -1
+        request.slot, request.table = -1, None

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxinfer.sampling import SamplingParams
 
 MAX_PRIORITY = 2**31 - 1
@@ -63,6 +65,7 @@ class TokenDelta(NamedTuple):
     finish_reason is set on a choice's last delta. stop_token_id is the stop id that ended it, or None.
     cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with choice
     0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
+    handle: names the choice in every later StepOutput; -1 where it ended before its first token.
     """
 
     request_id: str
@@ -75,6 +78,34 @@ class TokenDelta(NamedTuple):
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     times: RequestTimes | None = None
+    handle: int = -1
+
+
+class StepOutput(NamedTuple):
+    """What one engine step adds to all choices.
+
+    Most choices gain tokens and nothing else: handles int64 [n], counts int32 [n] and tokens int32 [sum of counts], a
+    choice's tokens side by side. A choice that begins, ends, or has more to say is in `deltas` instead, so that
+    the first delta of each tells its handle.
+    """
+
+    handles: np.ndarray
+    counts: np.ndarray
+    tokens: np.ndarray
+    deltas: list[TokenDelta]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all choices."""
+        return len(self.tokens) + sum(len(delta.token_ids) for delta in self.deltas)
+
+
+def output_of(deltas: list[TokenDelta]) -> StepOutput:
+    """What is told in deltas alone."""
+    return StepOutput(_NO_HANDLES, _NO_TOKENS, _NO_TOKENS, deltas)
+
+
+_NO_HANDLES, _NO_TOKENS = np.zeros(0, np.int64), np.zeros(0, np.int32)
 
 
 class EngineStats(NamedTuple):

@@ -39,7 +39,7 @@ class Generation:
             raise unavailable("the engine is not ready")
         try:
             for run in self._runs:
-                run.submit()
+                await run.submit()
         except BaseException:
             await self._leave()
             raise
@@ -122,8 +122,8 @@ class _Run:
     def finished(self) -> bool:
         return all(choice.finished for choice in self._choices)
 
-    def submit(self) -> None:
-        self._source = self._client.submit(self.request)
+    async def submit(self) -> None:
+        self._source = await self._client.submit(self.request)
 
     def abort(self) -> None:
         """Ends at the engine what has not ended. Without effect before `submit` and after the end."""
@@ -162,7 +162,7 @@ class _Run:
         if shown is None:
             return None
         if shown.stop_at is not None:
-            self._client.stop(self.request.request_id, delta.index, shown.stop_at)
+            self._client.stop(self.request.request_id, delta.index)
         if shown.token_ids:
             self._timer.tokens(delta.index)
         if shown.finish_reason is not None:

@@ -13,6 +13,7 @@ from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.simulated import SimulatedRunner, expected_tokens
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
+from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
 
@@ -116,7 +117,7 @@ def run(core: EngineCore, got: Got | None = None) -> Got:
 
 
 def step(core: EngineCore, got: Got) -> None:
-    for delta in core.step():
+    for delta in step_deltas(core):
         got.setdefault((delta.request_id, delta.index), []).append(delta)
 
 

@@ -20,6 +20,7 @@ from tests.engine.small import (
     step,
     tokens_of,
 )
+from tests.engine.stepping import step_deltas
 
 
 @pytest.mark.smoke
@@ -45,16 +46,16 @@ def test_an_id_is_taken_until_its_last_result_was_collected(ahead) -> None:
     core.add_request(ask("r", 3, 20))
     core.add_request(ask("other", 3, 20))
     for _ in range(4):
-        core.step()
+        step_deltas(core)
     with pytest.raises(ParameterError, match="in use"):
         core.add_request(ask("r", 3))
     core.abort("r")
-    ended = [delta for delta in core.step() if delta.request_id == "r"]
+    ended = [delta for delta in step_deltas(core) if delta.request_id == "r"]
     assert [delta.finish_reason for delta in ended] == [FinishReason.ABORT]
     for _ in range(ahead - 1):
         with pytest.raises(ParameterError, match="in use"):
             core.add_request(ask("r", 4))
-        core.step()
+        step_deltas(core)
     second = ask("r", 4, 5, seed=99)
     core.add_request(second)
     got = run(core)
@@ -114,14 +115,14 @@ def test_stop_ends_one_choice_and_abort_all_of_them(ahead) -> None:
     got: Got = {}
     for _ in range(8):
         step(core, got)
-    core.stop("r", 1, 2)
-    core.stop("r", 7, 0)
-    core.stop("nobody", 0, 0)
+    core.stop("r", 1)
+    core.stop("r", 7)
+    core.stop("nobody", 0)
     step(core, got)
     assert got["r", 1][-1].finish_reason is FinishReason.STOP
     assert got["r", 1][-1].token_ids == []
     assert ("r", 0) in got
-    core.stop("r", 1, 0)  # again
+    core.stop("r", 1)  # again
     core.abort("r")
     core.abort("r")
     core.abort("nobody")
@@ -150,7 +151,7 @@ def test_abort_all() -> None:
     for i in range(9):
         core.add_request(ask(f"r{i}", 4 + i, n=1 + i % 3))
     for _ in range(4):
-        core.step()
+        step_deltas(core)
     core.abort_all()
     run(core)
     assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
@@ -199,7 +200,7 @@ def test_a_full_queue_refuses() -> None:
         core.add_request(ask(name, 3))
     with pytest.raises(QueueFullError):
         core.add_request(ask("c", 3))
-    core.step()
+    step_deltas(core)
     core.add_request(ask("c", 3))
     run(core)
 
@@ -263,9 +264,10 @@ def test_stats_count_what_happened() -> None:
     core.add_request(ask("c", [*range(1, 13)], 4))
     stats = core.stats()
     assert (stats.running, stats.waiting) == (0, 2)
-    core.step()
+    got: Got = {}
+    step(core, got)
     assert core.stats().running == 2
-    got = run(core)
+    run(core, got)
     stats = core.stats()
     assert stats.prefix_queries == 36
     assert stats.prefix_hits == 16  # two of three pages each: the last token is computed

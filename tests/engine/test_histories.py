@@ -24,6 +24,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, Toke
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from tests.engine.ledger import PoisoningRunner, check_options, check_pages, check_slots, live_requests
+from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
 EOS = (7,)
@@ -111,7 +112,7 @@ class Histories(RuleBasedStateMachine):
     def step(self, steps) -> None:
         for _ in range(steps):
             self.now += 4 * 10**9
-            self._take(self.core.step())
+            self._take(step_deltas(self.core))
 
     @precondition(lambda self: self.core._choices)
     @rule(data=st.data())
@@ -124,7 +125,7 @@ class Histories(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(self.running()))
         if request.is_parent:
             return
-        self.stop_choice(request, data.draw(st.integers(0, request.num_outputs)))
+        self.stop_choice(request)
 
     @precondition(lambda self: self.running())
     @rule(data=st.data())
@@ -137,9 +138,9 @@ class Histories(RuleBasedStateMachine):
                 self.interrupted.add(key)
         self.core.abort(name)
 
-    def stop_choice(self, request: Request, kept: int) -> None:
+    def stop_choice(self, request: Request) -> None:
         self.interrupted.add((request.request_id, request.index))
-        self.core.stop(request.request_id, request.index, kept)
+        self.core.stop(request.request_id, request.index)
 
     @rule(group=st.integers(0, 1), share=st.floats(0, 1))
     def evict(self, group, share) -> None:
@@ -160,7 +161,7 @@ class Histories(RuleBasedStateMachine):
         for _ in range(3000):
             if not self.core.has_work():
                 break
-            self._take(self.core.step())
+            self._take(step_deltas(self.core))
             self.pages_add_up()
         assert not self.core.has_work(), "the engine hangs"
         assert set(self.ended) == set(self.expected)
@@ -257,7 +258,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
     elif kind < 0.84 and running:
         request = draw.choice(running)
         if not request.is_parent:
-            machine.stop_choice(request, draw.randint(0, request.num_outputs))
+            machine.stop_choice(request)
     elif kind < 0.92 and running:
         machine.core.scheduler.preempt(draw.choice(running))
     else:

@@ -8,6 +8,7 @@ from jaxinfer.engine.shapes import KVGroup
 from jaxinfer.errors import ParameterError
 from tests.engine.ledger import check_pages
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
+from tests.engine.stepping import step_deltas
 
 
 def served(core: EngineCore, name: str, prompt: list[int]) -> int:
@@ -52,7 +53,7 @@ def test_what_requests_hold_is_not_counted_and_is_shared() -> None:
     shared = [*range(20)]
     core.add_request(ask("a", shared, 12))
     for _ in range(4):
-        core.step()
+        step_deltas(core)
     core.add_request(ask("b", shared, 2))
     got = run(core)
     assert got["b", 0][-1].cached_tokens == 16

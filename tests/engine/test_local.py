@@ -64,7 +64,7 @@ async def test_streams_end_with_their_last_choice() -> None:
         assert client.ready
         assert client.info.vocab_size == 61
         requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
-        streams = await asyncio.gather(*(read(client.submit(request)) for request in requests))
+        streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         for request, deltas in zip(requests, streams, strict=True):
             for choice in range(request.sampling.n):
                 own = [delta for delta in deltas if delta.index == choice]
@@ -75,7 +75,7 @@ async def test_streams_end_with_their_last_choice() -> None:
 
 async def test_a_request_is_queued_before_anyone_reads_it() -> None:
     async with serving() as (client, core, gate):
-        stream = client.submit(ask("r", 4, 3))
+        stream = await client.submit(ask("r", 4, 3))
         await until(lambda: len(gate.plans) >= 3)
         assert tokens_of(await read(stream)) == right(core, ask("r", 4, 3))
 
@@ -83,9 +83,9 @@ async def test_a_request_is_queued_before_anyone_reads_it() -> None:
 async def test_abort_and_stop() -> None:
     async with serving() as (client, _, gate):
         gate.open.clear()
-        streams = [client.submit(ask(name, 4, 40, n=n)) for name, n in (("abort", 2), ("stop", 2))]
+        streams = [await client.submit(ask(name, 4, 40, n=n)) for name, n in (("abort", 2), ("stop", 2))]
         client.abort("nobody")
-        client.stop("nobody", 0, 0)
+        client.stop("nobody", 0)
         client.abort("abort")
         gate.open.set()
         aborted = await read(streams[0])
@@ -94,7 +94,7 @@ async def test_abort_and_stop() -> None:
         seen = set()
         while seen != {0, 1}:
             seen |= {delta.index for delta in await anext(reader) if delta.token_ids}
-        client.stop("stop", 1, 1)
+        client.stop("stop", 1)
         rest = [delta async for deltas in reader for delta in deltas]
         ends = {delta.index: delta.finish_reason for delta in rest if delta.finish_reason}
         assert ends == {0: FinishReason.LENGTH, 1: FinishReason.STOP} or ends == {0: FinishReason.LENGTH}
@@ -104,15 +104,15 @@ async def test_abort_and_stop() -> None:
 async def test_refusals_are_raised_by_submit() -> None:
     async with serving(max_waiting=2) as (client, _, gate):
         with pytest.raises(ParameterError) as refused:
-            client.submit(ask("r", 4, n=5))
+            await client.submit(ask("r", 4, n=5))
         assert refused.value.param == "n"
         gate.open.clear()
-        first = [client.submit(ask("first", 4, 3))]
+        first = [await client.submit(ask("first", 4, 3))]
         with pytest.raises(ParameterError, match="in use"):
-            client.submit(ask("first", 4, 3))
+            await client.submit(ask("first", 4, 3))
         await until(lambda: len(gate.plans) >= 1)
         # Four slots and two that wait: with the engine held up all that are not taken up yet count as waiting.
-        taken = [_submitted(client, f"r{i}", first) for i in range(7)]
+        taken = [await _submitted(client, f"r{i}", first) for i in range(7)]
         assert False in taken
         assert 3 <= len(first) <= 7
         gate.open.set()
@@ -120,9 +120,9 @@ async def test_refusals_are_raised_by_submit() -> None:
         assert all(deltas[-1].finish_reason is FinishReason.LENGTH for deltas in ends)
 
 
-def _submitted(client: LocalEngineClient, name: str, streams: list[AsyncIterator[list[TokenDelta]]]) -> bool:
+async def _submitted(client: LocalEngineClient, name: str, streams: list[AsyncIterator[list[TokenDelta]]]) -> bool:
     try:
-        streams.append(client.submit(ask(name, 4, 3)))
+        streams.append(await client.submit(ask(name, 4, 3)))
     except QueueFullError:
         return False
     return True
@@ -131,7 +131,7 @@ def _submitted(client: LocalEngineClient, name: str, streams: list[AsyncIterator
 async def test_when_the_engine_dies_every_stream_says_so() -> None:
     async with serving() as (client, _, gate):
         gate.open.clear()
-        streams = [client.submit(ask(f"r{i}", 4, 30)) for i in range(3)]
+        streams = [await client.submit(ask(f"r{i}", 4, 30)) for i in range(3)]
         gate.error = RuntimeError("the device is gone")
         gate.open.set()
         for stream in streams:
@@ -139,7 +139,7 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
                 await read(stream)
         assert not client.ready
         with pytest.raises(EngineDeadError) as dead:
-            client.submit(ask("late", 4))
+            await client.submit(ask("late", 4))
         assert dead.value.__cause__ is gate.error
         client.abort("r0")  # nobody is there, and nothing happens
         await until(lambda: gate.closed)
@@ -148,7 +148,7 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
 async def test_close_ends_what_runs_and_frees_the_device() -> None:
     async with serving() as (client, _, gate):
         gate.open.clear()
-        streams = [client.submit(ask(f"r{i}", 4, 30)) for i in range(6)]
+        streams = [await client.submit(ask(f"r{i}", 4, 30)) for i in range(6)]
         reading = [asyncio.ensure_future(read(stream)) for stream in streams]
         await until(lambda: len(gate.plans) >= 1)
         gate.open.set()
@@ -158,17 +158,17 @@ async def test_close_ends_what_runs_and_frees_the_device() -> None:
         assert gate.closed
         assert not client.ready
         with pytest.raises(EngineDeadError):
-            client.submit(ask("late", 4))
+            await client.submit(ask("late", 4))
         await client.close()
 
 
 async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_pages() -> None:
     async with serving() as (client, _, gate):
-        stream = client.submit(ask("r", 4, 40))
+        stream = await client.submit(ask("r", 4, 40))
         async for _ in stream:
             break
         await stream.aclose()  # type: ignore[attr-defined]
-        assert "r" in client._streams or client.stats().running == 0
+        assert "r" in client._streams.request_ids or client.stats().running == 0
         client.abort("r")
         await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
         assert len(gate.plans) > 0

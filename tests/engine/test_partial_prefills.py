@@ -21,6 +21,7 @@ from tests.engine.small import (
     step,
     tokens_of,
 )
+from tests.engine.stepping import step_deltas
 
 
 def half_computed(core: EngineCore) -> list[str]:
@@ -79,7 +80,7 @@ def test_alone_a_long_prompt_gets_all_of_a_step() -> None:
     core = small_core(max_num_partial_prefills=2)
     core.add_request(ask("long", 40, 2))
     for _ in range(2):
-        core.step()
+        step_deltas(core)
         assert last_plan(core).counts.tolist() == [16]
     run(core)
 
@@ -87,14 +88,14 @@ def test_alone_a_long_prompt_gets_all_of_a_step() -> None:
 def test_those_that_share_a_step_share_it_equally_and_what_one_leaves_goes_on() -> None:
     core = small_core(max_num_partial_prefills=2)
     core.add_request(ask("a", 40, 2))
-    core.step()
+    step_deltas(core)
     core.add_request(ask("b", 30, 2))
-    core.step()  # a 8, b 8
+    step_deltas(core)  # a 8, b 8
     assert last_plan(core).counts.tolist() == [8, 8]
     core.add_request(ask("c", 40, 2))
-    core.step()  # a third is left for c, which no step finishes: it is set aside, and its share is lost once
+    step_deltas(core)  # a third is left for c, which no step finishes: it is set aside, and its share is lost once
     assert last_plan(core).counts.tolist() == [6, 5]
-    core.step()
+    step_deltas(core)
     assert last_plan(core).counts.tolist() == [8, 8]
     run(core)
 

@@ -27,6 +27,7 @@ from tests.engine.small import (
     step,
     tokens_of,
 )
+from tests.engine.stepping import step_deltas
 
 SECOND = 10**9
 POLICIES: dict[str, dict[str, Any]] = {
@@ -183,7 +184,7 @@ def test_better_requests_take_the_slots_of_the_worst(ahead: int) -> None:
 def test_other_policies_take_no_slots(policy: str) -> None:
     core = slots(1, 0, policy)
     core.add_request(ask("long", 40, 5))
-    core.step()
+    step_deltas(core)
     core.add_request(ask("short", 3, 5))
     run(core)
     assert core.stats().preemptions == 0
@@ -285,7 +286,7 @@ def starts(policy: dict[str, Any], requests: int) -> tuple[dict[str, float], dic
                 came[name] = (clock.now / SECOND, 3 if len(came) % 50 == 0 else 0)
                 core.add_request(with_priority(name, came[name][1], prompt=3, tokens=2))
         clock.now += tick
-        for delta in core.step():
+        for delta in step_deltas(core):
             first.setdefault(delta.request_id, clock.now / SECOND)
     return first, came
 
@@ -350,7 +351,7 @@ def test_sjf_counts_what_is_not_cached() -> None:
     core.add_request(ask("turn", conversation, 2))
     run(core)
     core.add_request(ask("busy", 3, 8))
-    core.step()
+    step_deltas(core)
     core.add_request(ask("fresh", 12, 2))
     core.add_request(ask("next turn", [*conversation, 40, 41], 2))
     assert [name for name, _ in run(core)] == ["busy", "next turn", "fresh"]

@@ -24,6 +24,7 @@ from tests.engine.small import (
     step,
     tokens_of,
 )
+from tests.engine.stepping import step_deltas
 
 
 class LastComeFirstServed(FirstComeFirstServed):
@@ -62,13 +63,13 @@ def test_no_plan_exceeds_a_budget(ahead) -> None:
 def test_a_prompt_fills_what_decoding_leaves_of_a_step() -> None:
     core = small_core()
     core.add_request(ask("first", 3, 20))
-    core.step()
+    step_deltas(core)
     core.add_request(ask("long", 40))
-    core.step()
+    step_deltas(core)
     assert plans_of(core)[-1].num_decode == 1
     assert rows_of(plans_of(core)[-1])[choice_of(core, "long").slot] == (0, 15, 0)
-    core.step()
-    core.step()
+    step_deltas(core)
+    step_deltas(core)
     assert rows_of(plans_of(core)[-1])[choice_of(core, "long").slot] == (30, 10, 1)
     run(core)
 
@@ -77,9 +78,9 @@ def test_running_requests_come_before_waiting_ones() -> None:
     core = small_core()
     core.add_request(ask("a", 20))
     core.add_request(ask("b", 20))
-    core.step()
+    step_deltas(core)
     assert list(rows_of(plans_of(core)[-1])) == [choice_of(core, "a").slot]
-    core.step()
+    step_deltas(core)
     assert rows_of(plans_of(core)[-1]) == {choice_of(core, "a").slot: (16, 4, 1), choice_of(core, "b").slot: (0, 12, 0)}
     run(core)
 
@@ -109,7 +110,7 @@ def test_a_prompt_that_is_scored_leaves_a_position_for_every_other_row() -> None
     plain, scored = ask("plain", 10), ask("scored", 20, prompt_logprobs=0)
     core = small_core(policy=LastComeFirstServed(), long_prefill_token_threshold=4)
     core.add_request(plain)
-    core.step()
+    step_deltas(core)
     core.add_request(scored)
     got: Got = {}
     while core.scheduler.running[0].request_id != "scored":
@@ -160,7 +161,7 @@ def test_who_asks_may_be_the_victim() -> None:
     core.add_request(ask("a", 17, 20))
     core.add_request(ask("b", 15, 20))
     while core.stats().preemptions == 0:
-        core.step()
+        step_deltas(core)
     assert choice_of(core, "b").slot == -1
     assert choice_of(core, "b").pages == [[]]
     assert choice_of(core, "a").slot >= 0
@@ -171,14 +172,14 @@ def test_who_asks_may_be_the_victim() -> None:
 def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -> None:
     core = small_core(ahead=ahead)
     core.add_request(ask("a", 6, 1))
-    core.step()
+    step_deltas(core)
     request = choice_of(core, "a")
     assert request.status is Status.DRAINING
     assert request not in core.scheduler.running
     assert len(request.pages[0]) == 2
     assert core.scheduler.schedule() is None
     assert core.has_work()
-    assert tokens_of(core.step()) == right(core, ask("a", 6, 1))  # an empty plan still collects
+    assert tokens_of(step_deltas(core)) == right(core, ask("a", 6, 1))  # an empty plan still collects
     assert not core.has_work()
     assert request.status is Status.FINISHED
 
@@ -186,9 +187,9 @@ def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -
 def test_the_watermark_keeps_pages_for_those_that_run() -> None:
     core = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.5, caching=False)
     core.add_request(ask("a", 16, 4))
-    core.step()  # 4 of 12 pages are used, 6 must stay free
+    step_deltas(core)  # 4 of 12 pages are used, 6 must stay free
     core.add_request(ask("b", 12, 4))
-    core.step()
+    step_deltas(core)
     assert choice_of(core, "b").slot == -1
     run(core)
     alone = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.99, caching=False)
@@ -301,7 +302,7 @@ def test_windowed_pages_are_freed_behind_the_window() -> None:
     core.add_request(request)
     held = []
     while core.has_work():
-        core.step()
+        step_deltas(core)
         held.append(core.scheduler.kv.pages_in_use)
     assert max(held[3:]) <= 3  # 6 tokens and the next one touch three pages of 4 at most
     assert np.concatenate([plan.page_updates[0][:, 1] for plan in plans_of(core)]).max() == 10

@@ -25,7 +25,7 @@ def request(name: str, max_tokens: int, prompt: Any = (1, 2), **params: Any) -> 
 
 
 async def read(client: LocalEngineClient, asked: GenerateRequest) -> list[TokenDelta]:
-    return [delta async for deltas in client.submit(asked) for delta in deltas]
+    return [delta async for deltas in await client.submit(asked) for delta in deltas]
 
 
 def reasons(deltas: list[TokenDelta]) -> list[FinishReason]:
@@ -44,7 +44,7 @@ async def test_an_id_can_be_used_again_as_soon_as_its_last_delta_has_come() -> N
 
 async def test_an_abort_before_the_engine_has_seen_the_request_ends_it() -> None:
     client = make_client()
-    source = client.submit(request("a", 50, n=3))
+    source = await client.submit(request("a", 50, n=3))
     client.abort("a")
     deltas = [delta async for deltas in source for delta in deltas]
     assert [(delta.index, delta.finish_reason) for delta in deltas] == [(i, FinishReason.ABORT) for i in range(3)]
@@ -61,7 +61,7 @@ async def test_close_ends_streams_and_frees_pages() -> None:
         assert len(reasons(deltas)) == 2
     assert client.stats().kv_pages_used == 0
     with pytest.raises(EngineDeadError):
-        client.submit(request("late", 2))
+        await client.submit(request("late", 2))
 
 
 async def test_a_request_that_cannot_be_queued_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +93,7 @@ async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureF
     assert not client.ready
     assert "the device was lost" in caplog.text
     with pytest.raises(EngineDeadError):
-        client.submit(request("late", 2))
+        await client.submit(request("late", 2))
     client.abort("r0")
     await asyncio.wait_for(client.close(), 10)
 

@@ -289,7 +289,7 @@ def test_a_stop_string_ends_a_choice_where_it_is_told_to() -> None:
     def between(core: EngineCore, number: int) -> None:
         if number == 12 and not told:
             told["done"] = True
-            core.stop("choices", 2, 3)
+            core.stop("choices", 2)
             core.abort("short")
 
     outputs = drive(core, SUBJECTS, between)

@@ -26,6 +26,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from tests.engine.ledger import check_pages, check_slots, live_requests
+from tests.engine.stepping import step_deltas
 from tests.runner.tiny import VOCABULARY, Judge, Output, make_core, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
@@ -149,7 +150,7 @@ class Histories(RuleBasedStateMachine):
         request = data.draw(st.sampled_from(self._running()))
         if not request.is_parent:
             self.interrupted.add((request.request_id, request.index))
-            self.core.stop(request.request_id, request.index, data.draw(st.integers(0, request.num_outputs)))
+            self.core.stop(request.request_id, request.index)
 
     @precondition(lambda self: self._running())
     @rule(data=st.data())
@@ -183,7 +184,7 @@ class Histories(RuleBasedStateMachine):
             print(f"{flips} tokens diverge at near ties")
 
     def _take(self) -> None:
-        for delta in self.core.step():
+        for delta in step_deltas(self.core):
             self.got[delta.request_id, delta.index].take(delta)
 
     def _check(self, name: str, index: int) -> list[int]:

@@ -18,6 +18,7 @@ from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from tests.engine.stepping import step_deltas
 from tests.runner import oracle
 
 VOCABULARY = 300
@@ -110,7 +111,7 @@ def drive(
             break
         if between is not None:
             between(core, number)
-        for delta in core.step():
+        for delta in step_deltas(core):
             outputs[delta.request_id, delta.index].take(delta)
     assert not core.has_work(), "the engine hangs"
     assert all(output.reason is not None for output in outputs.values())

@@ -34,7 +34,7 @@ class FakeEngine:
         self.gate = asyncio.Event()
         self.gate.set()
         self.submitted: list[GenerateRequest] = []
-        self.stopped: list[tuple[str, int, int]] = []
+        self.stopped: list[tuple[str, int]] = []
         self.aborted: list[str] = []
         self._active: dict[str, _Active] = {}
         self._generated = 0
@@ -56,7 +56,7 @@ class FakeEngine:
     def active(self) -> set[str]:
         return set(self._active)
 
-    def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
+    async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         if self._dead is not None:
             raise self._dead
         if len(self._active) >= self.max_waiting:
@@ -65,8 +65,8 @@ class FakeEngine:
         active = self._active[request.request_id] = _Active(self, request)
         return active.deltas()
 
-    def stop(self, request_id: str, index: int, kept_tokens: int) -> None:
-        self.stopped.append((request_id, index, kept_tokens))
+    def stop(self, request_id: str, index: int) -> None:
+        self.stopped.append((request_id, index))
         if request_id in self._active:
             self._active[request_id].end(index, FinishReason.STOP)
 

@@ -30,13 +30,18 @@ _WGMMA = "ragged_paged_attention"
 
 
 class Heads(NamedTuple):
-    """Attention of one model on one device."""
+    """Attention of one model on one device. value_dim: None where it is that of keys."""
 
     model: str
     queries: int
     keys: int
     dim: int
     window: int | None = None
+    value_dim: int | None = None
+
+    @property
+    def values(self) -> int:
+        return self.value_dim or self.dim
 
 
 class Load(NamedTuple):
@@ -120,7 +125,7 @@ def _pages(platform: str, heads: Heads, load: Load) -> tuple[int, ...]:
         page_size=load.page,
         kv_heads=heads.keys,
         key_dim=heads.dim,
-        value_dim=heads.dim,
+        value_dim=heads.values,
     )
 
 
@@ -243,9 +248,9 @@ def _call(
 def _arguments(heads: Heads, load: Load, pages: tuple[int, ...]) -> tuple[Argument, ...]:
     tokens, width = load.tokens or load.rows, load.context // load.page
     q = Argument((tokens, heads.queries, heads.dim), jnp.bfloat16)
-    k = Argument((tokens, heads.keys, heads.dim), jnp.bfloat16)
+    k, v = (Argument((tokens, heads.keys, dim), jnp.bfloat16) for dim in (heads.dim, heads.values))
     integers = [Argument(dims, jnp.int32) for dims in ((), (load.rows, width), *[(load.rows,)] * 3)]
-    return (Argument(pages, load.kind), q, k, k, *integers)
+    return (Argument(pages, load.kind), q, k, v, *integers)
 
 
 def _copy_pages(platform: str, heads: Heads) -> Case:

@@ -1,0 +1,157 @@
+"""EngineThread: the one thread that steps an engine core, and its commands from outside."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
+
+log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Is told, in the engine's thread, what its requests come to; must not block it."""
+
+    def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
+        """What steps gave."""
+
+    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
+        """A submitted request could not be queued."""
+
+    def on_forgotten(self, owner: int) -> None:
+        """`forget` is done: no output of that owner's earlier requests follows."""
+
+    def on_death(self) -> None:
+        """The engine has failed, and every request with it."""
+
+
+class EngineThread:
+    """Runs an engine. `start` comes first; every other method may be called in any thread, and none of them waits.
+
+    Requests are submitted on behalf of an owner, a number that comes back in their handles (`owners_of`).
+    """
+
+    def __init__(self, core: EngineCore, listener: Listener):
+        self._core = core
+        self._listener = listener
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_submitted = 0
+        self._num_taken = 0
+        self._dead: BaseException | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
+
+    def start(self) -> None:
+        """Lets the engine run."""
+        self._thread.start()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._core.info
+
+    @property
+    def alive(self) -> bool:
+        """True while requests can be submitted."""
+        return self._dead is None and not self._closing
+
+    def submit(self, request: GenerateRequest, owner: int = 0) -> None:
+        """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
+        if not self.alive:
+            raise EngineDeadError("the engine has stopped") from self._dead
+        self._core.check(request)
+        with self._lock:
+            waiting = self._core.num_waiting + self._num_submitted - self._num_taken
+            if waiting >= self._core.max_waiting:
+                raise QueueFullError(waiting)
+            self._num_submitted += 1
+        self._commands.put(lambda: self._add(request, owner))
+
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one choice because of a stop string."""
+        self._commands.put(lambda: self._core.stop(request_id, index))
+
+    def abort(self, request_id: str) -> None:
+        """Ends every choice of a request."""
+        self._commands.put(lambda: self._core.abort(request_id))
+
+    def forget(self, owner: int) -> None:
+        """Aborts the requests of an owner that has gone; `on_forgotten` follows their last output."""
+        self._commands.put(lambda: self._forget(owner))
+
+    def stats(self) -> EngineStats:
+        """The newest reading."""
+        return self._core.stats()
+
+    def close(self) -> None:
+        """Aborts everything, tells it, and frees the device; `join` waits for it."""
+        if not self._closing:
+            self._closing = True
+            self._commands.put(self._core.abort_all)
+            self._commands.put(None)
+
+    def join(self) -> None:
+        """Waits until the thread has ended."""
+        self._thread.join()
+
+    # In the engine's thread
+
+    def _run(self) -> None:
+        try:
+            while self._run_commands():
+                if self._core.has_work():
+                    self._step()
+            while self._core.has_work():
+                self._step()
+            self._core.close()
+        except BaseException as error:
+            log.exception("the engine has stopped")
+            self._dead = error
+            self._listener.on_death()
+            self._close_core()
+
+    def _step(self) -> None:
+        outputs = self._core.step()
+        if outputs:
+            self._listener.on_outputs(outputs)
+
+    def _close_core(self) -> None:
+        """Frees what a broken device still holds, where it can."""
+        try:
+            self._core.close()
+        except Exception:
+            log.exception("the device could not be closed")
+
+    def _run_commands(self) -> bool:
+        """Runs what is queued, waiting for the first where there is no work. False once the thread shall end."""
+        while True:
+            try:
+                command = self._commands.get(block=not self._core.has_work())
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _add(self, request: GenerateRequest, owner: int) -> None:
+        # An id that ended a moment ago is taken until its last result in flight is read.
+        while self._core.is_retiring(request.request_id):
+            self._step()
+        try:
+            self._core.add_request(request, owner=owner)
+        except JaxinferError as error:
+            self._listener.on_error(owner, request.request_id, error)
+        except Exception as error:  # whatever is wrong with one request ends no other
+            log.exception("request %s could not be queued", request.request_id)
+            failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
+            self._listener.on_error(owner, request.request_id, failure)
+        self._num_taken += 1
+
+    def _forget(self, owner: int) -> None:
+        self._core.abort_owner(owner)
+        self._step()
+        self._listener.on_forgotten(owner)
