@@ -24,67 +24,79 @@ from jaxinfer.engine.simulated import SimulatedRunner
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.sampling import SamplingParams
 
-RUNNING = (1, 16, 64, 256)
+RUNNING = (1, 16, 64, 256, 1024)
 WAITING = 100_000
+CROWDED = 256
+"""Rows of the case with many requests waiting."""
 CONTEXT, BLOCK, VOCABULARY = 8192, 16, 151_936
+ELSEWHERE = {
+    "vLLM V1, schedule + update": {"1": 30, "16": 196, "64": 729, "256": 3032},
+    "mini-sglang, index tensors": {"1": 64, "16": 242, "64": 796, "256": 3053},
+    "nano-vllm (does less)": {"1": 1, "16": 10, "64": 38, "256": 148},
+}
+"""Microseconds of one decode step by rows, of other engines: measured once by this project's authors, with each engine's
+scheduler alone, on two shared CPU cores in November 2026; this program does not run them."""
 
 
 class Row(NamedTuple):
-    """Microseconds of one call of `EngineCore.step`, and of its packing alone."""
+    """Medians of one call of `EngineCore.step`, in microseconds: before the device has its step, and after it."""
 
     running: int
     waiting: int
+    schedule_us: float
+    """Scheduling and packing."""
+    apply_us: float
+    """Unpacking, stop checks, and what clients are told."""
     step_us: float
     p95_us: float
-    pack_us: float
 
 
-class TimedPacking(SimulatedRunner):
-    """Adds up the time that dispatch takes: packing, since nothing is run."""
+class TimedRunner(SimulatedRunner):
+    """Notes when it was handed its last step."""
 
-    pack_seconds: list[float]
+    dispatched = 0.0
 
     def dispatch(self, plan):
-        start = time.perf_counter()
         handle = super().dispatch(plan)
-        self.pack_seconds.append(time.perf_counter() - start)
+        self.dispatched = time.perf_counter()
         return handle
 
 
-def make_engine(running: int, waiting: int) -> tuple[EngineCore, list[float]]:
-    """An engine with `running` requests decoding, out of step, and more in its queue; seconds of its dispatches."""
+def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
+    """An engine with `running` requests decoding, out of step, and more in its queue."""
     pages = 1 + running * CONTEXT // BLOCK
     tokens = max(2048, running)
     shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, (KVGroup(None, pages),), VOCABULARY)
-    runner = TimedPacking(shapes, draws=False)
-    runner.pack_seconds = []
+    runner = TimedRunner(shapes, draws=False)
     info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, pages)
     config = SchedulerConfig(max_num_seqs=running, max_waiting=running + waiting + 1)
     core = EngineCore(runner, info, scheduler=config, eos_ids=(VOCABULARY - 1,))
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))
-    while any(request.num_outputs < 2 for request in core.scheduler.running):
+    while core.num_waiting > waiting or any(request.num_outputs < 2 for request in core.scheduler.running):
         core.step()
     for _ in range(2 * BLOCK):
         core.step()
-    runner.pack_seconds.clear()
-    return core, runner.pack_seconds
+    return core, runner
 
 
 def time_steps(running: int, waiting: int, steps: int) -> Row:
     """Steady-state decode steps, each timed by itself."""
-    core, pack_seconds = make_engine(running, waiting)
-    seconds = []
+    core, runner = make_engine(running, waiting)
+    before, after = [], []
     for _ in range(steps):
         start = time.perf_counter()
         outputs = core.step()
-        seconds.append(time.perf_counter() - start)
-        if [output.num_tokens for output in outputs] != [running]:
-            raise RuntimeError(f"a step gave {outputs} for {running} running requests")
-    p95 = quantiles(seconds, n=20)[-1]
-    pack = median(pack_seconds)
-    return Row(running, waiting, *(round(1e6 * value, 1) for value in (median(seconds), p95, pack)))
+        end = time.perf_counter()
+        before.append(runner.dispatched - start)
+        after.append(end - runner.dispatched)
+        counts = [output.num_tokens for output in outputs]
+        if counts != [running]:
+            raise RuntimeError(f"a step gave {counts} tokens for {running} running requests")
+    whole = [sum(pair) for pair in zip(before, after, strict=True)]
+    values = median(before), median(after), median(whole), quantiles(whole, n=20)[-1]
+    return Row(running, waiting, *(round(1e6 * value, 1) for value in values))
 
 
 def main() -> None:
@@ -93,13 +105,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000, help="steps timed a row")
     options = parser.parse_args()
     rows = []
-    print(f"{'running':>8} {'waiting':>8} {'step µs':>9} {'p95 µs':>9} {'pack µs':>9}")
-    for running, waiting in [*((count, 0) for count in RUNNING), (RUNNING[-1], WAITING)]:
+    print(f"{'running':>8} {'waiting':>8} {'schedule µs':>12} {'apply µs':>9} {'step µs':>9} {'p95 µs':>9}")
+    for running, waiting in [*((count, 0) for count in RUNNING), (CROWDED, WAITING)]:
         row = time_steps(running, waiting, options.steps)
         rows.append(row)
-        print(f"{row.running:8} {row.waiting:8} {row.step_us:9.1f} {row.p95_us:9.1f} {row.pack_us:9.1f}", flush=True)
-    write_json(options.json, {"rows": [row._asdict() for row in rows]})
-    print(f"host cost of a step at {rows[-2].running} running requests: {rows[-2].step_us:.0f} µs (median)")
+        print(
+            f"{row.running:8} {row.waiting:8} {row.schedule_us:12.1f} {row.apply_us:9.1f} "
+            f"{row.step_us:9.1f} {row.p95_us:9.1f}",
+            flush=True,
+        )
+    write_json(options.json, {"rows": [row._asdict() for row in rows], "elsewhere_us": ELSEWHERE})
+    crowded = next(row for row in rows if row.running == CROWDED)
+    print(f"host cost of a step at {CROWDED} running requests: {crowded.step_us:.0f} µs (median)")
 
 
 if __name__ == "__main__":

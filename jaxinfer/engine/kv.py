@@ -130,9 +130,9 @@ class KVCache:
         """
         if request.cursor is None:
             return
-        size = self.page_size
+        size, tokens = self.page_size, request.tokens
         for i in range(request.committed, num_computed // size):
-            key = request.tokens[i * size : (i + 1) * size].tobytes()
+            key = tokens[i * size : (i + 1) * size].tobytes()
             own = [pages[i] for pages in request.pages]
             node = self.tree.extend(request.cursor, key, own)
             for group, page in enumerate(own):

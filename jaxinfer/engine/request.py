@@ -129,7 +129,8 @@ class Request:
     @property
     def tokens(self) -> np.ndarray:
         """The prompt and every confirmed output token, int32; a view of the table's row while it has a slot."""
-        return self.waiting_tokens if self.table is None else self.table.tokens[self.slot, : self.num_known]
+        table = self.table
+        return self.waiting_tokens if table is None else table.tokens[self.slot, : table.known[self.slot]]
 
     @property
     def num_known(self) -> int:

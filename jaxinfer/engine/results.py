@@ -17,16 +17,16 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> St
     """
     table = scheduler.table
     valid = table.serial[plan.slots] == plan.serials
-    _commit(scheduler, plan, valid)
+    ends = plan.starts + plan.counts
+    _commit(scheduler, plan, ends, valid)
     last_scored = np.cumsum(plan.scored) - 1
     if result.logprobs is not None and not plan.decode_only:
         _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
     drawing = np.flatnonzero(valid & plan.draws)
     slots, scored = plan.slots[drawing], last_scored[drawing]
     tokens = result.tokens[scored]
-    ends = plan.starts[drawing] + plan.counts[drawing]
-    table.tokens[slots, ends] = tokens
-    table.known[slots] = ends + 1
+    table.tokens[slots, ends[drawing]] = tokens
+    table.known[slots] = ends[drawing] + 1
     special = _needs_care(scheduler, slots, tokens, result.logprobs)
     if not special.any():
         return StepOutput(table.handle[slots], np.ones(len(slots), np.int32), tokens, [])
@@ -49,9 +49,8 @@ def _needs_care(
     return stops | table.fresh[slots] | (tokens < 0) | (table.known[slots] >= table.limit[slots])
 
 
-def _commit(scheduler: Scheduler, plan: StepPlan, valid: np.ndarray) -> None:
+def _commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
     size = scheduler.shapes.page_size
-    ends = plan.starts + plan.counts
     scheduler.table.collected[plan.slots[valid]] = ends[valid]
     for row in np.flatnonzero(valid & (ends // size > plan.starts // size)).tolist():
         request = scheduler.table.requests[plan.slots[row]]

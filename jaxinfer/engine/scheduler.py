@@ -120,23 +120,27 @@ class Scheduler:
         self._preempted = self.num_preemptions
         if self.kv.has_windows:
             self._trim_windows()
-        self._plan_decode(plan)
-        self._plan_chunks(plan)
+        if not self._plan_decode(plan):
+            self._plan_chunks(plan)
         self._plan_waiting(plan)
         if plan.empty and not plan.admissions:
             return None
         return self._advance(plan)
 
-    def _plan_decode(self, plan: PlanBuilder) -> None:
-        """Rows whose one pending token the device holds."""
+    def _plan_decode(self, plan: PlanBuilder) -> bool:
+        """Rows whose one pending token the device holds; True where those are all that run."""
         table, order = self.table, self._running_slots()
-        decode = order[(table.total[order] - table.computed[order] == 1) & table.draws[order]]
-        full = decode[table.computed[decode] >= table.capacity[decode]]
+        computed = table.computed[order]
+        ready = (table.total[order] - computed == 1) & table.draws[order]
+        everyone = bool(ready.all())
+        decode = order if everyone else order[ready]
+        full = order[ready & (computed >= table.capacity[order])]
         if len(full) and not self._grow_together(plan, full):
             blocked = [slot for slot in full.tolist() if not self._grow_slot(plan, slot)]
             gone = [slot for slot in decode.tolist() if table.requests[slot] is None]
             decode = decode[~np.isin(decode, blocked + gone)]
         plan.add_decode(decode)
+        return everyone
 
     def _grow_together(self, plan: PlanBuilder, slots: np.ndarray) -> bool:
         """A page for each of `slots` at once; False where there are too few, and somebody must give way."""
@@ -223,7 +227,7 @@ class Scheduler:
         plan = builder.finish(self._steps)
         table = self.table
         table.computed[plan.slots] += plan.counts
-        drawing = plan.slots[plan.draws]
+        drawing = plan.slots if plan.decode_only else plan.slots[plan.draws]
         table.total[drawing] += 1
         done = drawing[table.total[drawing] >= table.limit[drawing]]
         for slot in done.tolist():
