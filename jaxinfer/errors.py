@@ -26,6 +26,7 @@ class QueueFullError(JaxinferError):
 
     def __init__(self, waiting: int, retry_after: int = 1):
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after} s")
+        self.waiting = waiting
         self.retry_after = retry_after
 
 

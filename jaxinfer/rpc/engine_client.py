@@ -1,0 +1,169 @@
+"""RemoteEngineClient: an engine in another process, behind the EngineClient seam."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+
+from jaxinfer.engine.streams import Streams
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.errors import EngineDeadError, JaxinferError
+from jaxinfer.rpc import engine_pb2 as pb
+from jaxinfer.rpc import engine_pb2_grpc, wire
+from jaxinfer.rpc.channel import KEY_NAME, OPTIONS
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.1
+_CLOSE_SECONDS = 2.0
+
+
+class RemoteEngineClient:
+    """Attaches to an engine, and again whenever the engine is back. Belongs to the event loop it is made in.
+
+    Where the engine goes every stream ends with EngineDeadError, and `ready` is False until it is back.
+    """
+
+    lost = False
+
+    def __init__(self, address: str, *, key: str | None = None):
+        self._address = address
+        self._metadata = () if key is None else ((KEY_NAME, key),)
+        self._streams = Streams()
+        self._answers: dict[str, asyncio.Future[JaxinferError | None]] = {}
+        self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
+        self._info: ModelInfo | None = None
+        self._stats: EngineStats | None = None
+        self._attached = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def info(self) -> ModelInfo:
+        if self._info is None:
+            raise EngineDeadError("the engine was never reached")
+        return self._info
+
+    @property
+    def ready(self) -> bool:
+        return self._attached.is_set()
+
+    async def wait_ready(self) -> None:
+        """Waits until the engine can be used."""
+        await self._attached.wait()
+
+    async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
+        if not self.ready:
+            raise EngineDeadError("the engine has stopped")
+        name = request.request_id
+        self._streams.check_free(name)
+        answer = self._answers[name] = asyncio.get_running_loop().create_future()
+        stream = self._streams.open(name, request.sampling.n)  # its first tokens may come with the answer
+        self._commands.put_nowait(pb.Command(submit=wire.pack_request(request)))
+        try:
+            refused = await answer
+        except asyncio.CancelledError:
+            self.abort(name)
+            raise
+        finally:
+            self._answers.pop(name, None)
+        if refused is not None:
+            self._streams.forget([name])
+            raise refused
+        return stream
+
+    def stop(self, request_id: str, index: int) -> None:
+        self._send(pb.Command(stop=pb.Stop(request_id=request_id, index=index)))
+
+    def abort(self, request_id: str) -> None:
+        self._send(pb.Command(abort=pb.Abort(request_id=request_id)))
+
+    def stats(self) -> EngineStats:
+        if self._stats is None or not self.ready:
+            raise EngineDeadError("the engine has stopped")
+        return self._stats
+
+    async def close(self) -> None:
+        """Aborts what is open, tells its readers, and lets go of the engine, which runs on."""
+        for name in self._streams.request_ids:
+            self.abort(name)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while self.ready and self._streams.request_ids:
+                    await asyncio.sleep(0.005)
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    def _send(self, command: pb.Command) -> None:
+        # An engine that has gone has forgotten the request too.
+        if self.ready:
+            self._commands.put_nowait(command)
+
+    async def _run(self) -> None:
+        """Attaches for as long as the client lives."""
+        try:
+            while True:
+                async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+                    try:
+                        await self._attach(engine_pb2_grpc.EngineStub(channel))
+                    except grpc.aio.AioRpcError as error:
+                        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                            log.error("the engine at %s: %s", self._address, error.details())
+                    except Exception:
+                        log.exception("what the engine at %s says is not understood", self._address)
+                self._detach()
+                await asyncio.sleep(_RETRY_SECONDS)
+        finally:
+            self._detach()
+
+    async def _attach(self, stub: engine_pb2_grpc.EngineStub) -> None:
+        self._commands = asyncio.Queue()
+        call = stub.Attach(metadata=self._metadata)
+        writing = asyncio.create_task(self._write(call, self._commands))
+        try:
+            async for event in call:
+                self._take(event)
+        finally:
+            writing.cancel()
+            call.cancel()
+
+    async def _write(self, call: grpc.aio.StreamStreamCall, commands: asyncio.Queue[pb.Command]) -> None:
+        # A call that has ended says why where it is read.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await call.write(await commands.get())
+
+    def _take(self, event: pb.Event) -> None:
+        kind = event.WhichOneof("kind")
+        if event.stats:
+            self._stats = wire.unpack_stats(event.stats)
+        if kind == "step":
+            self._streams.deliver(wire.unpack_step(event.step))
+        elif kind == "answer":
+            answer = self._answers.get(event.answer.request_id)
+            if answer is not None and not answer.done():
+                refused = event.answer.HasField("refused")
+                answer.set_result(wire.unpack_error(event.answer.refused) if refused else None)
+        elif kind == "failure":
+            self._streams.fail(event.failure.request_id, wire.unpack_error(event.failure.error))
+        elif kind == "hello":
+            self._take_hello(event.hello)
+
+    def _take_hello(self, hello: pb.Hello) -> None:
+        info = wire.unpack_info(hello.model_info)
+        if self._info not in (None, info):
+            # Text, limits and model name of this process were made for the other one.
+            raise EngineDeadError(f"the engine at {self._address} serves another model now: {info}")
+        self._info = info
+        self._stats = wire.unpack_stats(hello.stats)
+        self._attached.set()
+
+    def _detach(self) -> None:
+        self._attached.clear()
+        error = EngineDeadError("the engine has stopped")
+        self._streams.fail_all(error)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(error)

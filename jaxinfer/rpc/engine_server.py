@@ -1,0 +1,182 @@
+"""EngineServer: an engine that API processes attach to."""
+
+import asyncio
+import hmac
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.owners import split_by_owner
+from jaxinfer.engine.thread import EngineThread
+from jaxinfer.engine.types import StepOutput
+from jaxinfer.errors import JaxinferError
+from jaxinfer.rpc import engine_pb2 as pb
+from jaxinfer.rpc import engine_pb2_grpc, wire
+from jaxinfer.rpc.channel import KEY_NAME, OPTIONS
+
+log = logging.getLogger(__name__)
+
+STATS_SECONDS = 0.25
+"""How often a session that hears nothing else is told the engine's statistics."""
+
+
+class EngineServer(engine_pb2_grpc.EngineServicer):
+    """Serves an engine in the event loop it is started in; the engine has a thread of its own.
+
+    key: what an API process must bring; None where the address is one that nobody else can reach.
+    """
+
+    def __init__(self, core: EngineCore, *, key: str | None = None):
+        self._engine = EngineThread(core, self)
+        self._key = key
+        self._sessions: dict[int, _Session] = {}
+        self._owners = 0
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.dead = asyncio.Event()
+        """The engine has failed."""
+
+    async def start(self, address: str) -> str:
+        """Listens at `unix:PATH` or `HOST:PORT`, and lets the engine run; returns the address with its port."""
+        self._loop = asyncio.get_running_loop()
+        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
+        port = self._server.add_insecure_port(address)
+        await self._server.start()
+        self._engine.start()
+        if address.startswith("unix:"):
+            os.chmod(address.removeprefix("unix:"), 0o600)
+            return address
+        return f"{address.rpartition(':')[0]}:{port}"
+
+    async def close(self) -> None:
+        """Aborts every request, tells it, and frees the device."""
+        self._engine.close()
+        await asyncio.to_thread(self._engine.join)
+        await asyncio.sleep(0)  # what the engine's thread said last
+        for session in self._sessions.values():
+            session.end()
+        await self._server.stop(grace=1.0)
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.Event]:
+        await self._check_key(context)
+        self._owners += 1
+        owner, session = self._owners, _Session()
+        self._sessions[owner] = session
+        reading = asyncio.create_task(self._read(owner, session, request_iterator))
+        try:
+            stats = wire.pack_stats(self._engine.stats())
+            yield pb.Event(hello=pb.Hello(model_info=wire.pack_info(self._engine.info), stats=stats))
+            while not session.over:
+                for event in await session.events():
+                    newest = wire.pack_stats(self._engine.stats())
+                    if newest != stats:
+                        stats = newest
+                        event.stats.update(stats)
+                    yield event
+        finally:
+            reading.cancel()
+            del self._sessions[owner]
+            self._engine.forget(owner)
+
+    async def _check_key(self, context: grpc.aio.ServicerContext) -> None:
+        given = dict(context.invocation_metadata() or ()).get(KEY_NAME, "")
+        if self._key is not None and not hmac.compare_digest(str(given).encode(), self._key.encode()):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the engine's key is missing or wrong")
+
+    async def _read(self, owner: int, session: "_Session", commands: AsyncIterator[pb.Command]) -> None:
+        async for command in commands:
+            kind = command.WhichOneof("kind")
+            if kind == "submit":
+                session.put(self._submit(owner, command.submit))
+            elif kind == "stop":
+                self._engine.stop(command.stop.request_id, command.stop.index)
+            elif kind == "abort":
+                self._engine.abort(command.abort.request_id)
+        session.end()
+
+    def _submit(self, owner: int, message: pb.Submit) -> pb.Event:
+        answer = pb.Answer(request_id=message.request_id)
+        try:
+            self._engine.submit(wire.unpack_request(message), owner)
+        except JaxinferError as error:
+            answer.refused.CopyFrom(wire.pack_error(error))
+        return pb.Event(answer=answer)
+
+    # In the engine's thread
+
+    def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
+        self._tell(self._deliver, outputs)
+
+    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
+        failure = pb.Failure(request_id=request_id, error=wire.pack_error(error))
+        self._tell(self._send, owner, pb.Event(failure=failure))
+
+    def on_forgotten(self, owner: int) -> None:
+        """Nobody waits for it: the session is gone."""
+
+    def on_death(self) -> None:
+        self._tell(self.dead.set)
+
+    def _tell(self, function, *arguments) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    # In the event loop
+
+    def _deliver(self, outputs: Sequence[StepOutput]) -> None:
+        for owner, own in split_by_owner(outputs, self._sessions).items():
+            self._sessions[owner].put_outputs(own)
+
+    def _send(self, owner: int, event: pb.Event) -> None:
+        session = self._sessions.get(owner)
+        if session is not None:
+            session.put(event)
+
+
+class _Session:
+    """What one API process has not been told yet. Steps that wait together go in one message."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self._events: list[pb.Event | StepOutput] = []
+        self._wake = asyncio.Event()
+
+    def put(self, event: pb.Event) -> None:
+        self._events.append(event)
+        self._wake.set()
+
+    def put_outputs(self, outputs: Sequence[StepOutput]) -> None:
+        self._events += outputs
+        self._wake.set()
+
+    def end(self) -> None:
+        self.over = True
+        self._wake.set()
+
+    async def events(self) -> list[pb.Event]:
+        """What is due, in order, or after a while an empty event. Waits."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), STATS_SECONDS)
+        except TimeoutError:
+            return [pb.Event()]
+        self._wake.clear()
+        waiting, self._events = self._events, []
+        events: list[pb.Event] = []
+        outputs: list[StepOutput] = []
+        for item in waiting:
+            if isinstance(item, StepOutput):
+                outputs.append(item)
+                continue
+            events += _steps(outputs)
+            outputs = []
+            events.append(item)
+        return events + _steps(outputs)
+
+
+def _steps(outputs: list[StepOutput]) -> list[pb.Event]:
+    return [pb.Event(step=wire.pack_step(outputs))] if outputs else []

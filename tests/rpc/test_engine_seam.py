@@ -1,0 +1,129 @@
+"""An engine behind a socket keeps the promises of EngineClient."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from jaxinfer.engine.types import FinishReason
+from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from tests.engine.small import ask, right, small_core, tokens_of
+from tests.engine.test_local import Gate
+from tests.rpc.seam import attached, engine_at, read, seam, until
+
+
+async def test_streams_are_those_of_the_engine() -> None:
+    core = small_core(ahead=1)
+    async with seam(core) as client:
+        assert client.info == core.info
+        requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
+        streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
+        for request, deltas in zip(requests, streams, strict=True):
+            for choice in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == choice]
+                assert tokens_of(own) == right(core, request, choice)
+                assert own[-1].finish_reason is FinishReason.LENGTH
+        await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
+        assert client.stats() == core.stats()
+
+
+async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
+    core, other = small_core(ahead=1), small_core(ahead=1)
+    request = ask("r", 9, 4, logprobs=3, prompt_logprobs=2, seed=-7, logit_bias={4: 0.25}, temperature=0.3)
+    async with seam(core) as client:
+        deltas = await read(await client.submit(request))
+    other.add_request(request)
+    expected = [delta for _ in range(20) for output in other.step() for delta in output.deltas]
+    assert [delta._replace(times=None, handle=0) for delta in deltas] == [
+        delta._replace(times=None, handle=0) for delta in expected
+    ]
+    assert deltas[0].times is not None
+    assert deltas[0].times.prefill > 0
+    assert deltas[0].prompt_logprobs is not None
+    assert deltas[0].prompt_logprobs[0] is None
+
+
+async def test_refusals_are_raised_by_submit() -> None:
+    gate = Gate()
+    async with seam(small_core(gate, ahead=1, max_waiting=2)) as client:
+        with pytest.raises(ParameterError) as refused:
+            await client.submit(ask("r", 4, n=5))
+        assert refused.value.param == "n"
+        gate.open.clear()
+        first = [await client.submit(ask("r0", 4, 3))]
+        with pytest.raises(ParameterError, match="in use"):
+            await client.submit(ask("r0", 4, 3))
+        with pytest.raises(QueueFullError) as full:
+            for i in range(1, 9):
+                first.append(await client.submit(ask(f"r{i}", 4, 3)))
+        assert full.value.retry_after == 1
+        gate.open.set()
+        ends = await asyncio.gather(*map(read, first))
+        assert all(deltas[-1].finish_reason is FinishReason.LENGTH for deltas in ends)
+
+
+async def test_abort_and_stop() -> None:
+    gate = Gate()
+    async with seam(small_core(gate, ahead=1)) as client:
+        gate.open.clear()
+        aborted, stopped = [await client.submit(ask(name, 4, 40, n=2)) for name in ("abort", "stop")]
+        client.abort("nobody")
+        client.stop("nobody", 0)
+        client.abort("abort")
+        client.stop("stop", 1)
+        gate.open.set()
+        assert [d.finish_reason for d in await read(aborted) if d.finish_reason] == [FinishReason.ABORT] * 2
+        ends = {d.index: d.finish_reason for d in await read(stopped) if d.finish_reason}
+        assert ends[0] is FinishReason.LENGTH
+        assert ends[1] in (FinishReason.STOP, FinishReason.LENGTH)
+        await until(lambda: client.stats().kv_pages_used == 0)
+
+
+async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tmp_path: Path) -> None:
+    core, gate = None, Gate()
+    core = small_core(gate, ahead=1)
+    address = f"unix:{tmp_path / 'engine'}"
+    async with engine_at(core, address), attached(address) as stays:
+        async with attached(address) as goes:
+            gate.open.clear()
+            streams = [await client.submit(ask(name, 5, 30)) for client, name in ((stays, "stays"), (goes, "goes"))]
+            goes._task.cancel()  # as if its process had been killed
+            gate.open.set()
+            with pytest.raises(EngineDeadError):
+                await read(streams[1])
+        assert tokens_of(await read(streams[0])) == right(core, ask("stays", 5, 30))
+        await until(lambda: core.stats().kv_pages_used == 0 and core.stats().running == 0)
+
+
+async def test_when_the_engine_goes_streams_end_and_when_it_is_back_it_serves(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'engine'}"
+    async with engine_at(small_core(ahead=1), address) as server, attached(address) as client:
+        assert tokens_of(await read(await client.submit(ask("before", 4, 3))))
+        await server._server.stop(grace=None)  # the socket goes first, as when the process is killed
+        await until(lambda: not client.ready)
+        with pytest.raises(EngineDeadError):
+            await client.submit(ask("between", 4, 3))
+        with pytest.raises(EngineDeadError):
+            client.stats()
+        core = small_core(ahead=1)
+        async with engine_at(core, address):
+            await until(lambda: client.ready)
+            assert tokens_of(await read(await client.submit(ask("after", 4, 3)))) == right(core, ask("after", 4, 3))
+
+
+async def test_only_who_has_the_key_may_attach() -> None:
+    core = small_core(ahead=1)
+    server_key = "secret"
+    from jaxinfer.rpc.engine_server import EngineServer
+
+    server = EngineServer(core, key=server_key)
+    address = await server.start("127.0.0.1:0")
+    try:
+        async with attached(address, key=server_key) as client:
+            assert tokens_of(await read(await client.submit(ask("r", 4, 3)))) == right(core, ask("r", 4, 3))
+        for wrong in (None, "guess"):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5), attached(address, key=wrong):
+                    pass
+    finally:
+        await server.close()
