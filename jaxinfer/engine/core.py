@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.door import check_request, stop_ids_of
+from jaxinfer.engine.owners import handle_of, owner_of
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.policy import Policy
 from jaxinfer.engine.request import Request
@@ -26,13 +25,6 @@ from jaxinfer.engine.types import (
     output_of,
 )
 from jaxinfer.errors import ParameterError, QueueFullError
-
-_OWNER_SHIFT = 40
-
-
-def owners_of(handles: np.ndarray) -> np.ndarray:
-    """The owners that requests of these handles were added with."""
-    return handles >> _OWNER_SHIFT
 
 
 class _InFlight(NamedTuple):
@@ -97,7 +89,7 @@ class EngineCore:
     def add_request(self, request: GenerateRequest, *, owner: int = 0) -> None:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait.
 
-        owner: whom its deltas are for, in the upper bits of its handles (`owners_of`).
+        owner: whom its deltas are for, told by its handles (owners.py).
         """
         if request.request_id in self._choices or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
@@ -116,7 +108,7 @@ class EngineCore:
             stop_ids=stop_ids,
             arrival=self._arrivals,
             num_groups=len(self.runner.shapes.groups),
-            handle=(owner << _OWNER_SHIFT) + self._next_handle,
+            handle=handle_of(owner, self._next_handle),
             priority=request.priority,
             namespace=("", request.cache_salt),
             fork_to=params.n,
@@ -161,7 +153,7 @@ class EngineCore:
     def abort_owner(self, owner: int) -> None:
         """Ends every request that was added for `owner`."""
         for request_id, choices in list(self._choices.items()):
-            if choices[0].handle >> _OWNER_SHIFT == owner:
+            if owner_of(choices[0].handle) == owner:
                 self.abort(request_id)
 
     def abort_all(self) -> None:

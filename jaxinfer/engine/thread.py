@@ -32,7 +32,7 @@ class Listener(Protocol):
 class EngineThread:
     """Runs an engine. `start` comes first; every other method may be called in any thread, and none of them waits.
 
-    Requests are submitted on behalf of an owner, a number that comes back in their handles (`owners_of`).
+    Requests are submitted on behalf of an owner, a number that comes back in their handles (owners.py).
     """
 
     def __init__(self, core: EngineCore, listener: Listener):
