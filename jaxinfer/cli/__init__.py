@@ -13,6 +13,7 @@ _COMMANDS = {
     "serve": "serve a model to OpenAI clients",
     "generate": "continue one prompt in the terminal",
     "chat": "talk to a model in the terminal",
+    "engine": "run a model's engine alone, for `serve --engine-address`",
     "env": "show versions, devices, memory and what can run here",
 }
 

@@ -97,11 +97,13 @@ def _memory(device: Any) -> dict[str, int] | None:
 
 
 def _backends() -> dict[str, str]:
-    """Paged attention's implementations, and how each runs here."""
-    from jaxinfer.runner.platform import platform_name
+    """Paged attention's implementations, and how each runs here, or why it does not."""
+    from jaxinfer.parallel.mesh import make_mesh
+    from jaxinfer.runner.attention_backends import BACKENDS, interpreted, obstacle
 
-    on_tpu = {"tpu": "usable", "cpu": "in an interpreter, for tests"}
-    return {"xla": "usable", "mosaic_tpu": on_tpu.get(platform_name(), "not on this device")}
+    mesh = make_mesh()
+    runs = {name: "in an interpreter, for tests" if interpreted(name, mesh) else "usable" for name in BACKENDS}
+    return {name: obstacle(name, mesh) or said for name, said in runs.items()}
 
 
 def _compile_cache() -> dict[str, Any]:

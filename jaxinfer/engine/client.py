@@ -19,6 +19,11 @@ class EngineClient(Protocol):
         """True while requests can be served."""
         ...
 
+    @property
+    def lost(self) -> bool:
+        """True where requests can never be served again."""
+        ...
+
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         """Queues a request; returns an iterator of what each engine step adds, until every choice has finished.
 

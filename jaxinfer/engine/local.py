@@ -34,6 +34,10 @@ class LocalEngineClient:
     def ready(self) -> bool:
         return self._engine.alive
 
+    @property
+    def lost(self) -> bool:
+        return not self._engine.alive
+
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         self._use_loop(asyncio.get_running_loop())
         self._streams.check_free(request.request_id)

@@ -26,8 +26,6 @@ class RemoteEngineClient:
     Where the engine goes every stream ends with EngineDeadError, and `ready` is False until it is back.
     """
 
-    lost = False
-
     def __init__(self, address: str, *, key: str | None = None):
         self._address = address
         self._metadata = () if key is None else ((KEY_NAME, key),)
@@ -48,6 +46,10 @@ class RemoteEngineClient:
     @property
     def ready(self) -> bool:
         return self._attached.is_set()
+
+    @property
+    def lost(self) -> bool:
+        return False
 
     async def wait_ready(self) -> None:
         """Waits until the engine can be used."""

@@ -8,7 +8,7 @@ from jaxinfer.errors import ParameterError
 
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
-    "max_open_requests",
+    "max_open_requests", "api_workers",
 )  # fmt: skip
 
 
@@ -56,6 +56,13 @@ class ServerConfig:
     """A line on standard error for every HTTP request."""
     drain_seconds: float = 30.0
     """How long requests may go on after SIGTERM or Ctrl-C."""
+    api_workers: int = 1
+    """Processes that speak HTTP, all on one port; one serves some thousand tokens a second."""
+    engine_address: str | None = None
+    """HOST:PORT or `unix:PATH` of an engine that runs already (`jaxinfer engine`), instead of one of this server's own;
+    its key, if it has one, is $JAXINFER_ENGINE_KEY."""
+    max_restarts: int = 10
+    """How often within ten minutes a process that has died is started again; once more ends the server."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -63,6 +70,8 @@ class ServerConfig:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
+        if self.max_restarts < 0:
+            raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.api_key == "":
@@ -73,11 +82,12 @@ class ServerConfig:
 
 def check_binding(options: ServerConfig) -> None:
     """Raises ParameterError where others could reach the server without a key."""
-    if options.api_key is None and not _is_loopback(options.host):
+    if options.api_key is None and not is_loopback(options.host):
         raise ParameterError("host", f"{options.host} can be reached by others; give --api-key too, or use 127.0.0.1")
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """True for an address that only this machine can reach."""
     if host == "localhost":
         return True
     try:

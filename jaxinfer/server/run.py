@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import logging
 import signal
@@ -29,8 +30,22 @@ _WATCH_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
 
 
-def bind_socket(options: ServerConfig) -> socket.socket:
-    """A socket bound to the address, before a model is loaded. Raises ParameterError where that cannot be."""
+def bind_sockets(options: ServerConfig) -> list[socket.socket]:
+    """A socket for each of `api_workers` processes, all on one port. Raises ParameterError as `bind_socket` does."""
+    first = bind_socket(options)
+    if options.api_workers == 1:
+        return [first]
+    # Whether others use the port is known now; from here on our own share it, and the kernel spreads connections.
+    shared = dataclasses.replace(options, port=first.getsockname()[1])
+    first.close()
+    return [bind_socket(shared, share=True) for _ in range(options.api_workers)]
+
+
+def bind_socket(options: ServerConfig, *, share: bool = False) -> socket.socket:
+    """A socket bound to the address, before a model is loaded. Raises ParameterError where that cannot be.
+
+    share: others of this user that do the same may bind it too.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -41,6 +56,8 @@ def bind_socket(options: ServerConfig) -> socket.socket:
     try:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if share:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind(address)
     except OSError as error:
         advice = "; choose another --port, or 0 for any free one" if error.errno == errno.EADDRINUSE else ""
@@ -76,17 +93,17 @@ async def serve(
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None = None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, or until the engine dies. Requests may then go on for `drain_seconds`.
+    """Serves until SIGTERM or SIGINT, or until the engine is lost. Requests may then go on for `drain_seconds`.
 
     A second signal aborts them, and ends the process when their clients are told, or after two seconds; a third at
     once. on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are
-    not done. The exit status: 0 after a signal, a shell's for the second one, 1 where the engine died.
+    not done. The exit status: 0 after a signal, a shell's for the second one, 1 where the engine was lost.
     """
     with _signals() as signals:
         runner = await start(client, text, options, bound)
         try:
             on_ready(url_of(bound))
-            while client.ready and not signals.stop.is_set():
+            while not client.lost and not signals.stop.is_set():
                 await _wait(signals.stop)
             status = 0 if signals.stop.is_set() else 1
             if signals.stop.is_set() and on_stop is not None:

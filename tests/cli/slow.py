@@ -10,6 +10,7 @@ from jaxinfer.build import BuildProgress, BuiltEngine
 from jaxinfer.cli import main
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.simulated import SimulatedRunner
+from tests.cli.serve_simulated import use_simulated
 from tests.llm import simulated
 
 
@@ -23,11 +24,16 @@ def build_slowly(config: EngineConfig, progress: BuildProgress | None = None) ->
     return simulated.build_engine(config, progress)
 
 
-if __name__ == "__main__":
-    simulated.install()
-    slow = sys.argv.pop(1)
-    if slow == "build":
+def slow_down(what: str) -> None:
+    """Makes building, each step by a second, or each by a minute slow, in this process; nothing by default."""
+    if what == "build":
         jaxinfer.build.build_engine = build_slowly
-    else:
-        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[slow])
+    elif what:
+        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[what])
+
+
+if __name__ == "__main__":
+    speed = sys.argv.pop(1)
+    use_simulated(speed)
+    slow_down(speed)
     sys.exit(main())

@@ -272,6 +272,7 @@ def test_env_tells_versions_and_devices(monkeypatch: pytest.MonkeyPatch) -> None
         r"device 0 +cpu, .*memory: unknown",
         r"attention xla +usable",
         r"attention mosaic_tpu +in an interpreter",
+        r"attention mosaic_gpu +mosaic_gpu does not run on cpu: xla does",
         "compile cache",
         "cores",
     ):

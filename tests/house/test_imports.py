@@ -29,7 +29,10 @@ NO_JAX = (
     "sampling",
     "errors",
     "cli",
+    "processes",
     "build",
+    "runner.process",
+    "runner.xla_options",
     *DECLARATION,
 )
 
@@ -51,7 +54,7 @@ ARROWS = {
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),
     "server": (*BASE, "metrics", "text", "signals", *SEAM),
-    "rpc": (*BASE, "metrics", *SEAM),
+    "rpc": (*BASE, "metrics", "engine"),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),
@@ -62,7 +65,7 @@ ARROWS = {
 }
 """What each package may import. Composers put the parts together and may import any."""
 
-COMPOSERS = ("cli", "llm", "build")
+COMPOSERS = ("cli", "llm", "build", "processes")
 KERNEL_USERS = ("runner", "models", "layers")
 
 

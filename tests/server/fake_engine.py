@@ -53,6 +53,10 @@ class FakeEngine:
         return self._dead is None
 
     @property
+    def lost(self) -> bool:
+        return not self.ready
+
+    @property
     def active(self) -> set[str]:
         return set(self._active)
 

@@ -1,0 +1,56 @@
+"""`jaxinfer engine`: a model's engine alone, for `jaxinfer serve --engine-address` elsewhere."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxinfer.cli.log import start_log
+from jaxinfer.cli.progress import build_progress
+from jaxinfer.cli.settings import parse_settings
+from jaxinfer.errors import ParameterError
+from jaxinfer.processes.engine import KEY_VARIABLE, serve_engine
+from jaxinfer.server.config import ServerConfig, is_loopback
+from jaxinfer.version import __version__
+
+
+@dataclass(frozen=True)
+class ListenConfig:
+    """Where API processes find the engine."""
+
+    listen: str = "127.0.0.1:7000"
+    """HOST:PORT or `unix:PATH`. An address that others can reach needs a key, in $JAXINFER_ENGINE_KEY on both sides."""
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """What the log on standard error tells at least."""
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.listen.rpartition(":")
+        if self.listen.startswith("unix:"):
+            return
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise ParameterError("listen", f"{self.listen!r} must be HOST:PORT or unix:PATH")
+        if not is_loopback(host.strip("[]")) and not os.environ.get(KEY_VARIABLE):
+            raise ParameterError(
+                "listen", f"{host} can be reached by others; set ${KEY_VARIABLE}, or use 127.0.0.1"
+            )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serves an engine until a signal; the exit status is 1 where it failed."""
+    config, settings = parse_settings("engine", {"at": ListenConfig()}, arguments)
+    options: ListenConfig = settings.at
+    start_log(ServerConfig(log_level=options.log_level))
+    from jaxinfer.build import build_engine
+
+    with build_progress() as progress:
+        core = build_engine(config, progress).core
+
+    def announce(address: str) -> None:
+        print(
+            f"jaxinfer {__version__} runs {core.info.name} at {address} - try:\n"
+            f"  jaxinfer serve {core.info.name} --engine-address {address}",
+            flush=True,
+        )
+
+    return asyncio.run(serve_engine(core, options.listen, on_ready=announce))

@@ -1,0 +1,29 @@
+"""What `jaxinfer serve` tells its user."""
+
+import json
+
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.text import TextProcessor
+from jaxinfer.version import __version__
+
+
+def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:
+    """What a user can try at once."""
+    if text.chat_template.exists:
+        path, body = "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
+    else:
+        path, body = "/v1/completions", {"model": name, "prompt": "Once upon a time", "max_tokens": 64}
+    key = "" if options.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    data = json.dumps(body).replace("'", "'\\''")
+    return (
+        f"jaxinfer {__version__} serves {name} at {url} - try:\n"
+        f"  curl {url}{path}{key} -H 'Content-Type: application/json' -d '{data}'"
+    )
+
+
+def stop_message(count: int, seconds: float) -> str:
+    """What a user who stops the server waits for, while `count` generations are not done."""
+    if not count or not seconds:
+        return "stopping"
+    what = "1 generation" if count == 1 else f"{count} generations"
+    return f"stopping: {what} may go on for {seconds:g} s; Ctrl-C again ends at once"

@@ -1,0 +1,1 @@
+"""What runs where: the processes of `jaxinfer serve`, and who starts, watches and ends them."""

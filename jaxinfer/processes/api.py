@@ -1,0 +1,65 @@
+"""An API process: HTTP, templates, tokens and text, before an engine in another process."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from jaxinfer.build import load_text
+from jaxinfer.cli.log import start_log
+from jaxinfer.cli.messages import ready_message, stop_message
+from jaxinfer.errors import JaxinferError
+from jaxinfer.processes.child import Parent
+from jaxinfer.processes.engine import KEY_VARIABLE
+from jaxinfer.server.loading import answer_while_loading
+from jaxinfer.server.run import BACKLOG, serve
+from jaxinfer.signals import end_at_once_on_signals, end_process
+
+
+def main() -> None:
+    """Runs until SIGTERM, or until the parent has gone."""
+    end_at_once_on_signals()
+    parent = Parent()
+    start_log(parent.server)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            status = runner.run(_serve(parent))
+    except JaxinferError as error:
+        parent.tell_error(error)
+        status = 2
+    end_process(status)
+
+
+async def _serve(parent: Parent) -> int:
+    from jaxinfer.rpc.engine_client import RemoteEngineClient
+
+    options, first = parent.server, parent.settings["index"] == 0
+    bound = socket.socket(fileno=parent.settings["socket"])
+    async with answer_while_loading(bound, BACKLOG):
+        text = await asyncio.to_thread(load_text, parent.engine, max_chars=options.max_prompt_chars)
+        text.chat_template.check()
+        client = RemoteEngineClient(parent.settings["address"], key=os.environ.get(KEY_VARIABLE) or None)
+        await client.wait_ready()
+
+    def announce(url: str) -> None:
+        parent.tell({"ready": ready_message(url, options.served_model_name or client.info.name, text, options)})
+
+    def stopping(count: int) -> None:
+        if first:  # they would all tell the same
+            print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
+
+    return await serve(client, text, options, bound, announce, stopping)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed; None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Parent: what a process of `jaxinfer serve` knows of the one that started it.
+
+A child reads one line of JSON from its standard input, its settings, and tells what happens as lines of JSON into the
+file that its first argument numbers. Its standard input ends when the parent does, and then the child ends at once.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.config_tree import with_values
+from jaxinfer.errors import JaxinferError, ModelError, ParameterError
+from jaxinfer.server.config import ServerConfig
+
+_ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
+
+
+class Parent:
+    """The parent's end of the two pipes. settings: what it said first."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
+        self._told = int(sys.argv[1])
+        threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The engine's settings."""
+        return with_values(EngineConfig(), self.settings["engine"])
+
+    @property
+    def server(self) -> ServerConfig:
+        """The server's settings."""
+        return with_values(ServerConfig(), self.settings["server"])
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Tells the parent something; without effect where it has gone."""
+        with contextlib.suppress(OSError):
+            os.write(self._told, json.dumps(message).encode() + b"\n")
+
+    def tell_error(self, error: JaxinferError) -> None:
+        """Tells why this process cannot begin."""
+        self.tell({"error": pack_error(error)})
+
+
+def _end_with_parent() -> None:
+    # Nothing is written to standard input after the settings.
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+def pack_settings(engine: EngineConfig, server: ServerConfig) -> dict[str, Any]:
+    """Settings as plain values."""
+    return {"engine": asdict(engine), "server": asdict(server)}
+
+
+def pack_error(error: JaxinferError) -> dict[str, str]:
+    """An error as plain values."""
+    if isinstance(error, ParameterError):
+        return {"kind": "parameter", "param": error.param, "message": error.message}
+    return {"kind": "model" if isinstance(error, ModelError) else "other", "message": str(error)}
+
+
+def unpack_error(values: dict[str, str]) -> JaxinferError:
+    """The error that was packed."""
+    if values["kind"] == "parameter":
+        return ParameterError(values["param"], values["message"])
+    return _ERRORS[values["kind"]](values["message"])

@@ -1,0 +1,61 @@
+"""The engine's process: weights, scheduler and device, behind the seam of rpc/engine.proto."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+
+from jaxinfer.cli.log import start_log
+from jaxinfer.cli.progress import build_progress
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.errors import JaxinferError
+from jaxinfer.processes.child import Parent
+from jaxinfer.signals import end_at_once_on_signals, end_process
+
+log = logging.getLogger(__name__)
+
+KEY_VARIABLE = "JAXINFER_ENGINE_KEY"
+"""Of the environment, so that no list of processes shows it."""
+
+
+def main() -> None:
+    """Runs until SIGTERM, until the engine fails, or until the parent has gone."""
+    end_at_once_on_signals()
+    parent = Parent()
+    start_log(parent.server)
+    from jaxinfer.build import build_engine
+
+    try:
+        with build_progress() as progress:
+            built = build_engine(parent.engine, progress)
+    except JaxinferError as error:
+        parent.tell_error(error)
+        end_process(2)
+    address = parent.settings["address"]
+    end_process(asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}))))
+
+
+async def serve_engine(core: EngineCore, address: str, *, on_ready: Callable[[str], None]) -> int:
+    """Serves an engine at `unix:PATH` or HOST:PORT; on_ready is told the address. The exit status: 1 where it failed.
+
+    The environment's JAXINFER_ENGINE_KEY, where it is set, is what API processes must bring.
+    """
+    from jaxinfer.rpc.engine_server import EngineServer
+
+    server = EngineServer(core, key=os.environ.get(KEY_VARIABLE) or None)
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_ready(await server.start(address))
+    ended = [asyncio.create_task(event.wait()) for event in (stop, server.dead)]
+    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    if server.dead.is_set():
+        return 1
+    end_at_once_on_signals()  # a step that hangs must not keep the process
+    await server.close()
+    return 0
+
+
+if __name__ == "__main__":
+    main()
