@@ -7,8 +7,6 @@ from jaxinfer.engine.choices import Choices
 from jaxinfer.engine.types import StepOutput, TokenDelta
 from jaxinfer.errors import JaxinferError, ParameterError
 
-_Item = list[TokenDelta] | JaxinferError
-
 
 class Streams:
     """The open requests of one engine client."""
@@ -63,27 +61,41 @@ class Streams:
 
 
 class _Stream:
+    """What waits for one reader; what came since it last looked, it gets at once."""
+
     def __init__(self, choices: int):
-        self._items: asyncio.Queue[_Item] = asyncio.Queue()
+        self._deltas: list[TokenDelta] = []
+        self._error: JaxinferError | None = None
+        self._reader: asyncio.Future[None] | None = None
         self._open = choices
         self._unread = choices
 
     def put(self, deltas: list[TokenDelta]) -> bool:
         """True once every choice has ended."""
-        self._items.put_nowait(deltas)
+        self._deltas += deltas
         self._open -= _ended(deltas)
+        self._wake()
         return self._open == 0
 
     def fail(self, error: JaxinferError) -> None:
-        self._items.put_nowait(error)
+        self._error = error
+        self._wake()
 
     async def read(self) -> AsyncIterator[list[TokenDelta]]:
         while self._unread:
-            item = await self._items.get()
-            if isinstance(item, JaxinferError):
-                raise item
-            self._unread -= _ended(item)
-            yield item
+            while not self._deltas and self._error is None:
+                self._reader = asyncio.get_running_loop().create_future()
+                await self._reader
+            if self._deltas:
+                deltas, self._deltas = self._deltas, []
+                self._unread -= _ended(deltas)
+                yield deltas
+            elif self._error is not None:
+                raise self._error
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 def _ended(deltas: list[TokenDelta]) -> int:

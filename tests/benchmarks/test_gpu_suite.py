@@ -200,6 +200,19 @@ def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> N
     assert "for a GPU" in parts["loops-small"]["skipped"]
 
 
+def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAM), "--parts", "loops-small"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second, third, *_ = done.stdout.splitlines()
+    assert first.startswith("environment ")
+    assert second.startswith("No GPU was found: the small CPU form runs")
+    assert "up to 9 minutes" in second
+    assert third.startswith("form cpu on")
+    out = tmp_path / "gpu-suite-results"
+    assert {json.loads((out / name).read_text())["form"] for name in ("environment.json", "summary.json")} == {"cpu"}
+
+
 def test_steps_of_both_layouts_under_flags_of_their_own(tmp_path: Path) -> None:
     loops = suite(tmp_path).run(BY_NAME["loops-small"])
     assert loops["ended"] == "done"

@@ -280,6 +280,13 @@ def test_backends_are_run_by_name_and_one_that_raises_is_listed(tmp_path: Path) 
     assert rows["xla"]["us"] > 0
 
 
+def test_cases_for_a_gpu_are_refused_on_a_cpu(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "--form", "gpu")
+    assert done.returncode == 1
+    assert "--form gpu: JAX finds no GPU or TPU here" in done.stderr
+    assert not (tmp_path / "kernels.json").exists()
+
+
 def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
     result = Suite("tiny", tmp_path, tmp_path, time.time() + 270).run(BY_NAME["kernels"])
     assert result["ended"] == "done", (tmp_path / "kernels.log").read_text()

@@ -1,0 +1,78 @@
+"""A simulated device whose steps take a set time, the engine over it, and the loop that could drive it at best."""
+
+import time
+
+import numpy as np
+
+from jaxinfer.config import SchedulerConfig
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.plan import StepPlan, StepResult
+from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
+from jaxinfer.sampling import SamplingParams
+
+BLOCK, CONTEXT, PROMPT = 16, 4096, 32
+
+
+class ChattyRunner(SimulatedRunner):
+    """Draws ids of a vocabulary's ordinary tokens, of no meaning, without reading a page."""
+
+    def __init__(self, shapes: EngineShapes, seconds: float):
+        super().__init__(shapes, step_seconds=seconds, draws=False)
+        self._ids = np.random.default_rng(0).integers(20, shapes.vocab_size, 1 << 16).astype(np.int32)
+        self.plans: list[StepPlan] = []
+
+    def dispatch(self, plan: StepPlan):
+        self.plans = [plan]
+        return super().dispatch(plan)
+
+    def collect(self, handle) -> StepResult:
+        count = len(super().collect(handle).tokens)
+        first = handle.plan.index * 7919 % (len(self._ids) - count)
+        return StepResult(self._ids[first : first + count], None)
+
+
+def make_core(
+    rows: int, seconds: float, vocab_size: int, name: str = "simulated", *, overlap: bool = True
+) -> EngineCore:
+    """An engine of `rows` slots over a device whose steps take so long."""
+    pages = 1 + rows * CONTEXT // BLOCK
+    shapes = EngineShapes(rows, max(8192, rows), rows, CONTEXT, BLOCK, (KVGroup(None, pages),), vocab_size)
+    info = ModelInfo(name, CONTEXT, vocab_size, rows, BLOCK, pages)
+    config = SchedulerConfig(max_num_seqs=rows, max_waiting=4 * rows, overlap=overlap)
+    return EngineCore(ChattyRunner(shapes, seconds), info, scheduler=config)
+
+
+def fill(core: EngineCore, rows: int) -> None:
+    """Brings `rows` requests to where all decode."""
+    params = SamplingParams(max_tokens=None, temperature=0.0, seed=0)
+    for row in range(rows):
+        prompt = [20 + (row * 31 + i) % 100 for i in range(PROMPT + row % BLOCK)]
+        core.add_request(GenerateRequest(str(row), prompt, params))
+    while core.num_waiting or any(request.num_outputs < 2 for request in core.scheduler.running):
+        core.step()
+
+
+def engine_rate(core: EngineCore, steps: int) -> float:
+    """Tokens a second of an engine whose requests all decode."""
+    start, tokens = time.perf_counter(), 0
+    for _ in range(steps):
+        tokens += sum(output.num_tokens for output in core.step())
+    return tokens / (time.perf_counter() - start)
+
+
+def bare_rate(core: EngineCore, steps: int) -> float:
+    """Tokens a second of the engine's device, driven one step ahead with the engine's last plan and nothing else."""
+    runner = core.runner
+    assert isinstance(runner, ChattyRunner)
+    (plan,) = runner.plans
+    ahead, tokens = runner.dispatch(plan), 0
+    start = time.perf_counter()
+    for _ in range(steps):
+        following = runner.dispatch(plan)
+        tokens += len(runner.collect(ahead).tokens)
+        ahead = following
+    seconds = time.perf_counter() - start
+    runner.collect(ahead)
+    return tokens / seconds
