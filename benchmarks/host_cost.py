@@ -34,7 +34,7 @@ ELSEWHERE = {
     "mini-sglang, index tensors": {"1": 64, "16": 242, "64": 796, "256": 3053},
     "nano-vllm (does less)": {"1": 1, "16": 10, "64": 38, "256": 148},
 }
-"""Microseconds of one decode step by rows, of other engines: measured once by this project's authors, with each engine's
+"""Microseconds of one decode step by rows, of other engines: measured once by this project's authors, each with its
 scheduler alone, on two shared CPU cores in November 2026; this program does not run them."""
 
 
