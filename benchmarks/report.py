@@ -29,7 +29,9 @@ def provenance(command: str | None = None, packages: Sequence[str] = ()) -> dict
         "processor": _processor(),
         "cores": os.cpu_count(),
         "versions": {name: _version(name) for name in (*_PACKAGES, *packages)},
-        "xla_flags": " ".join(map(_shown, os.environ.get("XLA_FLAGS", "").split())),
+        "xla_flags": _flags("XLA_FLAGS"),
+        "libtpu_init_args": _flags("LIBTPU_INIT_ARGS"),
+        "xla_options": _options(),
     }
 
 
@@ -55,6 +57,18 @@ def _shown(argument: str) -> str:
     if not path.is_absolute():
         return argument
     return f"{flag}{equals}{path.relative_to(_REPOSITORY) if path.is_relative_to(_REPOSITORY) else path.name}"
+
+
+def _flags(variable: str) -> str:
+    return " ".join(map(_shown, os.environ.get(variable, "").split()))
+
+
+def _options() -> dict[str, str]:
+    """What the engine's programs are compiled with on each platform where no flag says otherwise."""
+    from jaxinfer.config import RunnerConfig
+    from jaxinfer.runner.xla_options import PLATFORM_OPTIONS, compiler_options, described
+
+    return {platform: described(compiler_options(platform, RunnerConfig())) for platform in PLATFORM_OPTIONS}
 
 
 def _commit() -> str:

@@ -4,6 +4,7 @@ This is the only place where the engine meets a device; jax is imported when it 
 """
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -18,6 +19,7 @@ from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
 if TYPE_CHECKING:
     from jaxinfer.models.config import DecoderConfig
     from jaxinfer.models.loaded import LoadedModel
+    from jaxinfer.runner.xla_options import Options
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,31 @@ class BuildProgress(Protocol):
         """A program was made in so many seconds, `cached`: read from the cache; how many are done, and how many."""
 
 
+class BuildSeconds(NamedTuple):
+    """Seconds that each part of building took.
+
+    plan: reading configuration, finding the device. fit: the attention backend and the number of pages. tracing: the
+    part of making programs that one thread does alone; compile: the rest of it, beside and after tracing.
+    """
+
+    imports: float = 0.0
+    plan: float = 0.0
+    load: float = 0.0
+    fit: float = 0.0
+    tracing: float = 0.0
+    compile: float = 0.0
+    warm_up: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{sum(self):.2f} s: " + ", ".join(f"{name} {seconds:.2f}" for name, seconds in self._asdict().items())
+
+
 class BuiltEngine(NamedTuple):
     """An engine that is ready to serve. folder holds the model's tokenizer and generation files."""
 
     core: EngineCore
     folder: Path
+    seconds: BuildSeconds = BuildSeconds()
 
 
 def model_folder(config: EngineConfig) -> Path:
@@ -66,24 +88,33 @@ def load_text(config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS) -> Tex
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
     """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served."""
+    from jaxinfer.runner.process import prepare
+
+    laps = _Laps()
+    prepare(config)
     from jaxinfer.checkpoint.model_files import read_model_files
     from jaxinfer.models.loaded import load_model
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.jax_runner import JaxRunner
-    from jaxinfer.runner.platform import reserve_memory, resolve_dtype, use_compile_cache
+    from jaxinfer.runner.platform import program_options, resolve_dtype, use_compile_cache
 
-    reserve_memory(config.cache.gpu_memory_utilization)
+    laps.end("imports")
     folder = model_folder(config)
     files = read_model_files(folder)
     decoder = files.config
     cache = use_compile_cache(config.runner.compile_cache_dir)
+    options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)
     sizes = plan_shapes(config, decoder)  # what cannot be is told before weights are read
+    laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
+    laps.end("load")
     model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
-    shapes = _with_pages(config, model, sizes, backend, cache)
-    runner = JaxRunner(model, shapes, backend=backend)
+    shapes = _with_pages(config, model, sizes, backend, cache, options)
+    laps.end("fit")
+    runner = JaxRunner(model, shapes, backend=backend, options=options)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
+    laps.end("warm_up")
     core = EngineCore(
         runner,
         _info(config, shapes, backend),
@@ -92,7 +123,27 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         eos_ids=files.eos_token_ids,
         seed=config.load.seed,
     )
-    return BuiltEngine(core, folder)
+    seconds = laps.seconds(*runner.programs.seconds)
+    log.info("engine built in %s", seconds)
+    return BuiltEngine(core, folder, seconds)
+
+
+class _Laps:
+    """Time from the end of one part to that of the next."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def end(self, part: str) -> None:
+        now = time.perf_counter()
+        self._parts[part] = now - self._last
+        self._last = now
+
+    def seconds(self, tracing: float, programs: float) -> BuildSeconds:
+        """tracing: part of the seconds of making `programs`, all of which the last part contains."""
+        laps = BuildSeconds(**self._parts)
+        return laps._replace(tracing=tracing, compile=programs - tracing, warm_up=laps.warm_up - programs)
 
 
 def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
@@ -130,7 +181,12 @@ def _context(config: EngineConfig, decoder: "DecoderConfig") -> int:
 
 
 def _with_pages(
-    config: EngineConfig, model: "LoadedModel", shapes: EngineShapes, backend: str, cache: Path | None
+    config: EngineConfig,
+    model: "LoadedModel",
+    shapes: EngineShapes,
+    backend: str,
+    cache: Path | None,
+    options: "Options",
 ) -> EngineShapes:
     from jaxinfer.runner import memory
     from jaxinfer.runner.platform import usable_memory
@@ -142,7 +198,7 @@ def _with_pages(
         costs = [memory.page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
         pages = memory.cpu_pages(costs)
     else:
-        pages = memory.device_pages(model, shapes, limit=limit, backend=backend, cache=cache)
+        pages = memory.device_pages(model, shapes, limit=limit, backend=backend, cache=cache, options=options)
     return _fit_context(config, memory.with_pages(shapes, pages))
 
 

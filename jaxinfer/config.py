@@ -5,6 +5,7 @@ that a bad value is reported before a model is loaded. Nothing here imports jax.
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -95,10 +96,13 @@ class SchedulerConfig:
     """Plan and dispatch a step before the results of the last one are read."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429."""
+    max_step_retries: int = 2
+    """How often a request whose step failed is tried again without coming further, before it ends with an error."""
 
     def __post_init__(self) -> None:
         _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_waiting", self.max_waiting, 1)
+        _at_least("max_step_retries", self.max_step_retries, 0)
         for name in ("max_num_batched_tokens", "max_scored"):
             value = getattr(self, name)
             if value is not None and value < self.max_num_seqs:
@@ -138,6 +142,17 @@ class RunnerConfig:
     """Compile a program when it is first needed instead of before readiness."""
     compile_cache_dir: str | None = None
     """Folder of compiled programs; by default under the user's cache folder. `off` keeps none."""
+    cuda_graphs: Literal["auto", "on", "off"] = "auto"
+    """CUDA graphs of a GPU's steps; auto: XLA's choice, which captures straight runs of kernels; on: loops and branches
+    too; off: none."""
+    xla_flags: str = ""
+    """More options of XLA for every program, as "xla_gpu_autotune_level=2 xla_gpu_enable_triton_gemm=false"; they come
+    before all others."""
+
+    def __post_init__(self) -> None:
+        for word in self.xla_flags.split():
+            if not re.fullmatch(r"(--)?xla_\w+(=\S*)?", word):
+                raise ParameterError("xla_flags", f"{word} must be an option of XLA, as xla_gpu_autotune_level=2")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from benchmarks.gpu.rig import Rig, rig_shapes
 from jaxinfer.models.loaded import random_model
 from jaxinfer.models.registry import parse_config
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.platform import default_page_size, reserve_memory, use_compile_cache
+from jaxinfer.runner.platform import default_page_size, use_compile_cache
+from jaxinfer.runner.process import reserve_memory
 
 
 def measure(context: Context) -> None:

@@ -1,9 +1,11 @@
 """JaxRunner: runs step plans on the device."""
 
-from functools import cached_property, partial
+import contextlib
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -16,7 +18,8 @@ from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Newest
 from jaxinfer.runner.programs import CompileProgress, LatePrograms, Programs
 from jaxinfer.runner.sampler import Sampled
-from jaxinfer.runner.state import zero_params, zero_state, zero_tables
+from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
+from jaxinfer.runner.xla_options import Options
 
 
 class DispatchedStep(NamedTuple):
@@ -33,23 +36,24 @@ class JaxRunner:
     Everything on the device is updated by donation; steps run in the order of dispatch.
     """
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, *, backend: str = "xla"):
+    def __init__(
+        self, model: LoadedModel, shapes: EngineShapes, *, backend: str = "xla", options: Options | None = None
+    ):
         self.shapes = shapes
         self.model = model
         self._buckets = make_buckets(shapes)
         self._layouts = Layouts(shapes)
         self._packer = Packer(shapes, self._layouts)
-        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend)
-        replicated = NamedSharding(model.mesh, PartitionSpec())
-        self._state = jax.jit(partial(zero_state, shapes), out_shardings=replicated)()
-        self._params = jax.jit(partial(zero_params, shapes), out_shardings=replicated)()
-        self._tables = jax.jit(partial(zero_tables, shapes), out_shardings=replicated)()
+        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend, options)
+        self._make_slots = self._compile_slots()
+        self._make_pages = self._compile_pages()
+        self._state, self._params, self._tables = self._make_slots()
         self._compiles_at_ready = 0
 
     @cached_property
     def kv(self) -> tuple[jax.Array, ...]:
         """Pages of every group. Made when first used: compiling for a GPU tries products out, and needs room for it."""
-        return tuple(self._make_pages(index) for index in range(len(self.shapes.groups)))
+        return self._make_pages()
 
     @property
     def compiles_after_ready(self) -> int:
@@ -99,6 +103,19 @@ class JaxRunner:
             return StepResult(tokens, None)
         return StepResult(tokens, LogprobArrays(*(np.asarray(array)[:count] for array in handle.sampled.logprobs)))
 
+    def reset(self) -> None:
+        """Makes pages and slot state anew, with the programs of the first time. Raises where the device is gone.
+
+        The old arrays go first, which leaves room for the new; those that a failed step was given are gone already.
+        """
+        for array in jax.tree.leaves((self._state, self._params, self._tables, self.kv)):
+            with contextlib.suppress(Exception):  # a fault that was reported already; its step must have ended
+                array.block_until_ready()
+            array.delete()
+        self._state, self._params, self._tables = self._make_slots()
+        self.kv = self._make_pages()
+        jax.block_until_ready((self._state, self._params, self._tables, self.kv))
+
     def close(self) -> None:
         """Drops the device's arrays."""
         self.kv = ()
@@ -119,11 +136,22 @@ class JaxRunner:
         self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
         return sampled
 
-    def _make_pages(self, group: int) -> jax.Array:
-        count, size = self.shapes.groups[group].num_pages, self.shapes.page_size
-        shape, dtype = self.model.kv_shape(group, count, size), self.model.dtype
-        sharding = self.model.kv_sharding(group, count, size)
-        return jax.jit(partial(jax.numpy.zeros, shape, dtype), out_shardings=sharding)()
+    def _compile_slots(self) -> jax.stages.Compiled:
+        def make() -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
+            return zero_state(self.shapes), zero_params(self.shapes), zero_tables(self.shapes)
+
+        replicated = NamedSharding(self.model.mesh, PartitionSpec())
+        return jax.jit(make, out_shardings=replicated).lower().compile()
+
+    def _compile_pages(self) -> jax.stages.Compiled:
+        sizes = [(index, group.num_pages, self.shapes.page_size) for index, group in enumerate(self.shapes.groups)]
+        shapes = [self.model.kv_shape(*size) for size in sizes]
+        shardings = tuple(self.model.kv_sharding(*size) for size in sizes)
+
+        def make() -> tuple[jax.Array, ...]:
+            return tuple(jnp.zeros(shape, self.model.dtype) for shape in shapes)
+
+        return jax.jit(make, out_shardings=shardings).lower().compile()
 
     def _run_all(self) -> None:
         """Runs every program over padding alone."""

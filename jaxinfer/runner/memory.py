@@ -15,6 +15,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.digest import shapes_digest
 from jaxinfer.runner.programs import Name, Programs
+from jaxinfer.runner.xla_options import Options, described
 
 _GRID = 64
 _TRIAL_PAGES = 64
@@ -87,23 +88,29 @@ def useful_pages(shapes: EngineShapes) -> list[int]:
     return counts
 
 
-def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str) -> int:
+def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, options: Options | None = None) -> int:
     """Bytes of temporaries of the largest forward or sample, from trial compilations.
 
     Programs run one after another, so the larger counts. They do not depend on the page count.
     """
     trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
-    programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend)
+    programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
 def device_pages(
-    model: LoadedModel, shapes: EngineShapes, *, limit: int, backend: str, cache: Path | None
+    model: LoadedModel,
+    shapes: EngineShapes,
+    *,
+    limit: int,
+    backend: str,
+    cache: Path | None,
+    options: Options | None = None,
 ) -> list[int]:
     """Pages a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
-    key = shapes_digest(model, shapes, backend)
-    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend))
+    key = shapes_digest(model, shapes, backend, described(options or {}))
+    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)

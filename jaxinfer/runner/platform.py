@@ -1,6 +1,7 @@
-"""The one owner of what must be set around JAX: the compile cache, and what depends on the platform."""
+"""What depends on the platform: types, sizes, memory, and the compile cache."""
 
 import hashlib
+import logging
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from jaxinfer.config import DType
+from jaxinfer.config import DType, RunnerConfig
+from jaxinfer.errors import ParameterError
+from jaxinfer.runner.xla_options import Options, compiler_options, described
+
+log = logging.getLogger(__name__)
 
 _POOL_MARGIN = 0.97
 """Share of a GPU's pool that is planned for; the rest is left to fragmentation. Not measured on a card yet."""
@@ -48,24 +53,32 @@ def default_token_budget() -> int:
     return 512 if platform_name() == "cpu" else 2048
 
 
-def reserve_memory(share: float) -> None:
-    """Lets JAX's pool on a GPU take `share` of the card. Without effect once a device was used, or on TPU and CPU.
-
-    A share that the user set in the environment stays.
-    """
-    os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.4f}")
-
-
 def usable_memory(share: float) -> int | None:
     """Bytes of one device that everything together may take; None where the platform does not say (CPU).
 
-    On a GPU the pool that `reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole device.
+    On a GPU the pool that `process.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
+    device.
     """
     stats = jax.local_devices()[0].memory_stats()
     limit = stats.get("bytes_limit") if stats else None
     if limit is None:
         return None
     return int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
+
+
+def program_options(config: RunnerConfig) -> Options:
+    """Options of XLA for every program on this process's platform, tried out.
+
+    Raises ParameterError for one that this XLA does not know, or that does not take the value.
+    """
+    options = compiler_options(platform_name(), config)
+    log.info("programs are compiled with %s", described(options))
+    if config.xla_flags:
+        try:
+            jax.jit(lambda: 0).lower().compile(compiler_options=dict(options))
+        except jax.errors.JaxRuntimeError as error:
+            raise ParameterError("xla_flags", f"XLA of jaxlib {version('jaxlib')} refuses them: {error}") from None
+    return options
 
 
 def use_compile_cache(folder: str | None) -> Path | None:

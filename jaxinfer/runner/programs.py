@@ -1,16 +1,21 @@
 """Programs: every program an engine may run, compiled before it is ready."""
 
+import gc
 import os
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.buckets import Buckets
 from jaxinfer.engine.packing import Layouts
 from jaxinfer.engine.shapes import EngineShapes
@@ -22,6 +27,7 @@ from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
+from jaxinfer.runner.xla_options import Options, compiler_options
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens) or ("sample", positions)."""
@@ -29,10 +35,6 @@ Name = tuple[str, int]
 CompileProgress = Callable[[str, int, int, float, bool], None]
 """progress(program, how many are done, how many there are, seconds it took, whether it came from the cache)."""
 
-
-_GPU_OPTIONS = {"xla_disable_hlo_passes": "rematerialization"}
-"""XLA counts donated KV pages several times over when it looks for memory to save: where they fill a card, it made 190
-products and norms of a decode step anew for nothing (Qwen3-0.6B shape compiled for an H200)."""
 
 _MOST_WORKERS = 8
 
@@ -46,6 +48,21 @@ class Program(NamedTuple):
     out_shardings: Any
 
 
+class Made(NamedTuple):
+    """A program that was made, the seconds that it took, and whether it came from the cache."""
+
+    name: Name
+    seconds: float
+    cached: bool
+
+
+class MakingSeconds(NamedTuple):
+    """Seconds of making every program: those of tracing and lowering, and all."""
+
+    tracing: float
+    total: float
+
+
 class LatePrograms(NamedTuple):
     """How many programs were made when they were first needed, and the seconds that it took."""
 
@@ -56,10 +73,19 @@ class LatePrograms(NamedTuple):
 class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
-    late: those that nothing compiled before they were needed.
+    options: of XLA, by default what the engine sets on the model's platform. late: those that nothing compiled before
+    they were needed. seconds: what `compile_all` took.
     """
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, buckets: Buckets, layouts: Layouts, backend: str):
+    def __init__(
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        buckets: Buckets,
+        layouts: Layouts,
+        backend: str,
+        options: Options | None = None,
+    ):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
@@ -68,7 +94,8 @@ class Programs:
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._compiled: dict[Name, Any] = {}
         self.late = LatePrograms(0, 0.0)
-        self._options = _GPU_OPTIONS if platform_of(model.mesh) == "gpu" else None
+        self.seconds = MakingSeconds(0.0, 0.0)
+        self._options = dict(compiler_options(platform_of(model.mesh), RunnerConfig()) if options is None else options)
         self.names: tuple[Name, ...] = (
             ("admit", 0),
             *(("mixed", size) for size in reversed(buckets.tokens)),
@@ -81,18 +108,38 @@ class Programs:
         return compiled if compiled is not None else self._compile_late(name)
 
     def compile_all(self, progress: CompileProgress | None = None) -> None:
-        """Lowers and compiles everything, several at a time, the largest first."""
-        workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
-
-        def timed(name: Name) -> tuple[Name, float, bool]:
-            start, cached = time.perf_counter(), compile_counter.cached_here
-            self._compile(name)
-            return name, time.perf_counter() - start, compile_counter.cached_here > cached
-
-        with ThreadPoolExecutor(workers) as pool:
-            for done, (name, seconds, cached) in enumerate(pool.map(timed, self.names), start=1):
+        """Makes everything, the largest first."""
+        start = time.perf_counter()
+        with closing(self._make_all()) as made:
+            for done, (name, seconds, cached) in enumerate(made, start=1):
                 if progress is not None:
                     progress(f"{name[0]} {name[1]}".removesuffix(" 0"), done, len(self.names), seconds, cached)
+        self.seconds = self.seconds._replace(total=time.perf_counter() - start)
+
+    def _make_all(self) -> Generator[Made]:
+        """This thread traces, one after another, since tracing holds the interpreter's lock; others compile."""
+        workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
+        waiting: deque[Future[Made]] = deque()
+        with ThreadPoolExecutor(workers) as pool, _no_collections():
+            try:
+                for name in self.names:
+                    start = time.perf_counter()
+                    lowered = self.lower(name)
+                    tracing = time.perf_counter() - start
+                    self.seconds = self.seconds._replace(tracing=self.seconds.tracing + tracing)
+                    waiting.append(pool.submit(self._make, name, lowered, tracing))
+                    while waiting and waiting[0].done():
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def _make(self, name: Name, lowered: Any, tracing: float) -> Made:
+        start, cached = time.perf_counter(), compile_counter.cached_here
+        self._compiled[name] = lowered.compile(compiler_options=self._options)
+        return Made(name, tracing + time.perf_counter() - start, compile_counter.cached_here > cached)
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""
@@ -142,12 +189,17 @@ class Programs:
     def _sample(self, size: int) -> Program:
         state, params = self._state(), self._params()
         head = tuple(_like(leaf) for leaf in self._model.head)
-        largest = self._forward_program("mixed", self._shapes.max_num_batched_tokens)
-        forward = jax.eval_shape(largest.function, *largest.arguments)
-        hidden, scored = jax.tree.map(self._placed, (forward.hidden, forward.scored))
+        hidden, scored = self._scored_rows
         out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
         function = _named(partial(sample, self._model, self._shapes, size), f"sample_{size}")
         return Program(function, (head, state, params, hidden, scored), (1,), out)
+
+    @cached_property
+    def _scored_rows(self) -> Any:
+        """What every forward hands to every sample: the smallest one tells."""
+        smallest = self._forward_program(*min((name for name in self.names if name[0] == "decode"), key=itemgetter(1)))
+        forward = jax.eval_shape(smallest.function, *smallest.arguments)
+        return jax.tree.map(self._placed, (forward.hidden, forward.scored))
 
     def _state(self) -> Any:
         return jax.tree.map(self._placed, jax.eval_shape(partial(zero_state, self._shapes)))
@@ -174,6 +226,18 @@ class Programs:
 
     def _placed(self, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Tracing makes many objects and little garbage in cycles: looking for that took a tenth to a fifth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _like(array: jax.Array) -> jax.ShapeDtypeStruct:

@@ -1,0 +1,140 @@
+"""Start-up of `jaxinfer serve`: from the start of the process until /readyz answers 200, and what the time goes to.
+
+Cold: with an empty compile cache; warm: with what a cold run left there (and with files that the system has read
+before). Parts are those that the engine tells in its log; `rest` is Python's start, the imports of the command, other
+processes and the HTTP server.
+
+    python benchmarks/startup.py [--json FILE] [--cold N] [--warm N] [-- FLAGS OF serve]
+
+Without arguments: the demo model as `jaxinfer serve` serves it, one cold run and three warm ones, in a minute or two.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.peers.engines import REPOSITORY, free_port
+from benchmarks.report import provenance, write_json
+
+_POLL_SECONDS = 0.02
+_START_SECONDS = 900
+_END_SECONDS = 30
+_TOLD = re.compile(r"engine built in [\d.]+ s: (.*)")
+_PART = re.compile(r"(\w+) ([\d.]+)")
+
+
+def start_once(cache: Path, flags: Sequence[str], log: Path) -> dict[str, float]:
+    """Seconds until ready, `total`, and its parts. Raises RuntimeError, with the log's end, where it never is."""
+    port = free_port()
+    command = [sys.executable, "-m", "jaxinfer", "serve", *flags, "--port", str(port), "--log-level", "info"]
+    paths = [str(REPOSITORY), str(REPOSITORY / "kernels"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with log.open("w") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, "--compile-cache-dir", str(cache)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            ready = _is_ready(process, f"http://127.0.0.1:{port}/readyz")
+            total = time.perf_counter() - start
+        finally:
+            _end(process)
+    told = log.read_text(errors="replace")
+    found = _TOLD.search(told)
+    if not ready or found is None:
+        raise RuntimeError("the server did not tell that it is ready:\n" + "\n".join(told.splitlines()[-15:]))
+    parts = {name: float(seconds) for name, seconds in _PART.findall(found.group(1))}
+    return {"total": round(total, 3), **parts, "rest": round(total - sum(parts.values()), 3)}
+
+
+def summary(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Median, lowest and highest of every part."""
+    values = {part: [run[part] for run in runs] for part in runs[0]}
+    return {part: {"median": median(all_), "low": min(all_), "high": max(all_)} for part, all_ in values.items()}
+
+
+def main() -> None:
+    asked = _arguments()
+    runs: dict[str, list[dict[str, float]]] = {"cold": [], "warm": []}
+    for form, folder, work in _starts(asked):
+        runs[form].append(start_once(folder, asked.flags, work / "log"))
+        print(f"{form}: ready after {runs[form][-1]['total']:.1f} s", flush=True)
+    found = {form: summary(of) for form, of in runs.items() if of}
+    _print(found)
+    write_json(asked.json, {"flags": asked.flags, "seconds": found, "runs": runs}, provenance(packages=("aiohttp",)))
+    print(
+        "ready after " + ", ".join(f"{of['total']['median']:.1f} s {form}" for form, of in found.items()) + " (median)"
+    )
+
+
+def _starts(asked: argparse.Namespace) -> Any:
+    """(form, folder of the cache, folder for the log) of each run; warm ones use what the last cold one left."""
+    with TemporaryDirectory(prefix="startup-") as work:
+        for number in range(asked.cold):
+            yield "cold", Path(work) / f"cache-{number}", Path(work)
+        for _ in range(asked.warm):
+            yield "warm", Path(work) / f"cache-{asked.cold - 1}", Path(work)
+
+
+def _is_ready(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Waits until the server says so; False where it ends or takes too long."""
+    end = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                if answer.status == 200:
+                    return True
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            pass
+        time.sleep(_POLL_SECONDS)
+    return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Asks first, so that the server ends its own processes."""
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _print(found: dict[str, dict[str, dict[str, float]]]) -> None:
+    print(f"{'seconds':10}" + "".join(f"{form:>24}" for form in found))
+    for part in next(iter(found.values())):
+        cells = (of[part] for of in found.values())
+        print(f"{part:10}" + "".join(f"{c['median']:9.2f} ({c['low']:.2f}-{c['high']:.2f})".rjust(24) for c in cells))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write the runs there")
+    parser.add_argument("--cold", type=int, default=1, metavar="N", help="runs with an empty compile cache, at least 1")
+    parser.add_argument("--warm", type=int, default=3, metavar="N", help="runs after them")
+    parser.add_argument("flags", nargs="*", default=["demo"], help="model and flags of serve, after --")
+    asked = parser.parse_args()
+    if asked.cold < 1:
+        parser.error("--cold: must be at least 1, since warm runs use what it leaves")
+    return asked
+
+
+if __name__ == "__main__":
+    main()

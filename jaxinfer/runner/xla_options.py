@@ -1,0 +1,82 @@
+"""Options of XLA that programs are compiled with: what is set for each platform and why, and what the user asks for.
+
+They go with each program instead of into XLA_FLAGS, where a name that XLA does not know ends the process: here it is an
+error that can be told, and other uses of JAX in the process keep their own. Nothing here imports jax.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from jaxinfer.config import RunnerConfig
+from jaxinfer.errors import ParameterError
+
+Options = Mapping[str, str | bool]
+"""Values by name, as `compiler_options` of JAX takes them."""
+
+ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Where a user sets the same options for the whole process."""
+
+
+class Option(NamedTuple):
+    """One option of XLA, and why it is set."""
+
+    name: str
+    value: str
+    reason: str
+
+
+PLATFORM_OPTIONS: dict[str, tuple[Option, ...]] = {
+    "gpu": (
+        Option(
+            "xla_disable_hlo_passes",
+            "rematerialization",
+            "XLA counts donated KV pages several times over when it looks for memory to save: where they fill a card, "
+            "it made 190 products and norms of a decode step anew for nothing (Qwen3-0.6B compiled for an H200)",
+        ),
+    ),
+    "tpu": (),
+    "cpu": (),
+}
+"""What the engine sets by itself. All else is XLA's default: README.md beside this file tells what was looked at."""
+
+_CAPTURED = "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+
+CUDA_GRAPHS: dict[str, tuple[Option, ...]] = {
+    "auto": (),
+    "on": (
+        Option("xla_gpu_enable_command_buffer", _CAPTURED, "loops and branches too: a program becomes one graph"),
+        Option("xla_gpu_graph_min_graph_size", "1", "single operations between them too"),
+    ),
+    "off": (Option("xla_gpu_enable_command_buffer", "", "every kernel is launched by itself, as profilers want it"),),
+}
+"""What `cuda_graphs` sets; auto leaves XLA's own choice."""
+
+
+def compiler_options(platform: str, config: RunnerConfig) -> Options:
+    """What programs are compiled with on `platform` (`cpu`, `gpu`, `tpu`).
+
+    Of what the engine sets by itself, names that the environment sets stay as they are there; `cuda_graphs` and then
+    `xla_flags` come before both. Raises ParameterError where the platform has no CUDA graphs to turn on.
+    """
+    if config.cuda_graphs == "on" and platform != "gpu":
+        raise ParameterError("cuda_graphs", f"on needs an NVIDIA GPU; this engine runs on {platform}")
+    known = set().union(*(_parsed(os.environ.get(name, "")) for name in ENVIRONMENT))
+    own = {option.name: option.value for option in PLATFORM_OPTIONS[platform] if option.name not in known}
+    graphs = {option.name: option.value for option in CUDA_GRAPHS[config.cuda_graphs]} if platform == "gpu" else {}
+    return {**own, **graphs, **_parsed(config.xla_flags)}
+
+
+def described(options: Options) -> str:
+    """For the log, and as part of a key: options in the order of their names."""
+    return " ".join(f"{name}={options[name]}" for name in sorted(options)) or "XLA's defaults"
+
+
+def _parsed(text: str) -> dict[str, str | bool]:
+    words = (word.removeprefix("--").partition("=") for word in text.split())
+    return {name: _value(value) if equals else True for name, equals, value in words}
+
+
+def _value(text: str) -> str | bool:
+    """Truth values as XLA_FLAGS knows them: XLA takes no text for one here."""
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,144 @@
+"""Options of XLA: this JAX knows all of ours, the user's come first, and a wrong one is told by name."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jaxinfer.config import EngineConfig, RunnerConfig
+from jaxinfer.config_tree import with_values
+from jaxinfer.engine.buckets import make_buckets
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.errors import ParameterError
+from jaxinfer.runner.platform import program_options
+from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.xla_options import CUDA_GRAPHS, PLATFORM_OPTIONS, compiler_options, described
+from tests.runner.tiny import tiny_model, tiny_shapes
+
+EVERY = {f"{key}: {o.name}": o for table in (PLATFORM_OPTIONS, CUDA_GRAPHS) for key in table for o in table[key]}
+
+
+@pytest.fixture(autouse=True)
+def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def prepared(**environment: str) -> dict[str, object]:
+    """What `prepare` leaves in a process of its own: whether jax is there, and the share of the card."""
+    code = (
+        "import json, os, sys\n"
+        "from jaxinfer.config import CacheConfig, EngineConfig\n"
+        "from jaxinfer.runner.process import prepare\n"
+        "prepare(EngineConfig(cache=CacheConfig(gpu_memory_utilization=0.5)))\n"
+        "from jaxinfer.runner import xla_options\n"
+        "print(json.dumps(['jax' in sys.modules, os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION']]))\n"
+    )
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_PYTHON_CLIENT_MEM_FRACTION"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**kept, **environment}, check=True
+    )
+    return dict(zip(("jax", "share"), json.loads(done.stdout), strict=True))
+
+
+def test_a_process_is_prepared_before_jax_is_imported() -> None:
+    assert prepared() == {"jax": False, "share": "0.5000"}
+
+
+def test_a_share_in_the_environment_stays() -> None:
+    assert prepared(XLA_PYTHON_CLIENT_MEM_FRACTION="0.25") == {"jax": False, "share": "0.25"}
+
+
+@pytest.mark.parametrize("option", EVERY.values(), ids=EVERY)
+def test_this_jax_knows_every_option(option) -> None:
+    """Every build of XLA knows the options of GPUs."""
+    program = jax.jit(lambda: 0).lower()
+    program.compile(compiler_options={option.name: option.value})
+    with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
+        program.compile(compiler_options={option.name + "_not": option.value})
+    assert len(option.reason) > 20
+
+
+def test_a_wrong_operation_of_cuda_graphs_would_be_seen() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="WHILES"):
+        jax.jit(lambda: 0).lower().compile(compiler_options={"xla_gpu_enable_command_buffer": "FUSION,WHILES"})
+
+
+def test_cuda_graphs_are_options_of_a_gpu_only() -> None:
+    name = "xla_gpu_enable_command_buffer"
+    assert name not in compiler_options("gpu", RunnerConfig())
+    assert compiler_options("gpu", RunnerConfig(cuda_graphs="off"))[name] == ""
+    assert "WHILE" in str(compiler_options("gpu", RunnerConfig(cuda_graphs="on"))[name]).split(",")
+    for platform in ("cpu", "tpu"):
+        assert name not in compiler_options(platform, RunnerConfig(cuda_graphs="off"))
+        with pytest.raises(ParameterError, match=f"needs an NVIDIA GPU; this engine runs on {platform}") as caught:
+            compiler_options(platform, RunnerConfig(cuda_graphs="on"))
+        assert caught.value.param == "cuda_graphs"
+
+
+@pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
+def test_the_environment_stays(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compiler_options("gpu", RunnerConfig()) == {"xla_disable_hlo_passes": "rematerialization"}
+    monkeypatch.setenv(variable, "--xla_dump_to=x --xla_disable_hlo_passes=")
+    assert compiler_options("gpu", RunnerConfig()) == {}
+
+
+def test_what_is_asked_for_comes_before_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_disable_hlo_passes=")
+    asked = RunnerConfig(
+        cuda_graphs="on",
+        xla_flags="xla_disable_hlo_passes=fusion,cse --xla_gpu_enable_command_buffer= xla_a xla_b=False xla_c=true",
+    )
+    assert compiler_options("gpu", asked) == {
+        "xla_disable_hlo_passes": "fusion,cse",
+        "xla_gpu_enable_command_buffer": "",
+        "xla_gpu_graph_min_graph_size": "1",
+        "xla_a": True,
+        "xla_b": False,
+        "xla_c": True,
+    }
+
+
+@pytest.mark.parametrize("word", ["gpu_autotune_level=1", "-xla_a=1", "xla-a", "=", "xla_a =1", "1"])
+def test_what_is_no_option_is_refused(word: str) -> None:
+    with pytest.raises(ParameterError, match="must be an option of XLA") as caught:
+        RunnerConfig(xla_flags=f"xla_gpu_autotune_level=2 {word}")
+    assert caught.value.param == "xla_flags"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("xla_no_such_thing=1", "xla_no_such_thing"),
+        ("xla_backend_optimization_level=much", "xla_backend_optimization_level.*much.*int32"),
+    ],
+)
+def test_what_xla_does_not_know_is_refused(flags: str, told: str) -> None:
+    with pytest.raises(ParameterError, match=told) as caught:
+        program_options(RunnerConfig(xla_flags=flags))
+    assert caught.value.param == "xla_flags"
+
+
+def test_a_value_of_cuda_graphs_is_one_of_three() -> None:
+    with pytest.raises(ParameterError, match="'maybe' is not one of auto, on, off") as caught:
+        with_values(EngineConfig(), {"cuda-graphs": "maybe"})
+    assert caught.value.param == "cuda_graphs"
+
+
+def test_options_reach_every_program() -> None:
+    model = tiny_model()
+    shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16)
+    options = program_options(RunnerConfig(xla_flags="xla_backend_optimization_level=0"))
+    assert options == {"xla_backend_optimization_level": "0"}
+    programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), "xla", {"xla_no_such_thing": "1"})
+    for name in programs.names:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_thing"):
+            programs.compile(name)
+
+
+def test_options_are_told_in_one_order() -> None:
+    assert described({"b": True, "a": "1"}) == described({"a": "1", "b": True}) == "a=1 b=True"
+    assert described({}) == "XLA's defaults"
