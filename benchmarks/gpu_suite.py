@@ -13,6 +13,7 @@ The parts:
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -86,12 +87,13 @@ def main() -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="gpu-suite-") as work:
         suite = Suite("tiny", asked.out.resolve(), Path(work), time.time() + asked.budget)
+        print(f"{ENVIRONMENT.name:16} {ENVIRONMENT.what} ...", flush=True)
         environment = suite.run(ENVIRONMENT)
         if message := _unusable(environment, asked.form):
             print(message, file=sys.stderr)
             return 1
-        suite = suite._replace(form=asked.form or ("gpu" if environment["backend"] == "gpu" else "cpu"))
-        print(_opening(environment, suite), flush=True)
+        suite = _in_form(suite, asked.form, environment)
+        print(_opening(environment, suite, asked), flush=True)
         results = {"environment": environment, **_run_parts(suite, asked.parts, environment)}
     _write(asked, suite.form, results)
     print()
@@ -100,6 +102,14 @@ def main() -> int:
     print(headline(results))
     asked_for = [result for name, result in results.items() if "skipped" not in result and name != "environment"]
     return 0 if all(result["ended"] == "done" for result in asked_for) else 1
+
+
+def _in_form(suite: Suite, asked: str | None, environment: dict[str, Any]) -> Suite:
+    """The suite in the form asked for, or the device's; the environment's file, too, which came before it was known."""
+    suite = suite._replace(form=asked or ("gpu" if environment["backend"] == "gpu" else "cpu"))
+    environment["form"] = suite.form
+    (suite.out / f"{ENVIRONMENT.name}.json").write_text(json.dumps(environment, indent=1) + "\n")
+    return suite
 
 
 def _run_parts(suite: Suite, parts: Iterable[Part], environment: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -114,6 +124,7 @@ def _run_parts(suite: Suite, parts: Iterable[Part], environment: dict[str, Any])
         elif left < _LEAST_SECONDS:
             results[part.name] = {"ended": "skipped", "skipped": "no time is left"}
         else:
+            print(f"{part.name:16} {part.what} ...", flush=True)
             results[part.name] = suite.run(part)
         result = results[part.name]
         print(
@@ -150,11 +161,16 @@ def _unusable(environment: dict[str, Any], form: str | None) -> str | None:
     return None
 
 
-def _opening(environment: dict[str, Any], suite: Suite) -> str:
+def _opening(environment: dict[str, Any], suite: Suite, asked: argparse.Namespace) -> str:
+    minutes = f"up to {math.ceil(asked.budget / 60)} minutes"
+    if asked.form is None and suite.form == "cpu":
+        begin = f"No GPU was found: the small CPU form runs, which shows that the suite works here, in {minutes}.\n"
+    else:
+        begin = f"It takes {minutes}.\n"
     devices = environment["provenance"]["hardware"]["devices"]
     absent = [name for name, there in environment["peers"].items() if not there]
     peers = f"; not installed and so left out: {', '.join(absent)}" if absent else ""
-    return f"form {suite.form} on {', '.join(sorted(set(devices)))}; results in {suite.out}{peers}"
+    return f"{begin}form {suite.form} on {', '.join(sorted(set(devices)))}; results in {suite.out}{peers}"
 
 
 def _write(asked: argparse.Namespace, form: str, results: dict[str, Any]) -> None:

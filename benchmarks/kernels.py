@@ -39,7 +39,10 @@ _PACKAGES = ("torch", "jax-cuda13-plugin", "libtpu")
 
 def main() -> None:
     asked = _arguments()
-    form = FORMS[asked.form or ("cpu" if jax.default_backend() == "cpu" else "gpu")]
+    backend = jax.default_backend()
+    if asked.form == "gpu" and backend == "cpu":
+        sys.exit("--form gpu: JAX finds no GPU or TPU here, its backend is cpu; --form cpu has smaller cases")
+    form = FORMS[asked.form or ("cpu" if backend == "cpu" else "gpu")]
     form = replace(form, dtype=asked.dtype or form.dtype, seconds=asked.seconds or form.seconds)
     where = {**provenance(packages=_PACKAGES), "hardware": hardware(), "load_average_before": os.getloadavg()}
     bench = make_bench(form, asked.backends)

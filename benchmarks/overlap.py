@@ -22,14 +22,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from benchmarks.overlap_parts.client import count_events
 from benchmarks.overlap_parts.device import bare_rate, engine_rate, fill, make_core
 from benchmarks.report import write_json
+from benchmarks.stream_client import count_events
 
 ROWS = 256
 ENGINE_STEP, SERVER_STEP = 0.005, 0.020
-TOKENS = 3000
-"""Of each stream: more than come while it is counted."""
+BODY = {
+    "model": "demo",
+    "messages": [{"role": "user", "content": "Count for as long as you can."}],
+    "max_tokens": 3000,  # more than come while they are counted
+    "ignore_eos": True,
+}
 
 
 def engine_share(steps: int) -> dict[str, float]:
@@ -55,7 +59,7 @@ def server_share(seconds: float) -> dict[str, Any]:
     core.close()
     with running_server() as (url, processes):
         before = {name: _processor_seconds(process) for name, process in processes.items()}
-        found = asyncio.run(count_events(url, ROWS, TOKENS, settle=1.0, seconds=seconds))
+        found = asyncio.run(count_events(f"{url}/v1/chat/completions", BODY, ROWS, settle=1.0, seconds=seconds))
         # The time of start and end is a small part of it, and in favour of nobody.
         spent = {name: _processor_seconds(process) - before[name] for name, process in processes.items()}
     rate = found.events / found.seconds

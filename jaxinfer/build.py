@@ -170,6 +170,7 @@ def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
         page_size=config.cache.block_size or default_page_size(),
         groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
         vocab_size=decoder.vocab_size,
+        decode_steps=scheduler.decode_steps,
     )
 
 

@@ -94,6 +94,9 @@ class SchedulerConfig:
     """Split prompts over steps; without it a prompt is computed in one step, whole."""
     overlap: bool = True
     """Plan and dispatch a step before the results of the last one are read."""
+    decode_steps: int = 1
+    """Decode steps of one dispatch at most, 1 to 64: while nobody can enter and no row needs the host. Tokens come in
+    pieces of as many, and who comes waits as long."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429."""
     max_step_retries: int = 2
@@ -107,6 +110,8 @@ class SchedulerConfig:
             value = getattr(self, name)
             if value is not None and value < self.max_num_seqs:
                 raise ParameterError(name, f"{value} must be at least max_num_seqs, {self.max_num_seqs}")
+        if not 1 <= self.decode_steps <= 64:
+            raise ParameterError("decode_steps", f"{self.decode_steps} is out of range; 1 to 64 is allowed")
         self._check_prefills()
         self._check_policy()
 

@@ -37,6 +37,7 @@ _PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_PAGES = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
+_DECODE_STEPS = 8
 _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 
 
@@ -99,7 +100,7 @@ def _model_cases(
             f"{sizes.model}, {layers} layers, {backend}",
             partial(_compile, programs, name),
             (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
-            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed") else 0,
+            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "burst") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has",
         )
         for name in names(shapes)
@@ -108,7 +109,8 @@ def _model_cases(
 
 def _some_names(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
-    return [("admit", 0), ("decode", _SMALL), *_largest_forward(shapes), ("sample", buckets.scored[-1])]
+    small: list[Name] = [("admit", 0), ("decode", _SMALL), ("burst", _SMALL)]
+    return [*small, *_largest_forward(shapes), ("sample", buckets.scored[-1])]
 
 
 def _largest_forward(shapes: EngineShapes) -> list[Name]:
@@ -119,7 +121,8 @@ def _largest_forward(shapes: EngineShapes) -> list[Name]:
 def _every_name(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
     forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
-    return [("admit", 0), *forward, *(("sample", scored) for scored in buckets.scored)]
+    burst: Name = ("burst", buckets.rows[-1])
+    return [("admit", 0), *forward, burst, *(("sample", scored) for scored in buckets.scored)]
 
 
 def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
@@ -180,6 +183,7 @@ def _shapes(config: DecoderConfig, page: int) -> EngineShapes:
         page_size=page,
         groups=tuple(KVGroup(group.window, _KV_PAGES) for group in config.kv_groups),
         vocab_size=config.vocab_size,
+        decode_steps=_DECODE_STEPS,
     )
 
 

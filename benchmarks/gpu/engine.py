@@ -1,6 +1,7 @@
 """The engine under test: `LLM` over the small model's folder, as a user would start it."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.context import Context
@@ -14,12 +15,8 @@ def start_engine(context: Context) -> LLM:
     start_seconds is from the start of the process, with the imports and without writing the folder; the compile cache
     is cold where its folder held nothing.
     """
-    form, folder, cache = context.form, context.work / "small", context.work / "engine-xla"
-    writing = 0.0
-    if not (folder / "model.safetensors").exists():
-        begun = time.perf_counter()
-        write_folder(folder, form.small, form.dtype)
-        writing = time.perf_counter() - begun
+    form, cache = context.form, context.work / "engine-xla"
+    folder, writing = small_folder(context)
     before = len(list(cache.glob("*"))) if cache.exists() else 0
     begun = time.perf_counter()
     llm = LLM(
@@ -40,6 +37,15 @@ def start_engine(context: Context) -> LLM:
         engine=_sizes(llm),
     )
     return llm
+
+
+def small_folder(context: Context) -> tuple[Path, float]:
+    """The small model's folder, and the seconds that writing it took: 0 where it was there."""
+    folder, begun = context.work / "small", time.perf_counter()
+    if (folder / "model.safetensors").exists():
+        return folder, 0.0
+    write_folder(folder, context.form.small, context.form.dtype)
+    return folder, time.perf_counter() - begun
 
 
 def _sizes(llm: LLM) -> dict[str, Any]:

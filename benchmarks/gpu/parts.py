@@ -37,6 +37,7 @@ PARTS: tuple[Part, ...] = (
     Part("serving", "serving", 170, "the workload through LLM; a cold start"),
     _steps("steps-small", "small", 90, "steps of the small model"),
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
+    Part("server", "server", 110, "the server under load: processes, HTTP, a stream for every slot"),
     _steps("steps-large", "large", 110, "steps of the large model"),
     Part("right", "right", 100, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
     Part("kernels", "kernels", 75, "attention and matmul kernels by themselves, every backend"),

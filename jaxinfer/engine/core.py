@@ -1,16 +1,18 @@
 """EngineCore: the loop of schedule, dispatch, collect. One thread calls it."""
 
+import logging
 import random
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.burst_results import apply_burst
 from jaxinfer.engine.door import check_request, stop_ids_of
+from jaxinfer.engine.flight import Flight, StepFault
 from jaxinfer.engine.owners import handle_of, owner_of
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.policy import Policy
+from jaxinfer.engine.recovery import failure_text, take_back
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.runner import Runner
@@ -26,10 +28,7 @@ from jaxinfer.engine.types import (
 )
 from jaxinfer.errors import ParameterError, QueueFullError
 
-
-class _InFlight(NamedTuple):
-    plan: StepPlan
-    handle: Any
+log = logging.getLogger(__name__)
 
 
 class EngineCore:
@@ -61,14 +60,13 @@ class EngineCore:
         self.max_waiting = config.max_waiting
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
-        self._steps: deque[_InFlight] = deque()
+        self._flight = Flight(runner)
         self._choices: dict[str, list[Request]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
         self._arrivals = 0
         self._next_handle = 0
-        self._dispatched = 0
-        self._collected = 0
+        self._step_faults = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
 
@@ -121,19 +119,26 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """True while a call of `step` can make progress."""
-        return bool(self._choices or self._steps or self._ended)
+        return bool(self._choices or self._flight or self._ended)
 
     def step(self) -> list[StepOutput]:
-        """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave."""
+        """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave.
+
+        Where the runner fails, every step that was not read is void, and its requests are queued again or, after too
+        many failures, ended with an error. Raises what the runner raises where it cannot be reset.
+        """
         plan = self.scheduler.schedule()
         self._register_forks()
-        if plan is not None:
-            self._steps.append(_InFlight(plan, self.runner.dispatch(plan)))
-            self._dispatched += 1
-        keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
         outputs, self._ended = [output_of(self._ended)] if self._ended else [], []
-        while len(self._steps) > keep:
-            outputs.append(self._collect())
+        try:
+            self._run(plan, outputs)
+        except StepFault as fault:
+            log.error("a step failed; its requests are tried again, or end", exc_info=fault.__cause__)
+            failure = str(fault)
+        else:
+            return outputs
+        # NOTE: not before the error is gone, whose frames may hold arrays of the device.
+        self._recover(failure)
         return outputs
 
     def stop(self, request_id: str, index: int) -> None:
@@ -174,42 +179,58 @@ class EngineCore:
             prefix_hits=scheduler.prefix_hits,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
-            steps=self._dispatched,
+            steps=self._flight.dispatched,
             compiles_after_ready=getattr(self.runner, "compiles_after_ready", 0),
+            step_faults=self._step_faults,
         )
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
         self.runner.close()
 
+    def _run(self, plan: StepPlan | None, outputs: list[StepOutput]) -> None:
+        if plan is not None:
+            self._flight.dispatch(plan)
+        keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
+        while len(self._flight) > keep:
+            outputs.append(self._collect())
+
+    def _recover(self, failure: str) -> None:
+        self._step_faults += 1
+        void = self._flight.void()
+        self._retiring.clear()
+        self.runner.reset()
+        for request in take_back(self.scheduler, void):
+            self._end(request, FinishReason.ERROR, failure_text(request, failure))
+            self._retire(request.request_id)
+
     def _collect(self) -> StepOutput:
-        step = self._steps.popleft()
-        result = self.runner.collect(step.handle)
-        self._collected += 1
+        plan, result = self._flight.collect()
         self.scheduler.in_flight -= 1
-        output = apply_result(self.scheduler, step.plan, result)
+        output = (apply_burst if plan.burst else apply_result)(self.scheduler, plan, result)
         self._generation_tokens += output.num_tokens
         for delta in output.deltas:
             if delta.finish_reason is not None:
                 self._retire(delta.request_id)
-        for request_id in [name for name, last in self._retiring.items() if last <= self._collected]:
+        for request_id in [name for name, last in self._retiring.items() if last <= self._flight.collected]:
             del self._retiring[request_id]
         return output
 
-    def _end(self, choice: Request, reason: FinishReason) -> None:
+    def _end(self, choice: Request, reason: FinishReason, error: str | None = None) -> None:
         choice.finish_reason = reason
         self.scheduler.finish(choice)
         for index in range(choice.index, choice.index + choice.fork_to):
             handle = choice.handle - choice.index + index
-            self._ended.append(TokenDelta(choice.request_id, index, [], finish_reason=reason, handle=handle))
+            delta = TokenDelta(choice.request_id, index, [], finish_reason=reason, error=error, handle=handle)
+            self._ended.append(delta)
 
     def _retire(self, request_id: str) -> None:
         """Forgets a request whose choices have all ended, once no result of its is in flight."""
         choices = self._choices.get(request_id)
         if choices is not None and all(choice.finished for choice in choices):
             del self._choices[request_id]
-            if self._collected < self._dispatched:
-                self._retiring[request_id] = self._dispatched
+            if self._flight:
+                self._retiring[request_id] = self._flight.dispatched
 
     def _register_forks(self) -> None:
         new_choices = self.scheduler.forks.new_choices

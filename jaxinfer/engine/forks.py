@@ -71,3 +71,10 @@ class Forks:
         child.held = False
         self._kv.release(child)
         return True
+
+    def drop_all_holds(self) -> None:
+        """Lets every waiting choice give up its parent's pages."""
+        for child in self._held:
+            child.held = False
+            self._kv.release(child)
+        self._held.clear()

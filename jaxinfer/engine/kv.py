@@ -205,6 +205,11 @@ class KVCache:
         for group in range(len(self.pools)):
             self._keep_at_most(group)
 
+    def forget_all(self) -> None:
+        """Empties the prefix cache; no request may hold pages."""
+        for group, pool in enumerate(self.pools):
+            self.tree.evict(group, pool.num_evictable)
+
     def _cached_path(self, request: Request) -> list[Node]:
         keys = self._keys(request, (request.num_known - 1) // self.page_size)
         return self.tree.match(request.namespace, keys)

@@ -43,12 +43,20 @@ class Layouts:
         self._shapes = shapes
         self._decode: dict[int, Layout] = {}
         self._mixed: dict[int, Layout] = {}
+        self._burst: dict[int, Layout] = {}
 
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
         if rows not in self._decode:
             self._decode[rows] = Layout({"slots": (rows,), **self._pages(rows)})
         return self._decode[rows]
+
+    def burst(self, rows: int) -> Layout:
+        """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
+        if rows not in self._burst:
+            updates = rows * -(-self._shapes.decode_steps // self._shapes.page_size)
+            self._burst[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._pages(updates)})
+        return self._burst[rows]
 
     def mixed(self, tokens: int) -> Layout:
         """Up to `tokens` tokens over as many rows, of which the first `num_decode` are held by the device."""
@@ -105,6 +113,17 @@ class Packer:
         view = layout.views(packed)
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
+        self._pack_pages(view, plan)
+        return packed
+
+    def burst(self, plan: StepPlan, bucket: int) -> np.ndarray:
+        """A plan of several decode steps, int32 [layouts.burst(bucket).size]."""
+        layout = self._layouts.burst(bucket)
+        packed = layout.new()
+        view = layout.views(packed)
+        view["slots"][:] = self._shapes.scratch_slot
+        view["slots"][: plan.num_rows] = plan.slots
+        view["counts"][: plan.num_rows] = plan.counts
         self._pack_pages(view, plan)
         return packed
 

@@ -45,6 +45,7 @@ class StepPlan(NamedTuple):
     page_updates: a KV group, int32 [n, 3]: (slot, index in the page table, page).
     copies: a KV group, int32 [n, 2]: (source, destination) pages, copied before anything is written.
     logprobs: whether any row wants log-probabilities.
+    burst: every row decodes `counts` tokens, one after another, and draws after each; it ends sooner at a stop id.
     """
 
     index: int
@@ -61,6 +62,7 @@ class StepPlan(NamedTuple):
     page_updates: tuple[np.ndarray, ...]
     copies: tuple[np.ndarray, ...]
     logprobs: bool
+    burst: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -93,7 +95,10 @@ class LogprobArrays(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step made. tokens: int32 [S], drawn ids in the plan's order; -1 where logits were not finite."""
+    """What a step made. tokens: int32 [S], drawn ids in the plan's order; -1 where logits were not finite.
+
+    Of a burst, `counts` tokens a row; what stands behind a stop id or a -1 means nothing.
+    """
 
     tokens: np.ndarray
     logprobs: LogprobArrays | None

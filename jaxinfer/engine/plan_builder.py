@@ -22,11 +22,12 @@ class PlanBuilder:
         self._each: list[np.ndarray] = []
         self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
+        self._burst: np.ndarray | None = None
         self._slots: list[int] = []
         self._counts: list[int] = []
         self._scored: list[int] = []
         self._draws: list[bool] = []
-        self._tokens: list[Sequence[int]] = []
+        self._tokens: list[Sequence[int] | np.ndarray] = []
         self._targets: list[Sequence[int]] = []
         self.admissions: list[Admission] = []
         self.tokens_left = shapes.max_num_batched_tokens
@@ -46,7 +47,12 @@ class PlanBuilder:
             self.tokens_left -= len(slots)
             self.scored_left -= len(slots)
 
-    def add_chunk(self, slot: int, tokens: Sequence[int], targets: Sequence[int], *, draws: bool) -> None:
+    def add_burst(self, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Rows that decode `counts` tokens each, one after another; they are all of the plan's rows."""
+        self.add_decode(slots)
+        self._burst = counts.astype(np.int32)
+
+    def add_chunk(self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, draws: bool) -> None:
         """A row whose tokens come from the host. targets has an entry a scored position, -1 for the draw."""
         if draws and len(tokens) == len(targets) == 1:
             # The slot's newest token is on the device already: `admit` wrote it there.
@@ -82,7 +88,7 @@ class PlanBuilder:
         table = self._table
         decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
         slots, ones = decode, np.ones(len(decode), np.int32)
-        counts, scored, draws = ones, ones, ones.astype(bool)
+        counts, scored, draws = ones if self._burst is None else self._burst, ones, ones.astype(bool)
         tokens = targets = _NO_TOKENS
         if self._slots:
             slots = np.concatenate([decode, np.array(self._slots, np.int32)])
@@ -106,6 +112,7 @@ class PlanBuilder:
             page_updates=tuple(self._page_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
+            burst=self._burst is not None,
         )
 
     def _page_updates(self, group: int) -> np.ndarray:

@@ -37,6 +37,8 @@ class Request:
     rank: its place among all requests (policy.py); the last entry is `index`.
     fork_to: choices that this request becomes once all of its prompt but the last token is computed.
     held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
+    failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
+        were computed and collected when a step failed.
     """
 
     __slots__ = (
@@ -44,8 +46,10 @@ class Request:
         "cached_tokens",
         "committed",
         "cursor",
+        "failures",
         "finish_reason",
         "fork_to",
+        "furthest",
         "handle",
         "held",
         "held_computed",
@@ -120,6 +124,8 @@ class Request:
         self.held_computed = 0
         self.cached_tokens = 0
         self.was_admitted = False
+        self.failures = 0
+        self.furthest = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
@@ -153,6 +159,11 @@ class Request:
     def is_parent(self) -> bool:
         """True until its choices part: only its prompt but the last token is computed."""
         return self.fork_to > 1
+
+    def count_failure(self, collected: int) -> None:
+        """Notes a failure of a step that computed it, when `collected` of its positions were done."""
+        self.failures = 1 if collected > self.furthest else self.failures + 1
+        self.furthest = max(self.furthest, collected)
 
     def child(self, index: int) -> "Request":
         """Choice `index` of this prompt, with no pages yet."""

@@ -18,7 +18,7 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> St
     table = scheduler.table
     valid = table.serial[plan.slots] == plan.serials
     ends = plan.starts + plan.counts
-    _commit(scheduler, plan, ends, valid)
+    commit(scheduler, plan, ends, valid)
     last_scored = np.cumsum(plan.scored) - 1
     if result.logprobs is not None and not plan.decode_only:
         _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
@@ -31,7 +31,7 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> St
     if not special.any():
         return StepOutput(table.handle[slots], np.ones(len(slots), np.int32), tokens, [])
     deltas = [
-        _add_token(scheduler, slot, token, at, result.logprobs)
+        add_tokens(scheduler, slot, [token], at, result.logprobs)
         for slot, token, at in zip(*(x[special].tolist() for x in (slots, tokens, scored)), strict=True)
     ]
     plain = ~special
@@ -49,7 +49,8 @@ def _needs_care(
     return stops | table.fresh[slots] | (tokens < 0) | (table.known[slots] >= table.limit[slots])
 
 
-def _commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
+def commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
+    """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
     size = scheduler.shapes.page_size
     scheduler.table.collected[plan.slots[valid]] = ends[valid]
     for row in np.flatnonzero(valid & (ends // size > plan.starts // size)).tolist():
@@ -58,9 +59,12 @@ def _commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.nd
         scheduler.kv.commit(request, int(ends[row]))
 
 
-def _add_token(scheduler: Scheduler, slot: int, token: int, at: int, arrays: LogprobArrays | None) -> TokenDelta:
-    """The delta of a token that has more to say than its id; ends the request where it is the last."""
-    table = scheduler.table
+def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arrays: LogprobArrays | None) -> TokenDelta:
+    """The delta of tokens that have more to say than their ids; ends the request where the last one is its last.
+
+    at: the scored position of a single token. The table knows them already; a last one of -1 is forgotten.
+    """
+    table, token = scheduler.table, tokens[-1]
     request = table.requests[slot]
     assert request is not None
     first, times = bool(table.fresh[slot]), _times(scheduler, request)
@@ -80,7 +84,7 @@ def _add_token(scheduler: Scheduler, slot: int, token: int, at: int, arrays: Log
     return TokenDelta(
         request.request_id,
         request.index,
-        [token] if token >= 0 else [],
+        tokens if token >= 0 else tokens[:-1],
         logprobs,
         request.finish_reason,
         stop_token_id=token if request.finish_reason is FinishReason.STOP else None,

@@ -7,7 +7,11 @@ from jaxinfer.engine.shapes import EngineShapes
 
 
 class Runner(Protocol):
-    """Runs plans in the order in which they are dispatched."""
+    """Runs plans in the order in which they are dispatched.
+
+    An Exception that `dispatch` or `collect` raises is a step fault: no handle given out before is collected any more,
+    and `reset` comes next.
+    """
 
     @property
     def shapes(self) -> EngineShapes:
@@ -20,6 +24,13 @@ class Runner(Protocol):
 
     def collect(self, handle: Any) -> StepResult:
         """Waits for a step's results. Handles are collected in the order of dispatch."""
+        ...
+
+    def reset(self) -> None:
+        """Drops steps in flight and makes pages and slot state anew; weights and programs stay.
+
+        Raises what is wrong where the device is gone.
+        """
         ...
 
     def close(self) -> None:

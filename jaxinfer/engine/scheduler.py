@@ -15,6 +15,7 @@ import numpy as np
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.admission import make_admission
 from jaxinfer.engine.blocked import Blocked
+from jaxinfer.engine.burst import add_burst, burst_counts
 from jaxinfer.engine.forks import Forks
 from jaxinfer.engine.giving_way import victims_for_pages, victims_for_slots
 from jaxinfer.engine.kv import KVCache
@@ -91,12 +92,24 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Takes slot and pages from a running request, which will compute its tokens again."""
+        self._queue_again(request)
+        self.num_preemptions += 1
+
+    def start_over(self) -> None:
+        """After the device has lost its pages and slots, and every step in flight: all requests are in the queue."""
+        for request in [request for request in self.table.requests if request is not None]:
+            self._queue_again(request)
+        self.forks.drop_all_holds()
+        self.kv.forget_all()
+        self.in_flight = 0
+        self._blocked = None
+
+    def _queue_again(self, request: Request) -> None:
         self._let_go(request)
         if request.owes_prompt_logprobs:
             request.prompt_logprobs = [None]
         request.status = Status.WAITING
         self.waiting.push(request)
-        self.num_preemptions += 1
 
     def _let_go(self, request: Request) -> None:
         if request.slot >= 0:
@@ -120,12 +133,36 @@ class Scheduler:
         self._preempted = self.num_preemptions
         if self.kv.has_windows:
             self._trim_windows()
-        if not self._plan_decode(plan):
-            self._plan_chunks(plan)
-        self._plan_waiting(plan)
+        if not self._plan_burst(plan):
+            self._plan_one_step(plan)
         if plan.empty and not plan.admissions:
             return None
         return self._advance(plan)
+
+    def _plan_burst(self, plan: PlanBuilder) -> bool:
+        """Several decode steps for all that run, unless somebody who waits could enter now."""
+        if self.shapes.decode_steps == 1 or self.starved:
+            return False
+        order = self._running_slots()
+        counts = burst_counts(self, order)
+        if counts is None:
+            return False
+        self._partial = 0
+        if self._somebody_may_enter():
+            return False
+        add_burst(self, plan, order, counts)
+        return True
+
+    def _somebody_may_enter(self) -> bool:
+        head = self.waiting.peek(aside=self._takes_long) if self.table.num_free else None
+        return head is not None and not self._still_blocked(head)
+
+    def _plan_one_step(self, plan: PlanBuilder) -> None:
+        if self._plan_decode(plan):
+            self._partial = 0
+        else:
+            self._plan_chunks(plan)
+        self._plan_waiting(plan)
 
     def _plan_decode(self, plan: PlanBuilder) -> bool:
         """Rows whose one pending token the device holds; True where those are all that run."""
@@ -158,7 +195,7 @@ class Scheduler:
         table, order = self.table, self._running_slots()
         pending = table.total[order] - table.computed[order]
         chunked = order[(pending > 1) | ((pending == 1) & ~table.draws[order])]
-        sharers = len(chunked) + self._share_of_waiting() if self._max_partial else 1
+        sharers = len(chunked) + self._somebody_may_enter() if self._max_partial else 1
         self._partial = 0
         for slot in chunked.tolist():
             request = table.requests[slot]
@@ -176,7 +213,7 @@ class Scheduler:
         count, scored = self._fit(plan, request, int(self.table.total[slot]) - start, room)
         if not count or not self._grow(plan, request, start + count):
             return start
-        self._send_new_pages(plan, request)
+        self.send_new_pages(plan, request)
         self._add_row(plan, request, start, count, scored)
         return start + count
 
@@ -184,10 +221,11 @@ class Scheduler:
         request = self.table.requests[slot]
         if request is None or self.starved or not self._grow(plan, request, int(self.table.computed[slot]) + 1):
             return False
-        self._send_new_pages(plan, request)
+        self.send_new_pages(plan, request)
         return True
 
-    def _send_new_pages(self, plan: PlanBuilder, request: Request) -> None:
+    def send_new_pages(self, plan: PlanBuilder, request: Request) -> None:
+        """Tells the device of pages that a request has got since it was told last."""
         size, slot = self.shapes.page_size, request.slot
         first = int(self.table.capacity[slot]) // size
         if len(request.pages[0]) > first:
@@ -228,7 +266,7 @@ class Scheduler:
         table = self.table
         table.computed[plan.slots] += plan.counts
         drawing = plan.slots if plan.decode_only else plan.slots[plan.draws]
-        table.total[drawing] += 1
+        table.total[drawing] += plan.counts if plan.burst else 1
         done = drawing[table.total[drawing] >= table.limit[drawing]]
         for slot in done.tolist():
             request = table.requests[slot]
@@ -316,11 +354,6 @@ class Scheduler:
     def _takes_long(self) -> bool:
         """True where a prompt may enter that one step does not compute whole."""
         return self._max_partial is None or self._partial < self._max_partial
-
-    def _share_of_waiting(self) -> bool:
-        """True where a waiting request could use a share of this step's tokens."""
-        head = self.waiting.peek(aside=self._takes_long) if self.table.num_free else None
-        return head is not None and not self._still_blocked(head)
 
     def _still_blocked(self, request: Request) -> bool:
         return self._blocked is not None and bool(self.running) and self._blocked.still(request, self._available())

@@ -34,12 +34,16 @@ class EngineShapes:
     """Entries of penalty counts that one call of `admit` carries."""
     copy_pages: int = 8
     """Pages a group that one forward copies for forks."""
+    decode_steps: int = 1
+    """Decode steps of one dispatch, at most."""
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ParameterError("max_num_batched_tokens", f"must be at least max_num_seqs, {self.max_num_seqs}")
         if self.max_scored < self.max_num_seqs:
             raise ParameterError("max_scored", f"must be at least max_num_seqs, {self.max_num_seqs}")
+        if self.decode_steps < 1:
+            raise ParameterError("decode_steps", "must be at least 1")
 
     @property
     def pages_per_row(self) -> int:

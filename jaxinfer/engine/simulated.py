@@ -73,21 +73,9 @@ class SimulatedRunner:
         self._layouts = Layouts(shapes)
         self._packer = Packer(shapes, self._layouts)
         self._draws = draws
-        slots, width = shapes.num_slots, shapes.pages_per_row
-        self.kv = [np.full((g.num_pages, shapes.page_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
-        self.tables = np.zeros((len(shapes.groups), slots, width), np.int32)
-        self.length = np.zeros(slots, np.int32)
-        self.last_token = np.zeros(slots, np.int32)
-        self._seed = np.zeros(slots, np.int64)
-        self._choice = np.zeros(slots, np.int64)
         self._step_seconds = step_seconds
-        self._busy_until = 0.0
-        self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
-        self._thread = None
-        if step_seconds is not None:
-            self._thread = threading.Thread(target=self._run_thread, name="simulated-device", daemon=True)
-            self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._start()
 
     def dispatch(self, plan: StepPlan) -> _Step:
         admissions = list(self._packer.admissions(plan.admissions))
@@ -95,7 +83,7 @@ class SimulatedRunner:
         if plan.num_rows:
             if plan.decode_only:
                 bucket = bucket_of(plan.num_rows, self._buckets.rows)
-                packed = self._packer.decode(plan, bucket)
+                packed = (self._packer.burst if plan.burst else self._packer.decode)(plan, bucket)
             else:
                 bucket = bucket_of(plan.num_tokens, self._buckets.tokens)
                 packed = self._packer.mixed(plan, bucket)
@@ -114,11 +102,32 @@ class SimulatedRunner:
             raise result
         return result
 
+    def reset(self) -> None:
+        """Lets the steps in flight end, and forgets them with everything that was written."""
+        self.close()
+        self._start()
+
     def close(self) -> None:
         if self._thread is not None:
             self._work.put(None)
             self._thread.join()
             self._thread = None
+
+    def _start(self) -> None:
+        shapes = self.shapes
+        slots, width = shapes.num_slots, shapes.pages_per_row
+        self.kv = [np.full((g.num_pages, shapes.page_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
+        self.tables = np.zeros((len(shapes.groups), slots, width), np.int32)
+        self.length = np.zeros(slots, np.int32)
+        self.last_token = np.zeros(slots, np.int32)
+        self._seed = np.zeros(slots, np.int64)
+        self._choice = np.zeros(slots, np.int64)
+        self._busy_until = 0.0
+        self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
+        if self._step_seconds is not None:
+            self._thread = threading.Thread(target=self._run_thread, name="simulated-device", daemon=True)
+            self._thread.start()
 
     def _run_thread(self) -> None:
         while (step := self._work.get()) is not None:
@@ -134,9 +143,11 @@ class SimulatedRunner:
     def _run(self, step: _Step) -> StepResult:
         for packed in step.admissions:
             self._admit(packed)
-        scored = step.plan.num_scored
+        scored = int(step.plan.counts.sum()) if step.plan.burst else step.plan.num_scored
         if step.packed is None or not self._draws:
             return StepResult(np.zeros(scored, np.int32), None)
+        if step.plan.burst:
+            return StepResult(self._burst(step.packed, step.bucket)[:scored], None)
         if step.plan.decode_only:
             tokens, targets = self._decode(step.packed, step.bucket)
         else:
@@ -163,6 +174,18 @@ class SimulatedRunner:
         positions = self.length[slots].copy()
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
+
+    def _burst(self, packed: np.ndarray, bucket: int) -> np.ndarray:
+        view = self._layouts.burst(bucket).views(packed)
+        slots, most = view["slots"], view["counts"]
+        self._change_pages(view)
+        made: list[list[int]] = [[] for _ in slots]
+        for step in range(most.max(initial=0)):
+            open_slots = np.where(step < most, slots, self.shapes.scratch_slot)
+            self._write(open_slots, self.length[open_slots], self.last_token[open_slots])
+            for row in np.flatnonzero(step < most).tolist():
+                made[row].append(self._draw(slots[row], int(self.length[slots[row]])))
+        return np.array([token for own in made for token in own], np.int32)
 
     def _mixed(self, packed: np.ndarray, bucket: int) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.mixed(bucket).views(packed)

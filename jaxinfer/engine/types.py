@@ -124,6 +124,8 @@ class EngineStats(NamedTuple):
     generation_tokens: int = 0
     steps: int = 0
     compiles_after_ready: int = 0
+    step_faults: int = 0
+    """Failures of the runner in a step, after each of which its requests were queued again or ended."""
 
 
 class ModelInfo(NamedTuple):

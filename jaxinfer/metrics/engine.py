@@ -21,6 +21,8 @@ _COUNTERS = (
     ("jaxinfer:steps", "Steps that the engine ran.", "steps"),
     ("jaxinfer:compiles_after_ready", "Programs compiled after readiness; anything but 0 is a defect.",
      "compiles_after_ready"),
+    ("jaxinfer:step_faults", "Steps that failed; their requests were tried again, or ended with an error.",
+     "step_faults"),
 )  # fmt: skip
 
 

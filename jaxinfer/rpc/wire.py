@@ -5,6 +5,7 @@ What an array holds is checked by its size. Messages that do not fit their descr
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -113,7 +114,8 @@ def pack_stats(stats: EngineStats) -> dict[str, float]:
 
 def unpack_stats(values: Mapping[str, float]) -> EngineStats:
     """Counts are integers again; a name that this version does not know is an error."""
-    return EngineStats(**{name: int(value) if value.is_integer() else value for name, value in values.items()})
+    plain: dict[str, Any] = {name: int(value) if value.is_integer() else value for name, value in values.items()}
+    return EngineStats(**plain)
 
 
 def _pack_output(output: StepOutput) -> pb.Output:

@@ -76,8 +76,18 @@ class ForwardPrograms:
     ) -> Forward:
         """One token a row, which with its position comes from slot state."""
         view = self._layouts.decode(rows).views(packed)
-        kv, tables = self._change_pages(kv, tables, view)
-        slots = view["slots"]
+        kv, tables = self.change_pages(kv, tables, view)
+        hidden, kv, scored = self.decode_rows(weights, kv, tables, newest, view["slots"])
+        return self._finish(weights, kv, tables, hidden, scored)
+
+    def decode_rows(
+        self, weights: Arrays, kv: Arrays, tables: Arrays, newest: Newest, slots: jax.Array
+    ) -> tuple[jax.Array, Arrays, Scored]:
+        """The newest token of each of `slots`, int32 [rows]: hidden states [rows, d], kv, and what is drawn from them.
+
+        Rows of the scratch slot compute nothing and draw nothing.
+        """
+        rows = len(slots)
         real = slots != self._shapes.scratch_slot
         positions = jnp.where(real, newest.position[slots], 0)
         step = Step(
@@ -90,8 +100,7 @@ class ForwardPrograms:
             short_rows=rows,
         )
         hidden, kv = self._layers(weights, kv, step)
-        scored = Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
-        return self._finish(weights, kv, tables, hidden, scored)
+        return hidden, kv, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
 
     def mixed(
         self,
@@ -104,7 +113,7 @@ class ForwardPrograms:
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
-        kv, tables = self._change_pages(kv, tables, view)
+        kv, tables = self.change_pages(kv, tables, view)
         step = self._unpack(view, tables, newest)
         hidden, kv = self._layers(weights, kv, step)
         slots = view["slots"][view["scored_row"]]
@@ -162,15 +171,19 @@ class ForwardPrograms:
 
         return attention
 
+    def normed(self, weights: Arrays, hidden: jax.Array) -> jax.Array:
+        """Hidden states as the head takes them."""
+        return self._model.build(weights).final_norm(hidden)
+
     def _finish(self, weights: Arrays, kv: Arrays, tables: Arrays, hidden: jax.Array, scored: Scored) -> Forward:
         missing = self._shapes.max_scored - hidden.shape[0]
-        hidden = self._model.build(weights).final_norm(hidden)
+        hidden = self.normed(weights, hidden)
         hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
         fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(kv, tables, hidden, scored)
 
-    def _change_pages(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
+    def change_pages(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
         """Copies of forked pages, then the step's new entries of the page tables."""
         copies, updates = view["copies"], view["updates"]
         layout = self._model.kv_layout

@@ -77,6 +77,8 @@ class JaxRunner:
             self._admit(packed)
         if not plan.num_rows:
             return DispatchedStep(plan, None, None)
+        if plan.burst:
+            return self._burst(plan)
         if plan.decode_only:
             size = bucket_of(plan.num_rows, self._buckets.rows)
             hidden, scored = self._forward("decode", size, self._packer.decode(plan, size))
@@ -93,6 +95,9 @@ class JaxRunner:
         return DispatchedStep(plan, None, sampled)
 
     def collect(self, handle: DispatchedStep) -> StepResult:
+        if handle.plan.burst:
+            rows, steps = handle.plan.num_rows, np.arange(self.shapes.decode_steps)
+            return StepResult(np.asarray(handle.waits_for)[:rows][steps < handle.plan.counts[:, None]], None)
         if handle.sampled is None:
             if handle.waits_for is not None:
                 handle.waits_for.block_until_ready()
@@ -131,6 +136,17 @@ class JaxRunner:
         self.kv, self._tables = out.kv, out.tables
         return out.hidden, out.scored
 
+    def _burst(self, plan: StepPlan) -> DispatchedStep:
+        size = bucket_of(plan.num_rows, self._buckets.rows)
+        return DispatchedStep(plan, self._run_burst(size, self._packer.burst(plan, size)), None)
+
+    def _run_burst(self, size: int, packed: np.ndarray) -> jax.Array:
+        program = self.programs["burst", size]
+        out = program(self.model.weights, self.model.head, self.kv, self._tables, self._state, self._params, packed)
+        self.kv, self._tables, self._state = out.kv, out.tables, out.state
+        out.tokens.copy_to_host_async()
+        return out.tokens
+
     def _sample(self, size: int, hidden: jax.Array, scored: Any) -> Sampled:
         program = self.programs["sample", size]
         self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
@@ -164,6 +180,8 @@ class JaxRunner:
         for kind, size in self.programs.names:
             if kind == "sample":
                 self._sample(size, *runs[-1]).tokens.block_until_ready()
+            if kind == "burst":
+                self._run_burst(size, self._packer.burst(empty, size)).block_until_ready()
 
 
 def _empty_plan(groups: int) -> StepPlan:

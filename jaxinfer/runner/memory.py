@@ -96,6 +96,8 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
     programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
+    if trial.decode_steps > 1:
+        names.append(("burst", trial.max_num_seqs))
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 

@@ -22,6 +22,7 @@ from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.attention import kernel_interpreter
+from jaxinfer.runner.burst import Burst, BurstProgram
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.platform import platform_of
@@ -30,7 +31,7 @@ from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 from jaxinfer.runner.xla_options import Options, compiler_options
 
 Name = tuple[str, int]
-"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens) or ("sample", positions)."""
+"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("burst", rows)."""
 
 CompileProgress = Callable[[str, int, int, float, bool], None]
 """progress(program, how many are done, how many there are, seconds it took, whether it came from the cache)."""
@@ -90,6 +91,7 @@ class Programs:
         self._shapes = shapes
         self._layouts = layouts
         self._forward = ForwardPrograms(model, shapes, layouts, backend)
+        self._burst = BurstProgram(model, shapes, layouts, self._forward)
         self._interpreter = partial(kernel_interpreter, backend, model.mesh)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._compiled: dict[Name, Any] = {}
@@ -101,6 +103,7 @@ class Programs:
             *(("mixed", size) for size in reversed(buckets.tokens)),
             *(("decode", size) for size in reversed(buckets.rows)),
             *(("sample", size) for size in reversed(buckets.scored)),
+            *(("burst", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
         )
 
     def __getitem__(self, name: Name) -> Any:
@@ -167,6 +170,8 @@ class Programs:
             return self._admit()
         if kind == "sample":
             return self._sample(size)
+        if kind == "burst":
+            return self._burst_program(size)
         return self._forward_program(kind, size)
 
     def _admit(self) -> Program:
@@ -193,6 +198,15 @@ class Programs:
         out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
         function = _named(partial(sample, self._model, self._shapes, size), f"sample_{size}")
         return Program(function, (head, state, params, hidden, scored), (1,), out)
+
+    def _burst_program(self, size: int) -> Program:
+        weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
+        kv, tables, state = self._kv(), self._tables(), self._state()
+        packed = self._packed(self._layouts.burst(size).size)
+        arguments = (weights, head, kv, tables, state, self._params(), packed)
+        shardings: Any = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
+        out = Burst(*shardings, self._replicated)
+        return Program(_named(partial(self._burst, size), f"burst_{size}"), arguments, (2, 3, 4), out)
 
     @cached_property
     def _scored_rows(self) -> Any:

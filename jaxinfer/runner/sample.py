@@ -22,9 +22,21 @@ def sample(
     scored: Scored,
 ) -> tuple[SlotState, Sampled]:
     """Draws for the first `size` of the scored positions. state is donated. Never sees KV."""
-    scored = Scored(*(x[:size] for x in scored))
+    return draw(model, shapes, head, state, params, hidden[:size], Scored(*(x[:size] for x in scored)))
+
+
+def draw(
+    model: LoadedModel,
+    shapes: EngineShapes,
+    head: tuple[jax.Array, ...],
+    state: SlotState,
+    params: SlotParams,
+    hidden: jax.Array,
+    scored: Scored,
+) -> tuple[SlotState, Sampled]:
+    """Draws for all of the scored positions, whose hidden states are [S, d]."""
     slots = scored.slots
-    logits = model.logits(head, hidden[:size])
+    logits = model.logits(head, hidden)
     own = SlotParams(*(x[slots] for x in params))
     sampled = sample_tokens(logits, state.counts, slots, own, scored.positions, scored.targets)
     tokens = jnp.maximum(sampled.tokens, 0)

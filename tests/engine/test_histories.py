@@ -23,7 +23,8 @@ from jaxinfer.engine.simulated import expected_tokens
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import PoisoningRunner, check_options, check_pages, check_slots, live_requests
+from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
+from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
 from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
@@ -44,17 +45,21 @@ class Histories(RuleBasedStateMachine):
         policy=st.sampled_from(["fcfs", "priority", "sjf"]),
         partial=st.sampled_from([None, 1, 2]),
         kept=st.sampled_from([None, 0, 10, 30]),
+        burst=st.sampled_from([1, 1, 2, 5]),
     )
     def start(
-        self, windows, pages, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None
-    ) -> None:
+        self, windows, pages, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
+        retries=2,
+    ) -> None:  # fmt: skip
         self.windows = windows
         self.partial = partial
         self.kept = kept if caching else None
         self.now = 0
         groups = tuple(KVGroup(window, pages) for window in windows)
-        shapes = EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2)
-        runner = PoisoningRunner(shapes)
+        shapes = EngineShapes(
+            4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2, decode_steps=burst
+        )
+        self.runner = runner = FaultyRunner(shapes)
         self.core = EngineCore(
             runner,
             ModelInfo("simulated", CONTEXT, VOCABULARY, 4, 4, pages),
@@ -63,6 +68,7 @@ class Histories(RuleBasedStateMachine):
                 scheduling_policy=policy,
                 long_prefill_token_threshold=chunk,
                 max_num_partial_prefills=partial,
+                max_step_retries=retries,
             ),
             cache=CacheConfig(enable_prefix_caching=caching, prefix_cache_max_tokens=self.kept),
             eos_ids=EOS,
@@ -111,8 +117,7 @@ class Histories(RuleBasedStateMachine):
     @rule(steps=st.integers(1, 6))
     def step(self, steps) -> None:
         for _ in range(steps):
-            self.now += 4 * 10**9
-            self._take(step_deltas(self.core))
+            self._step()
 
     @precondition(lambda self: self.core._choices)
     @rule(data=st.data())
@@ -148,6 +153,10 @@ class Histories(RuleBasedStateMachine):
         group %= len(kv.pools)
         kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
 
+    @rule(at=st.sampled_from(FAULTS))
+    def fault(self, at: FaultAt) -> None:
+        self.runner.fail_once(at)
+
     @invariant()
     def pages_add_up(self) -> None:
         if hasattr(self, "core"):
@@ -161,17 +170,25 @@ class Histories(RuleBasedStateMachine):
         for _ in range(3000):
             if not self.core.has_work():
                 break
-            self._take(step_deltas(self.core))
+            self._step()
             self.pages_add_up()
         assert not self.core.has_work(), "the engine hangs"
         assert set(self.ended) == set(self.expected)
         for key, tokens in self.got.items():
-            if key in self.interrupted:
+            if key in self.interrupted or self.ended[key] is FinishReason.ERROR:
                 assert tokens == self.expected[key][: len(tokens)]
             else:
                 assert tokens == self.expected[key]
         assert all(pool.num_in_use == 0 for pool in self.core.scheduler.kv.pools)
         assert not live_requests(self.core)
+
+    def _step(self) -> None:
+        self.now += 4 * 10**9
+        faults, table, kv = self.core.stats().step_faults, self.core.scheduler.table, self.core.scheduler.kv
+        self._take(step_deltas(self.core))
+        if self.core.stats().step_faults > faults:
+            assert not table.num_taken
+            assert all(pool.num_free == pool.num_pages - 1 for pool in kv.pools)
 
     def _take(self, deltas: list[TokenDelta]) -> None:
         for delta in deltas:
@@ -185,6 +202,8 @@ class Histories(RuleBasedStateMachine):
                 self._check_reason(key, delta)
 
     def _check_reason(self, key: tuple[str, int], delta: TokenDelta) -> None:
+        if delta.finish_reason is FinishReason.ERROR:
+            assert self.core.stats().step_faults > self.core.scheduler.config.max_step_retries
         if delta.finish_reason in (FinishReason.LENGTH, FinishReason.STOP) and key not in self.interrupted:
             stopped = self.got[key][-1] in EOS and delta.finish_reason is FinishReason.STOP
             assert stopped or delta.finish_reason is FinishReason.LENGTH
@@ -218,9 +237,12 @@ def _run(examples: int) -> None:
     )
 
 
-def _run_seeded(seed: int, operations: int = 60, **options: Any) -> None:
-    """The same machine driven by weights of our own: small pools, many forks, many equal prompts."""
-    draw = random.Random(seed)
+def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: Any) -> Histories:
+    """The same machine driven by weights of our own: small pools, many forks, many equal prompts.
+
+    faults: how likely it is that a fault comes before an operation.
+    """
+    draw, faulty = random.Random(seed), random.Random(seed)
     machine = Histories()
     machine.start(
         windows=draw.choice([(None, 5), (11, None), (None,), (5,)]),
@@ -232,9 +254,12 @@ def _run_seeded(seed: int, operations: int = 60, **options: Any) -> None:
         **options,
     )
     for _ in range(operations):
+        if faulty.random() < faults:
+            machine.fault(faulty.choice(FAULTS))
         _random_operation(machine, draw)
         machine.pages_add_up()
     machine.teardown()
+    return machine
 
 
 def _random_operation(machine: Histories, draw: random.Random) -> None:
@@ -283,6 +308,23 @@ def test_seeded_histories_of_other_policies(policy: str) -> None:
         _run_seeded(seed, policy=policy, partial=(None, 1, 2)[seed % 3], kept=(None, 0, 10, 30)[seed % 4])
 
 
+@pytest.mark.parametrize("burst", [2, 5, 16])
+def test_seeded_histories_with_bursts(burst: int) -> None:
+    for seed in range(30):
+        faults = (0, 0.1)[seed % 2]
+        _run_seeded(seed, faults=faults, burst=burst, partial=(None, 1)[seed // 2 % 2], retries=1000)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
+def test_seeded_histories_with_faults(policy: str) -> None:
+    """A fault changes no stream while there are tries left; without, it ends some with an error, and nothing else."""
+    patient = [_run_seeded(seed, faults=0.2, policy=policy, partial=1 + seed % 2, retries=1000) for seed in range(25)]
+    strict = [_run_seeded(seed, faults=0.2, policy=policy, retries=seed % 3) for seed in range(15)]
+    assert sum(machine.core.stats().step_faults for machine in patient) > 100
+    assert not any(FinishReason.ERROR in machine.ended.values() for machine in patient)
+    assert any(FinishReason.ERROR in machine.ended.values() for machine in strict)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_many_random_histories() -> None:
@@ -294,7 +336,8 @@ def test_many_random_histories() -> None:
 def test_many_seeded_histories() -> None:
     for seed in range(100, 2100):
         _run_seeded(seed)
-        _run_seeded(seed, policy=("fcfs", "priority", "sjf")[seed % 3], partial=1 + seed // 3 % 2, kept=seed % 40)
+        policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
+        _run_seeded(seed, policy=policy, partial=1 + seed // 3 % 2, kept=seed % 40, burst=burst)
 
 
 def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preemption() -> None:

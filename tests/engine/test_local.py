@@ -16,13 +16,14 @@ from tests.engine.small import RecordingRunner, ask, right, small_core, small_sh
 
 
 class Gate(RecordingRunner):
-    """Steps are collected while the gate is open; an error that is set is raised once."""
+    """Steps are collected while the gate is open, and fail with `error`; the device is not reset where it is `dead`."""
 
     def __init__(self) -> None:
         super().__init__(small_shapes())
         self.open = threading.Event()
         self.open.set()
         self.error: BaseException | None = None
+        self.dead: BaseException | None = None
         self.closed = False
 
     def collect(self, handle: Any):
@@ -30,6 +31,11 @@ class Gate(RecordingRunner):
         if self.error is not None:
             raise self.error
         return super().collect(handle)
+
+    def reset(self) -> None:
+        if self.dead is not None:
+            raise self.dead
+        super().reset()
 
     def close(self) -> None:
         self.closed = True
@@ -132,7 +138,7 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
     async with serving() as (client, _, gate):
         gate.open.clear()
         streams = [await client.submit(ask(f"r{i}", 4, 30)) for i in range(3)]
-        gate.error = RuntimeError("the device is gone")
+        gate.error, gate.dead = RuntimeError("a step failed"), RuntimeError("the device is gone")
         gate.open.set()
         for stream in streams:
             with pytest.raises(EngineDeadError):
@@ -140,7 +146,7 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
         assert not client.ready
         with pytest.raises(EngineDeadError) as dead:
             await client.submit(ask("late", 4))
-        assert dead.value.__cause__ is gate.error
+        assert dead.value.__cause__ is gate.dead
         client.abort("r0")  # nobody is there, and nothing happens
         await until(lambda: gate.closed)
 
@@ -172,3 +178,36 @@ async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_pages() ->
         client.abort("r")
         await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
         assert len(gate.plans) > 0
+
+
+async def test_after_a_step_that_failed_streams_go_on(monkeypatch) -> None:
+    async with serving() as (client, core, gate):
+        collect, number = gate.collect, iter(range(1000))
+
+        def failing(handle: Any):
+            if next(number) in (1, 2, 6):
+                raise RuntimeError("a step failed")
+            return collect(handle)
+
+        monkeypatch.setattr(gate, "collect", failing)
+        requests = [ask(f"r{i}", 3 + i, 12, n=1 + i % 3) for i in range(5)]
+        streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
+        assert client.stats().step_faults == 3
+        for request, deltas in zip(requests, streams, strict=True):
+            for choice in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == choice]
+                assert tokens_of(own) == right(core, request, choice)
+        assert client.ready
+
+
+async def test_when_every_step_fails_streams_end_and_the_next_request_is_served() -> None:
+    async with serving() as (client, core, gate):
+        gate.error = RuntimeError("a step failed")
+        streams = [await client.submit(ask(f"r{i}", 4, 5, n=2)) for i in range(3)]
+        for deltas in await asyncio.gather(*map(read, streams)):
+            assert [delta.finish_reason for delta in deltas] == [FinishReason.ERROR] * 2
+            assert all(delta.error and "RuntimeError (tries: 3)" in delta.error for delta in deltas)
+        gate.error = None
+        assert client.ready
+        assert tokens_of(await read(await client.submit(ask("r0", 4, 5)))) == right(core, ask("r0", 4, 5))
+        assert client.stats().kv_pages_used == 0

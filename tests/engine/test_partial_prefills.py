@@ -201,3 +201,19 @@ def test_a_better_prompt_does_not_wait_for_a_worse_one(policy: str, limit: int |
     assert order_of(got)[0] == first
     for request in (long, urgent):
         assert tokens_of(got[request.request_id, 0]) == right(core, request)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_half_computed_prompt_that_goes_leaves_its_place(ahead: int) -> None:
+    """Aborted, or preempted with nobody beside it: the next long prompt, or it itself, once waited for ever."""
+    core = small_core(ahead=ahead, max_num_partial_prefills=1)
+    first, second = ask("first", 40, 3), ask("second", 40, 3)
+    got: Got = {}
+    core.add_request(first)
+    step(core, got)
+    core.abort("first")
+    core.add_request(second)
+    step(core, got)
+    core.scheduler.preempt(choice_of(core, "second"))
+    run(core, got)
+    assert tokens_of(got["second", 0]) == right(core, second)

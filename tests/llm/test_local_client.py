@@ -83,10 +83,13 @@ async def test_an_engine_that_fails_ends_every_stream(caplog: pytest.LogCaptureF
 
     def failing(handle: Any) -> Any:
         if next(steps) == 5:
-            raise RuntimeError("the device was lost")
+            raise RuntimeError("the step failed")
         return collect(handle)
 
-    built.runner.collect = failing
+    def lost() -> None:
+        raise RuntimeError("the device was lost")
+
+    built.runner.collect, built.runner.reset = failing, lost
     client = LocalEngineClient(built)
     ends = await asyncio.gather(*(read(client, request(f"r{i}", 60)) for i in range(4)), return_exceptions=True)
     assert [type(end) for end in ends] == [EngineDeadError] * 4

@@ -46,6 +46,14 @@ def test_a_request_without_a_token_has_no_decode_time() -> None:
     assert registry.get_sample_value("vllm:e2e_request_latency_seconds_count", LABELS) == 1
 
 
+def test_step_faults_are_counted() -> None:
+    metrics = ServerMetrics(ModelInfo("m", 64, 61, 4, 4, 40), "m")
+    assert (
+        'jaxinfer:step_faults_total{model_name="m"} 3.0'
+        in metrics.exposition(EngineStats(0, 0, 0, 39, step_faults=3)).decode()
+    )
+
+
 @pytest.mark.parametrize(("name", "value"), [("prompt_tokens_cached_total", 12), ("prompt_tokens_total", 20)])
 def test_cached_prompt_tokens(name: str, value: int) -> None:
     metrics = ServerMetrics(ModelInfo("m", 64, 61, 4, 4, 40), "m")

@@ -402,7 +402,7 @@ def test_counts_are_rebuilt_from_known_tokens() -> None:
     prompt, output = rng.integers(0, 30, 40).tolist(), [*rng.integers(0, 30, 50).tolist(), *[7] * (MAX_COUNT + 5)]
     params = SamplingParams(presence_penalty=1.0)
     request = Request("r", prompt, params, limit=10**6, seed=0, stop_ids=frozenset(), arrival=0, num_groups=1)
-    request.tokens.extend(output)
+    request.waiting_tokens = np.array([*prompt, *output], np.int32)  # as after a preemption
     ids, values = packed_counts(request)
     assert len(set(ids.tolist())) == len(ids)
     found = dict(zip(ids.tolist(), values.tolist(), strict=True))

@@ -55,10 +55,11 @@ TABLE: dict[str, Sequence[Any]] = {
 
 @cache
 def runner() -> JaxRunner:
-    """Two KV groups, prompts of several chunks, pages for less than four long requests."""
+    """Two KV groups, prompts of several chunks, pages for less than four long requests, bursts of three steps."""
     assert MAX_LOGIT_BIAS >= VOCABULARY
     model = tiny_model((None, 12))
-    made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, pages=30, admit_slots=2))
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "pages": 30, "admit_slots": 2, "decode_steps": 3}
+    made = JaxRunner(model, tiny_shapes(model, **sizes))
     made.warm_up()
     return made
 
@@ -121,7 +122,7 @@ def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles)
 def test_a_fresh_runner_counts_from_its_readiness() -> None:
     device = runner()
     assert set(device.programs._compiled) == set(device.programs.names)
-    assert len(device.programs.names) == 1 + 2 + 3 + 3
+    assert len(device.programs.names) == 1 + 2 + 3 + 3 + 3
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 
@@ -49,27 +49,22 @@ class _Counter:
             self.all_begun.set()
 
 
-async def count_events(url: str, streams: int, tokens: int, settle: float, seconds: float) -> Streams:
-    """Opens `streams` chats of `tokens` tokens each, waits until all run and `settle` seconds more, then counts."""
-    place = urlsplit(url)
+async def count_events(url: str, body: dict[str, Any], streams: int, settle: float, seconds: float) -> Streams:
+    """Opens `streams` requests that stream, waits until all run and `settle` seconds more, then counts.
+
+    url: of the endpoint. body: of each request, which must not end before. Raises RuntimeError where one does.
+    """
+    place, data = urlsplit(url), json.dumps({**body, "stream": True}).encode()
     assert place.hostname is not None
-    body = json.dumps(
-        {
-            "model": "demo",
-            "messages": [{"role": "user", "content": "Count for as long as you can."}],
-            "max_tokens": tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
-    ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    assert place.port is not None
+    head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
+    request = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
     counter, loop = _Counter(streams), asyncio.get_running_loop()
     transports = []
     for _ in range(streams):
         transport, _ = await loop.create_connection(lambda: _Stream(request, counter), place.hostname, place.port)
         transports.append(transport)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await counter.all_begun.wait()
     await asyncio.sleep(settle)
     first, start = counter.events, time.perf_counter()

@@ -1,0 +1,80 @@
+"""`burst`: several decode steps in one program, which ends when every row has ended."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.forward import Arrays, ForwardPrograms, Newest
+from jaxinfer.runner.sample import draw
+from jaxinfer.runner.state import SlotParams, SlotState
+
+
+class Burst(NamedTuple):
+    """What `burst` returns: kv, tables and state are its donated arguments. tokens: int32 [rows, decode_steps].
+
+    A row's tokens stand first; what is behind its last one means nothing. A token is -1 where logits were not finite.
+    """
+
+    kv: Arrays
+    tables: Arrays
+    state: SlotState
+    tokens: jax.Array
+
+
+class _Carry(NamedTuple):
+    step: jax.Array
+    open: jax.Array
+    kv: Arrays
+    state: SlotState
+    tokens: jax.Array
+
+
+class BurstProgram:
+    """Decode steps of one model in a loop on the device: what `forward` and `sample` do, one after another."""
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms):
+        self._model = model
+        self._shapes = shapes
+        self._layouts = layouts
+        self._forward = forward
+
+    def __call__(
+        self,
+        rows: int,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: SlotParams,
+        packed: jax.Array,
+    ) -> Burst:
+        """A row ends with the tokens it may make, with a stop id, or where its logits are not finite.
+
+        One that a step before has ended already makes nothing: its `remaining` is 0.
+        """
+        view = self._layouts.burst(rows).views(packed)
+        kv, tables = self._forward.change_pages(kv, tables, view)
+        slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
+
+        def body(carry: _Carry) -> _Carry:
+            own = jnp.where(carry.open, slots, scratch)
+            newest = Newest(carry.state.length, carry.state.last_token)
+            hidden, kv, scored = self._forward.decode_rows(weights, carry.kv, tables, newest, own)
+            hidden = self._forward.normed(weights, hidden)
+            state, sampled = draw(self._model, self._shapes, head, carry.state, params, hidden, scored)
+            tokens = sampled.tokens
+            ended = carry.open & ((tokens < 0) | jnp.any(params.stop_ids[own] == tokens[:, None], axis=1))
+            state = state._replace(remaining=state.remaining.at[jnp.where(ended, slots, scratch)].set(0))
+            left = carry.open & ~ended & (carry.step + 1 < most)
+            return _Carry(carry.step + 1, left, kv, state, carry.tokens.at[:, carry.step].set(tokens))
+
+        open_rows = (slots != scratch) & (most > 0) & (state.remaining[slots] > 0)
+        none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
+        carry = _Carry(jnp.int32(0), open_rows, kv, state, none)
+        carry = jax.lax.while_loop(lambda carry: jnp.any(carry.open), body, carry)
+        return Burst(carry.kv, tables, carry.state, carry.tokens)

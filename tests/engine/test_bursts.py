@@ -1,0 +1,118 @@
+"""Several decode steps in one dispatch: the same tokens, in larger pieces, and nobody waits for a slot meanwhile."""
+
+import pytest
+
+from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.types import FinishReason
+from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
+from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
+from tests.engine.stepping import step_deltas
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("steps", [2, 5, 16])
+def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
+    for window in (None, 6):
+        core = small_core(PoisoningRunner(small_shapes(60, window, decode_steps=steps)), ahead=ahead)
+        core.runner.pools = core.scheduler.kv.pools  # type: ignore[attr-defined]
+        requests = [ask(f"r{i}", 3 + i, 5 + 4 * i, n=1 + i % 2) for i in range(7)]
+        for request in requests:
+            core.add_request(request)
+        got: Got = {}
+        while core.has_work():
+            step(core, got)
+            check_pages(core)
+            check_slots(core)
+        for request in requests:
+            for choice in range(request.sampling.n):
+                deltas = got[request.request_id, choice]
+                assert tokens_of(deltas) == right(core, request, choice)
+                assert deltas[-1].finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_stop_id_ends_a_row_within_a_burst(ahead: int) -> None:
+    free = ask("r", 6, 30)
+    tokens = right(small_core(), free)
+    end = next(token for i, token in enumerate(tokens) if i > 8 and token not in tokens[:i])
+    runner = RecordingRunner(small_shapes(decode_steps=8))
+    core = small_core(runner, ahead=ahead)
+    core.add_request(ask("r", 6, 30, stop_token_ids=[end]))
+    core.add_request(ask("other", 5, 25))
+    got = run(core)
+    assert tokens_of(got["r", 0]) == tokens[: tokens.index(end) + 1]
+    assert (got["r", 0][-1].finish_reason, got["r", 0][-1].stop_token_id) == (FinishReason.STOP, end)
+    assert tokens_of(got["other", 0]) == right(core, ask("other", 5, 25))
+    assert any(plan.burst for plan in runner.plans)
+    assert core.stats().generation_tokens == len(tokens_of(got["r", 0])) + 25
+
+
+def test_bursts_are_as_long_as_they_may_be_and_none_while_somebody_may_enter() -> None:
+    runner = RecordingRunner(small_shapes(decode_steps=8))
+    core = small_core(runner)
+    core.add_request(ask("a", 4, 30))
+    run(core)
+    counts = [plan.counts.tolist() for plan in runner.plans if plan.burst]
+    assert counts == [[8], [8], [8], [5]]  # the first token is the prompt's
+    runner.plans.clear()
+    core.add_request(ask("b", 4, 20))
+    step_deltas(core)
+    core.add_request(ask("c", 4, 20))
+    step_deltas(core)
+    step_deltas(core)
+    # c enters with the next step, and from then on both decode together.
+    assert [plan.burst for plan in runner.plans] == [False, False, True]
+    assert runner.plans[-1].counts.tolist() == [8, 8]
+
+
+def test_a_full_house_bursts_though_others_wait() -> None:
+    runner = RecordingRunner(small_shapes(decode_steps=4))
+    core = small_core(runner)
+    for i in range(6):
+        core.add_request(ask(f"r{i}", 3, 12))
+    for _ in range(3):
+        step_deltas(core)
+    assert core.num_waiting == 2
+    assert runner.plans[-1].burst
+    assert runner.plans[-1].counts.tolist() == [4] * 4
+
+
+def test_where_pages_are_short_one_step_is_planned() -> None:
+    runner = RecordingRunner(small_shapes(9, decode_steps=16))
+    core = small_core(runner, watermark=0.0)
+    for i in range(3):
+        core.add_request(ask(f"r{i}", 3, 20))
+    got = run(core)
+    for i in range(3):
+        assert tokens_of(got[f"r{i}", 0]) == right(core, ask(f"r{i}", 3, 20))
+    assert {plan.burst for plan in runner.plans} == {True, False}
+    assert core.stats().preemptions > 0
+
+
+def test_a_row_that_tells_log_probabilities_keeps_to_single_steps() -> None:
+    runner = RecordingRunner(small_shapes(decode_steps=4))
+    core = small_core(runner)
+    core.add_request(ask("a", 4, 9, logprobs=1))
+    core.add_request(ask("b", 4, 9))
+    got = run(core)
+    assert not any(plan.burst for plan in runner.plans)
+    assert all(len(delta.token_ids) == 1 for delta in got["a", 0])
+
+
+def test_logits_that_are_not_finite_end_a_row_within_a_burst() -> None:
+    class Broken(SimulatedRunner):
+        def collect(self, handle):
+            result = super().collect(handle)
+            if handle.plan.burst:
+                tokens = result.tokens.copy()
+                tokens[2] = -1
+                return result._replace(tokens=tokens)
+            return result
+
+    core = small_core(Broken(small_shapes(decode_steps=8)))
+    core.add_request(ask("a", 4, 30))
+    got = run(core)
+    last = got["a", 0][-1]
+    assert (last.finish_reason, last.error is not None) == (FinishReason.ERROR, True)
+    assert tokens_of(got["a", 0]) == right(core, ask("a", 4, 30))[:3]
+    assert core.stats().generation_tokens == 3

@@ -1,0 +1,166 @@
+"""Steps that fail on real programs, which have taken the donated arrays and given nothing back."""
+
+import gc
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jaxinfer.engine import core as engine_core
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.runner.tiny import (
+    Judge,
+    Outputs,
+    check_all,
+    check_logprobs,
+    drive,
+    greedy,
+    make_core,
+    random_prompt,
+    seeded,
+    tiny_model,
+    tiny_shapes,
+)
+
+
+@cache
+def runner() -> JaxRunner:
+    """Two KV groups, prompts of several chunks, too few pages for all at once."""
+    model = tiny_model((None, 12))
+    made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, pages=30, admit_slots=2))
+    made.warm_up()
+    return made
+
+
+class FailingPrograms:
+    """Programs that run, and of which call number `at` of a kind fails then, its donated arguments gone."""
+
+    def __init__(self, programs: Any, kind: str, at: int):
+        self._programs, self._kind, self._left = programs, kind, at
+
+    def __getitem__(self, name: tuple[str, int]) -> Any:
+        program = self._programs[name]
+        if name[0] != self._kind:
+            return program
+        self._left -= 1
+        return _failing(program) if self._left == 0 else program
+
+
+def _failing(program: Any) -> Any:
+    def run(*arguments: Any) -> None:
+        jax.block_until_ready(program(*arguments))
+        raise RuntimeError("the program failed")
+
+    return run
+
+
+def workload() -> list[GenerateRequest]:
+    rng = np.random.default_rng(3)
+    shared = random_prompt(rng, 40)
+    return [
+        GenerateRequest("greedy", shared, greedy(10, logprobs=2)),
+        GenerateRequest("forked", shared[:23], seeded(8, 5, n=3)),
+        GenerateRequest("scored", shared[:19], greedy(6, prompt_logprobs=1)),
+        GenerateRequest("other", random_prompt(rng, 9), seeded(12, 8, logprobs=1)),
+        GenerateRequest("short", [7], seeded(9, -4, n=2)),
+    ]
+
+
+def tokens_of(outputs: Outputs) -> dict[tuple[str, int], list[int]]:
+    return {key: output.tokens for key, output in outputs.items()}
+
+
+@cache
+def without_faults() -> dict[tuple[str, int], list[int]]:
+    runner().reset()
+    outputs = drive(make_core(runner()), workload())
+    check_all(Judge(runner().model), workload(), outputs)
+    return tokens_of(outputs)
+
+
+@pytest.fixture
+def compiles() -> Iterator[list[str]]:
+    """Names of JAX's own events of programs that it compiled."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if "compile" in event:
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["admit", "mixed", "decode", "sample"])
+def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead, compiles, monkeypatch) -> None:
+    expected, device = without_faults(), runner()
+    for at in (1, 2, 4):
+        jax.clear_caches()
+        compiles.clear()
+        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, kind, at))
+        core = make_core(device, ahead=ahead)
+        outputs = drive(core, workload())
+        assert core.stats().step_faults == 1
+        assert tokens_of(outputs) == expected
+        assert compiles == []
+        monkeypatch.undo()
+    for request in workload():
+        if request.sampling.n == 1:
+            check_logprobs(Judge(device.model), request, outputs[request.request_id, 0])
+
+
+def test_a_result_that_cannot_be_read_is_a_fault(monkeypatch) -> None:
+    expected, device = without_faults(), runner()
+    collect, calls = device.collect, iter(range(1000))
+
+    def failing(handle: Any) -> Any:
+        result = collect(handle)
+        if next(calls) in (0, 5, 20, 30):
+            raise RuntimeError("the result is lost")
+        return result
+
+    monkeypatch.setattr(device, "collect", failing)
+    core = make_core(device)
+    assert tokens_of(drive(core, workload())) == expected
+    assert core.stats().step_faults == 4
+
+
+def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
+    """Though arrays are held elsewhere, as by a traceback: they go before new ones are made."""
+    without_faults()
+    device, held = runner(), []
+    make = device._make_slots
+
+    def make_slots() -> Any:
+        assert all(array.is_deleted() for array in held)
+        assert not any(array.is_deleted() for array in device.model.weights)
+        return make()
+
+    def reset() -> None:
+        held.extend(jax.tree.leaves((device.kv, device._state, device._params, device._tables)))
+        JaxRunner.reset(device)
+
+    # (pytest keeps every record that is logged, and with it the frames of the error)
+    monkeypatch.setattr(engine_core.log, "disabled", True)
+    drive(make_core(device), workload())
+    before = _live_bytes()
+    monkeypatch.setattr(device, "_make_slots", make_slots)
+    monkeypatch.setattr(device, "reset", reset)
+    monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, "sample", 3))
+    core = make_core(device)
+    drive(core, workload())
+    assert core.stats().step_faults == 1
+    assert held
+    assert _live_bytes() == before
+
+
+def _live_bytes() -> int:
+    gc.collect()
+    return sum(array.nbytes for array in jax.live_arrays())
