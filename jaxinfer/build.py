@@ -94,7 +94,9 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     prepare(config)
     from jaxinfer.checkpoint.model_files import read_model_files
     from jaxinfer.models.loaded import load_model
+    from jaxinfer.parallel.mesh import make_mesh
     from jaxinfer.runner.attention import choose_attention
+    from jaxinfer.runner.attention_backends import check_asked
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.platform import program_options, resolve_dtype, use_compile_cache
 
@@ -105,7 +107,9 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     cache = use_compile_cache(config.runner.compile_cache_dir)
     options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)
-    sizes = plan_shapes(config, decoder)  # what cannot be is told before weights are read
+    # What cannot be is told before weights are read.
+    check_asked(config.runner.attention_backend, make_mesh())
+    sizes = plan_shapes(config, decoder)
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")

@@ -45,14 +45,15 @@ def _flags(json: bool = False) -> bool:
 def gather() -> dict[str, Any]:
     """Everything that is shown. A device that cannot be used is an entry with its error, not a failure."""
     variables = _variables()  # before jax is imported, which sets some of its own
+    devices = _devices()
     return {
         "versions": {name: _version(name) for name in PACKAGES},
         "optional": {name: found for name in OPTIONAL if (found := _version(name)) is not None},
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": platform.platform(),
         "host": _host(),
-        "devices": _devices(),
-        "attention_backends": _backends(),
+        "devices": devices,
+        "attention_backends": {} if devices["platform"] is None else _backends(),
         "compile_cache": _compile_cache(),
         "variables": variables,
     }

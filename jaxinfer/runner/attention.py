@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jax.sharding import Mesh
-from jaxinfer_kernels import KVLayout, unavailable
+from jaxinfer_kernels import KVLayout
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.shapes import EngineShapes
-from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention_backends import CANDIDATES, check_asked, interpreted, obstacle
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.digest import shapes_digest
@@ -22,11 +22,6 @@ from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
 
-_CANDIDATES = {"cpu": ("xla",), "gpu": ("xla", "mosaic_gpu"), "tpu": ("xla", "mosaic_tpu")}
-"""What may be chosen on each platform."""
-_ASKED = _CANDIDATES | {"cpu": ("xla", "mosaic_tpu")}
-"""What may be asked for: the CPU runs a TPU's kernel in an interpreter, slowly, for tests."""
-_HOPPER = "9.0"
 _NO_MEMORY = "RESOURCE_EXHAUSTED"
 """In errors for lack of memory. Another start may have more of it free: then the choice may be another."""
 
@@ -52,20 +47,18 @@ def choose_attention(
 
     Raises ParameterError for one that cannot run on the model's devices.
     """
-    platform = platform_of(model.mesh)
+    check_asked(asked, model.mesh)
+    if interpreted(asked, model.mesh):
+        log.warning("attention backend %s runs in an interpreter on a CPU: for tests, and far slower than xla", asked)
     if asked != "auto":
-        if asked not in _ASKED[platform]:
-            raise ParameterError("attention_backend", f"{asked} does not run on {platform}; {_either(platform)} does")
-        if reason := _cannot(asked, model):
-            raise ParameterError("attention_backend", reason)
         return replace(model, kv_layout=_layout(asked, model)), asked
-    candidates = _CANDIDATES[platform]
+    candidates = CANDIDATES[platform_of(model.mesh)]
     if len(candidates) == 1:
         return model, candidates[0]
     file = cache / f"attention-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
 
     def measure(backend: str) -> tuple[float, float]:
-        if reason := _cannot(backend, model):
+        if reason := obstacle(backend, model.mesh):
             raise NotImplementedError(reason)
         if backend != "xla":
             check_attention(model, shapes, backend)
@@ -117,7 +110,7 @@ def _interpreted() -> Iterator[None]:
 
 def kernel_interpreter(backend: str, mesh: Mesh) -> AbstractContextManager[None]:
     """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
-    return _interpreted() if backend == "mosaic_tpu" and platform_of(mesh) == "cpu" else nullcontext()
+    return _interpreted() if interpreted(backend, mesh) else nullcontext()
 
 
 def _timed(name: str, measure: Callable[[str], tuple[float, float]]) -> Timing:
@@ -145,19 +138,5 @@ def _read(file: Path | None) -> str | None:
         return None  # an unreadable note is measured anew and written over
 
 
-def _cannot(backend: str, model: LoadedModel) -> str | None:
-    """Why the backend does not run here."""
-    device = model.mesh.devices.flat[0]
-    if (reason := unavailable(backend)) or backend != "mosaic_gpu":
-        return reason
-    if (found := str(getattr(device, "compute_capability", ""))) != _HOPPER:
-        return f"mosaic_gpu needs a Hopper GPU, compute capability {_HOPPER}; {device.device_kind} has {found}"
-    return None
-
-
 def _layout(backend: str, model: LoadedModel) -> KVLayout:
     return KVLayout.HEADS if backend == "mosaic_tpu" else model.kv_layout
-
-
-def _either(platform: str) -> str:
-    return " or ".join(_ASKED[platform])

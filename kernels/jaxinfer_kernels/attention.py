@@ -17,12 +17,12 @@ from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, check_tpu_page, tpu
 from jaxinfer_kernels.xla import attend_pages
 
 BACKENDS: dict[str, tuple[KVLayout, ...]] = {
-    "xla": (KVLayout.TOKENS, KVLayout.HEADS),
-    "mosaic_tpu": (KVLayout.HEADS,),
+    "xla": (KVLayout.TOKENS, KVLayout.HEADS, KVLayout.LATENT),
+    "mosaic_tpu": (KVLayout.HEADS, KVLayout.LATENT),
     "mosaic_gpu": (KVLayout.TOKENS,),
 }
-"""The backends, and the layouts that `ragged_paged_attention` takes with each. LATENT pages have a function of their
-own."""
+"""The backends, and the layouts that each reads: LATENT in `ragged_latent_attention`, others in
+`ragged_paged_attention`."""
 
 
 def ragged_paged_attention(
@@ -62,7 +62,8 @@ def ragged_paged_attention(
     nobody writes to may be shared. Page 0 is never attended to.
 
     On a machine without a TPU `mosaic_tpu` runs within `pltpu.force_tpu_interpret_mode`. `mosaic_gpu` needs a Hopper
-    GPU; of others its caller must know.
+    GPU, and jax 0.11; of other GPUs its caller must know. On a CPU it runs within `plgpu.force_gpu_interpret_mode`,
+    with `GpuBlocks` of `in_place=False`; outside of it JAX refuses to compile its kernel for a CPU.
 
     Returns (out [T, Hq, Dv] in q's type, zero for tokens of no row; kv_pages). Softmax and sums are in float32. What
     pages hold beyond a row's last token, or behind its window, never reaches the result, NaN included.
@@ -108,9 +109,7 @@ def ragged_latent_attention(
         raise ValueError(f"q must be [T, Hq, D] and latent [T, D], not {q.shape} and {latent.shape}")
     if not 0 < value_dim <= latent.shape[1]:
         raise ValueError(f"value_dim must be 1 to {latent.shape[1]}, not {value_dim}")
-    _check_rows(rows, short_rows, short_len, backend)
-    if backend == "mosaic_gpu":
-        raise ValueError("backend of ragged_latent_attention must be xla or mosaic_tpu, not mosaic_gpu")
+    _check_rows(rows, short_rows, short_len, backend, KVLayout.LATENT)
     k = latent[:, None].astype(kv_pages.dtype)
     call = Call(q, k, None, kv_pages, layer, rows, Scoring(scale, None, None, None, None, None))
     if backend == "mosaic_tpu":
@@ -197,13 +196,11 @@ def _check(
     window: int | None,
     sinks: jax.Array | None,
 ) -> None:
-    _check_rows(rows, short_rows, short_len, backend)
+    _check_rows(rows, short_rows, short_len, backend, layout)
     if window is not None and window < 1:
         raise ValueError(f"window must be at least 1, not {window}")
     if sinks is not None and sinks.shape != q.shape[1:2]:
         raise ValueError(f"sinks must be [{q.shape[1]}], not {sinks.shape}")
-    if layout not in BACKENDS[backend]:
-        raise ValueError(f"layout of backend {backend} must be {' or '.join(BACKENDS[backend])}, not {layout}")
     if layout is KVLayout.LATENT:
         raise ValueError("layout latent has one row for all heads: ragged_latent_attention reads it")
     if q.ndim != 3 or k.ndim != 3 or v.ndim != 3 or k.shape[:2] != v.shape[:2] or k.shape[0] != q.shape[0]:
@@ -213,9 +210,12 @@ def _check(
     _check_pages(kv_pages, layout, k.shape[1], k.shape[2], v.shape[2])
 
 
-def _check_rows(rows: RaggedRows, short_rows: int | jax.Array, short_len: int, backend: str) -> None:
+def _check_rows(rows: RaggedRows, short_rows: int | jax.Array, short_len: int, backend: str, layout: KVLayout) -> None:
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is unknown; known are {', '.join(BACKENDS)}")
+    if layout not in BACKENDS[backend]:
+        readers = " or ".join(name for name, layouts in BACKENDS.items() if layout in layouts)
+        raise ValueError(f"backend for pages in layout {layout} must be {readers}, not {backend}")
     if reason := unavailable(backend):
         raise ValueError(reason)
     if short_len < 1:

@@ -282,6 +282,13 @@ def test_env_tells_versions_and_devices(monkeypatch: pytest.MonkeyPatch) -> None
     assert report["devices"]["platform"] == "cpu"
 
 
+def test_env_tells_of_a_device_that_cannot_be_used() -> None:
+    done = call("env", JAX_PLATFORMS="cuda,none")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"devices +RuntimeError: ", done.stdout), done.stdout
+    assert "compile cache" in done.stdout
+
+
 def test_env_keeps_secrets() -> None:
     done = call("env", JAXINFER_API_KEY="hush-hush")
     assert "JAXINFER_API_KEY" in done.stdout

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels import BlockSizes, ragged_paged_attention
+from jaxinfer_kernels import BlockSizes, KVLayout, ragged_paged_attention
 
 from .batches import Batch, Shape, make_batch
 from .oracle import attend, write
@@ -160,6 +160,8 @@ def test_static_short_rows_equal_traced():
     ("change", "message"),
     [
         ({"backend": "none"}, "backend 'none' is unknown"),
+        ({"backend": "mosaic_tpu"}, "backend for pages in layout tokens must be xla or mosaic_gpu, not mosaic_tpu"),
+        ({"layout": KVLayout.LATENT}, "layout latent has one row for all heads"),
         ({"short_len": 0}, "short_len must be at least 1"),
         ({"short_rows": 3}, "short_rows must be 0 to 1"),
         ({"window": 0}, "window must be at least 1, not 0"),

@@ -229,7 +229,7 @@ def test_figures_are_those_that_jax_has(name: str, chip: str, cores: int):
 def test_a_wrong_target_is_told(tmp_path: Path):
     with pytest.raises(TargetError, match=r"'v9' is unknown; .* has h200, v5e, v5p, v6e, v7x"):
         read_target(FOLDER, "v9")
-    with pytest.raises(TargetError, match="has no targets; --folder names one"):
+    with pytest.raises(TargetError, match=r"has no targets: .* --folder configs/targets names them"):
         target_names(tmp_path)
     (tmp_path / "v9.yaml").write_text("platform: tpu\nhbm: 5\n")
     with pytest.raises(TargetError, match="unknown hbm; known are"):
@@ -244,6 +244,26 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": ":".join(filter(None, paths))} | variables
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=280, check=False)
+
+
+def test_a_name_that_no_case_has_is_told_with_the_names_that_there_are():
+    done = run("jaxinfer_kernels.check", "--targets", "v6e,h200", "--only", "kv_write")
+    assert done.returncode == 1
+    assert "no case contains 'kv_write'; the programs are\n" in done.stderr
+    assert "  write_kv mosaic_gpu\n" in done.stderr
+    assert "  ragged_paged_attention mosaic_tpu, decode\n" in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize("version", [(0, 10, 2), (0, 11, 2)])
+def test_a_missing_gpu_compiler_is_told_with_what_mosaic_gpu_needs(
+    version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setattr("jax.experimental.topologies.get_topology_desc", lambda **_: 1 // 0)
+    with pytest.raises(TargetError, match="the extra compile-gpu gives what compiles for h200") as told:
+        read_target(FOLDER, "h200").devices()
+    assert ("Python 3.12" in str(told.value)) == (version < (0, 11))
 
 
 @pytest.mark.skipif(TPU, reason="libtpu is installed")

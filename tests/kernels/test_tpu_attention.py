@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragged_paged_attention
 from jaxinfer_kernels.tpu import attention_copies, attention_softmax
-from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks, tpu_blocks
+from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks
 
 from .batches import MIXES, Batch, Shape, from_layout, in_layout, make_batch
 from .interpreter import tpu_interpreter
@@ -274,22 +274,6 @@ def test_a_copy_that_nobody_waits_for_is_found(monkeypatch: pytest.MonkeyPatch):
         run_eagerly([(5, 1)], cores=1)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "page", "told"),
-    [
-        (jnp.float32, 12, "pages of float32 must hold 2, 4 or a multiple of 8 tokens for mosaic_tpu, not 12"),
-        (jnp.float32, 1, "pages of float32 must hold 2, 4"),
-        (jnp.bfloat16, 2, "pages of bfloat16 must hold 4, 8 or a multiple of 16 tokens"),
-        (jnp.bfloat16, 6, "not 6"),
-        (jnp.float8_e4m3fn, 4, "must hold 8, 16 or a multiple of 32 tokens"),
-    ],
-)
-def test_pages_that_the_kernel_cannot_take_are_refused(dtype: Any, page: int, told: str):
-    batch = make_batch(np.random.default_rng(8), [(5, 1)], Shape(4, 2, 64, page), layer=0, short_len=1)
-    with pytest.raises(ValueError, match=told):
-        run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2, kv_dtype=dtype)
-
-
 def test_small_pages_equal_oracle():
     batch = make_batch(np.random.default_rng(8), [(5, 1), (3, 9)], Shape(4, 2, 64, 2), layer=0, short_len=1)
     check(batch, "mosaic_tpu", layer=0, short_len=1, sizes=TpuBlocks(16, 16), scale=0.2)
@@ -319,27 +303,3 @@ def test_rows_of_one_token_among_long_ones(short_rows: int):
         want = attend(batch.q, write(batch.kv_pages, 0, batch.k, batch.v, batch.rows), 0, batch.rows, scale=0.2)
         out, _ = run(batch, "mosaic_tpu", layer=0, short_len=1, scale=0.2, block_sizes=TpuBlocks(32, 16), traced=traced)
         np.testing.assert_allclose(out, want, atol=1e-5)
-
-
-@pytest.mark.parametrize(("keys", "tokens", "cores"), [(0, 16, 1), (16, 8, 1), (16, 48, 1), (16, 16, 0)])
-def test_bad_block_sizes(keys: int, tokens: int, cores: int):
-    with pytest.raises(ValueError, match="must be"):
-        TpuBlocks(keys, tokens, cores)
-    with pytest.raises(ValueError, match="long_keys must be at least 0"):
-        TpuBlocks(16, 16, long_keys=-1)
-
-
-def test_default_sizes_keep_two_tiles_and_a_block_in_vmem():
-    for heads, group, width in [(8, 4, 512), (1, 8, 512), (2, 7, 256), (32, 1, 512), (1, 128, 1280), (16, 16, 512)]:
-        sizes = tpu_blocks(heads, group, width)
-        assert 2 * sizes.keys * heads * width <= 4 << 20 or sizes.keys == 128
-        assert 128 <= sizes.keys <= 1024
-        assert sizes.long_keys * heads * width <= 8 << 20
-        assert sizes.query_tokens * group * heads * width <= 4 << 20
-
-
-@pytest.mark.parametrize(
-    ("kind", "cores"), [("TPU v4", 2), ("TPU v5", 2), ("TPU v5 lite", 1), ("TPU v6 lite", 1), ("TPU7x", 1), ("", 1)]
-)
-def test_two_cores_by_kind_of_device(kind: str, cores: int):
-    assert tpu_blocks(8, 4, 512, kind).cores == cores

@@ -15,7 +15,9 @@ from jaxinfer_kernels.rows import split_rows
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
+from jaxinfer.runner.attention_backends import check_asked
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.digest import shapes_digest
@@ -105,11 +107,13 @@ def test_the_table_has_a_line_a_backend():
     assert [line.split()[0] for line in lines] == ["backend", "xla", "mosaic_tpu"]
 
 
-def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout():
+def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout(caplog: pytest.LogCaptureFixture):
     model = tiny_model()
     shapes = tiny_shapes(model)
     assert choose_attention(model, shapes, "auto", None) == (model, "xla")
+    assert not caplog.text
     other, backend = choose_attention(model, shapes, "mosaic_tpu", None)
+    assert "mosaic_tpu runs in an interpreter on a CPU" in caplog.text
     assert (other.kv_layout, backend) == (KVLayout.HEADS, "mosaic_tpu")
 
 
@@ -122,22 +126,40 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
         assert remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
 
 
-def test_what_a_platform_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "gpu")
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice takes the device for a GPU."""
+    for module in ("attention", "attention_backends"):
+        monkeypatch.setattr(f"jaxinfer.runner.{module}.platform_of", lambda mesh: "gpu")
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_what_a_platform_does_not_run_is_refused():
     model = tiny_model()
-    with pytest.raises(ParameterError, match="attention_backend: mosaic_tpu does not run on gpu"):
+    with pytest.raises(ParameterError, match="attention_backend: mosaic_tpu does not run on gpu: xla or mosaic_gpu"):
         choose_attention(model, tiny_shapes(model), "mosaic_tpu", None)
 
 
+@pytest.mark.parametrize("version", [(0, 10, 2), (0, 11, 2)])
+def test_a_cpu_is_told_what_it_runs_and_what_is_too_old(version: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "__version_info__", version)
+    does = "does not run on cpu: xla does, and mosaic_tpu in an interpreter, for tests"
+    with pytest.raises(ParameterError, match=does) as refused:
+        check_asked("mosaic_gpu", make_mesh())
+    assert ("Python 3.12" in str(refused.value)) == (version < (0, 11))
+    check_asked("auto", make_mesh())
+    check_asked("mosaic_tpu", make_mesh())
+
+
+@pytest.mark.usefixtures("on_gpu")
 def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch, caplog: pytest.LogCaptureFixture):
-    """Here there is an older JAX, or no Hopper GPU."""
-    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "gpu")
+    """Here there is no Hopper GPU, and perhaps an older JAX."""
     monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
     model = tiny_model()
     with caplog.at_level("INFO"):
         assert choose_attention(model, tiny_shapes(model), "auto", None) == (model, "xla")
     assert "passed over: mosaic_gpu needs" in caplog.text
-    with pytest.raises(ParameterError, match=r"attention_backend: mosaic_gpu needs (a Hopper GPU|jax 0\.11)"):
+    with pytest.raises(ParameterError, match="attention_backend: mosaic_gpu needs a Hopper GPU"):
         choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
 
 

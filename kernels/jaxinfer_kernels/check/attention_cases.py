@@ -18,7 +18,6 @@ from jaxinfer_kernels import (
     ragged_latent_attention,
     ragged_paged_attention,
 )
-from jaxinfer_kernels.attention import BACKENDS
 from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
 from jaxinfer_kernels.check.targets import FOLDER, read_target
@@ -65,8 +64,14 @@ HEADS = (
     Heads("Qwen2.5-0.5B", 14, 2, 64),
     Heads("Gemma-3-4B", 8, 4, 256, 1024),
 )
-GPU_HEADS = (Heads("Phi-3-mini", 32, 32, 96), Heads("Phi-2", 32, 32, 80))
-"""Head dims whose rows take another swizzle of shared memory."""
+GPU_HEADS = (
+    Heads("Phi-3-mini", 32, 32, 96),
+    Heads("Phi-2", 32, 32, 80),
+    Heads("DeepSeek-V2-Lite", 16, 16, 192, value_dim=128),
+    Heads("MiMo-V2-Flash", 64, 4, 192, value_dim=128),
+)
+"""Head dims whose rows take another swizzle of shared memory, and values that are narrower than keys (DeepSeek's as
+its prompts have them, each head with keys and values of its own)."""
 LATENT = Heads("DeepSeek-V3", 128, 1, 576)
 """What is kept of a token: 512 latent values, which are the value, and 64 rotated ones."""
 SHARDED = Heads("Llama-3.1-70B", 64, 8, 128)
@@ -90,7 +95,6 @@ def attention_cases(platform: str, everything: bool) -> list[Case]:
     attention = [
         _attention(platform, backend, heads, load)
         for backend in _BACKENDS[platform]
-        if backend in BACKENDS
         for loads in (DECODE, MIXED)
         for heads, load in _pairs(loads, everything)
     ]
@@ -98,7 +102,8 @@ def attention_cases(platform: str, everything: bool) -> list[Case]:
         attention += [_latent(load) for load in (DECODE[0], MIXED[0])]
         attention += [_sharded(platform, "mosaic_tpu", 2, DECODE[0])]
     if platform == "cuda" and everything:
-        attention += [_attention(platform, "mosaic_gpu", heads, DECODE[0]) for heads in GPU_HEADS]
+        loads = (DECODE[0], MIXED[0])
+        attention += [_attention(platform, "mosaic_gpu", heads, load) for heads in GPU_HEADS for load in loads]
     if platform == "cuda":
         loads = (DECODE[0], MIXED[0])[: 1 + everything]
         attention += [_sharded(platform, "mosaic_gpu", count, load) for count in (2, 8) for load in loads]

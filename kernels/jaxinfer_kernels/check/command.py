@@ -43,10 +43,14 @@ def main(
     with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(partial(_compile_in_process, list(command), options), targets))
     results = [result for part in parts for result in part]
+    if not results:
+        known = sorted({case.program for target in targets for case in source(target, options.all)})
+        print("\n  ".join([f"no case contains {options.only!r}; the programs are", *known]), file=sys.stderr)
+        return 1
     print(render(results))
     if options.json:
         options.json.write_text(json.dumps([result._asdict() for result in results], indent=1) + "\n")
-    return 1 if not results or any(result.state == "failed" for result in results) else 0
+    return 1 if any(result.state == "failed" for result in results) else 0
 
 
 def _parser(description: str) -> argparse.ArgumentParser:

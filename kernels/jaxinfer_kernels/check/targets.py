@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.check.schedule import DUMPED
 
 FOLDER = Path(__file__).resolve().parents[3] / "configs" / "targets"
@@ -71,8 +72,9 @@ class Target:
         try:
             return list(topologies.get_topology_desc(platform=self.platform, **options).devices)
         except Exception as error:
-            extra = "compile-gpu" if self.platform == "cuda" else "compile-tpu"
-            raise TargetError(f"the extra {extra} gives what compiles for {self.name}: {error}") from error
+            kind = "gpu" if self.platform == "cuda" else "tpu"
+            needs = (f"the extra compile-{kind} gives what compiles for {self.name}", unavailable(f"mosaic_{kind}"))
+            raise TargetError(f"{'; '.join(filter(None, needs))}: {error}") from error
 
 
 def read_target(folder: Path, name: str) -> Target:
@@ -96,5 +98,8 @@ def target_names(folder: Path) -> list[str]:
     """Names of all targets in a folder. Raises TargetError where there is none."""
     names = sorted(file.stem for file in folder.glob("*.yaml"))
     if not names:
-        raise TargetError(f"{folder} has no targets; --folder names one that has, such as configs/targets of jaxinfer")
+        raise TargetError(
+            f"{folder} has no targets: they lie in configs/targets of jaxinfer's repository, which an installed "
+            "package does not have beside it. --folder configs/targets names them, or pip install -e . finds them"
+        )
     return names

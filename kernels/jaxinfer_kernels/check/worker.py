@@ -23,7 +23,7 @@ def compile_target(target: Target, source: CaseSource, everything: bool, only: s
     """
     cases = [case for case in source(target, everything) if only in f"{case.program} {case.shape}"]
     _write(out, {"planned": [[case.program, case.shape] for case in cases]})
-    devices = target.devices()
+    devices = target.devices() if cases else []
     for case in cases:
         _write(out, {"result": _compile(case, target, devices, dump)._asdict()})
     _write(out, {"done": True})

@@ -49,7 +49,8 @@ def gpu_blocks(key_dim: int, value_dim: int, narrow: bool = False) -> GpuBlocks:
     """The sizes for heads of these dims; narrow: pages of 8 bits.
 
     Two programs of short rows share a multiprocessor where both have room for two stages, so that one computes while
-    the other waits; tiles of 64 keys are the smallest that wgmma takes well. A long block has all of a multiprocessor.
+    the other waits; tiles of 64 keys are the smallest that wgmma takes well. A long block has all of a multiprocessor,
+    and tiles of 128 keys where ptxas spills no register then: keys of at most 64, and heads of 128.
     """
 
     def fitting(room: int, keys: int, groups: int) -> int:
@@ -58,8 +59,8 @@ def gpu_blocks(key_dim: int, value_dim: int, narrow: bool = False) -> GpuBlocks:
 
     half = (SHARED_BYTES - (1 << 10)) // 2
     pair = fitting(half, 64, 1) >= 2
-    wide = max(key_dim, value_dim) > 128
-    keys, groups = (64 if wide else 128), (1 if narrow or max(key_dim, value_dim) > 192 else 2)
+    long = (key_dim <= 64 and value_dim <= 128) or key_dim == value_dim == 128
+    keys, groups = (128 if long else 64), (1 if narrow or max(key_dim, value_dim) > 192 else 2)
     return GpuBlocks(
         keys=64,
         stages=max(fitting(half if pair else SHARED_BYTES, 64, 1), 2),
@@ -97,6 +98,11 @@ def check_gpu_shapes(q: Any, pages: Any, group: int, key_dim: int, value_dim: in
         raise ValueError(
             "keys and values of mosaic_gpu must have one size, a multiple of 16 up to 128, or each a multiple of 64 "
             f"up to 256, not {key_dim} and {value_dim}"
+        )
+    if value_dim == 256 and key_dim < 192 and pages != q:
+        raise ValueError(
+            "values of mosaic_gpu of 256 in pages of 8 bits must have keys of 192 or 256, or registers do not suffice, "
+            f"not {key_dim}"
         )
     if page < 8 or page & (page - 1):
         raise ValueError(f"pages of mosaic_gpu must hold a power of two of tokens, at least 8, not {page}")

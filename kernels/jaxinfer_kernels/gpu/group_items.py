@@ -24,6 +24,12 @@ class GroupItems(NamedTuple):
     high: jax.Array
 
 
+def with_room(x: jax.Array, tile_rows: int) -> jax.Array:
+    """x [rows, K] with zeros behind its rows: a multiple of 8 rows, and at least the `tile_rows` that a tile reads."""
+    rows = x.shape[0]
+    return jnp.pad(x, ((0, max(-(-rows // ALIGNED) * ALIGNED, tile_rows) - rows), (0, 0)))
+
+
 def group_items(group_sizes: jax.Array, rows: int, held: int, tile_rows: int) -> GroupItems:
     """The items of `rows` rows in tiles of `tile_rows`; empty groups have none.
 
@@ -31,7 +37,7 @@ def group_items(group_sizes: jax.Array, rows: int, held: int, tile_rows: int) ->
     `group_tiles` do: a group of few rows mostly has one item, and its weights are read once.
 
     group_sizes: [E] int32; what their sum exceeds `rows` by is cut off, and what it lacks is of no group. held: rows
-    that may be read, a multiple of 8, at least `rows` and `tile_rows`; tile_rows: a multiple of 8.
+    that may be read, those of `with_room`; tile_rows: a multiple of 8.
     """
     ends = jnp.append(jnp.minimum(jnp.cumsum(group_sizes.astype(jnp.int32)), rows), rows)
     starts = jnp.concatenate([jnp.zeros(1, jnp.int32), ends[:-1]])

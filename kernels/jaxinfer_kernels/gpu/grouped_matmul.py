@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.gpu.group_items import ALIGNED, group_items
+from jaxinfer_kernels.gpu.group_items import group_items, with_room
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.gpu.tile_product import Sides
 from jaxinfer_kernels.gpu.weight_stream import stream_matmul
@@ -18,9 +18,7 @@ def grouped_matmul_gpu(
     blocks: GpuMatmulBlocks,
 ) -> jax.Array:
     """The kernel behind `grouped_matmul`; scales: [E, N, K // group] or None."""
-    rows = x.shape[0]
-    held = max(-(-rows // ALIGNED) * ALIGNED, blocks.rows)
-    x = jnp.pad(x, ((0, held - rows), (0, 0)))
-    items = group_items(group_sizes, rows, held, blocks.rows)
+    rows, x = x.shape[0], with_room(x, blocks.rows)
+    items = group_items(group_sizes, rows, x.shape[0], blocks.rows)
     sides = Sides() if scales is None else Sides(scales.astype(jnp.float32))
     return stream_matmul(x, weights, sides, items, rows, out_dtype, blocks)
