@@ -31,9 +31,7 @@ class ListenConfig:
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise ParameterError("listen", f"{self.listen!r} must be HOST:PORT or unix:PATH")
         if not is_loopback(host.strip("[]")) and not os.environ.get(KEY_VARIABLE):
-            raise ParameterError(
-                "listen", f"{host} can be reached by others; set ${KEY_VARIABLE}, or use 127.0.0.1"
-            )
+            raise ParameterError("listen", f"{host} can be reached by others; set ${KEY_VARIABLE}, or use 127.0.0.1")
 
 
 def run(arguments: Sequence[str]) -> int:
