@@ -86,7 +86,7 @@ async def serving(folder: Path, *flags: str, program: tuple[str, ...] = SIMULATE
     )  # fmt: skip
     try:
         assert process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             line = (await process.stdout.readline()).decode()
         url = re.search(r"at (http://\S+) - try", line)
         assert url is not None, line
