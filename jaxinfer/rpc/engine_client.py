@@ -34,6 +34,7 @@ class RemoteEngineClient:
         self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
         self._info: ModelInfo | None = None
         self._stats: EngineStats | None = None
+        self._complaint = ""
         self._attached = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -112,13 +113,19 @@ class RemoteEngineClient:
                         await self._attach(engine_pb2_grpc.EngineStub(channel))
                     except grpc.aio.AioRpcError as error:
                         if error.code() is not grpc.StatusCode.UNAVAILABLE:
-                            log.error("the engine at %s: %s", self._address, error.details())
-                    except Exception:
-                        log.exception("what the engine at %s says is not understood", self._address)
+                            self._complain(str(error.details()))
+                    except Exception as error:
+                        self._complain(f"{type(error).__name__}: {error}")
                 self._detach()
                 await asyncio.sleep(_RETRY_SECONDS)
         finally:
             self._detach()
+
+    def _complain(self, what: str) -> None:
+        """Logs what is wrong with the engine, once, however often it is tried."""
+        if what != self._complaint:
+            log.error("the engine at %s: %s", self._address, what)
+        self._complaint = what
 
     async def _attach(self, stub: engine_pb2_grpc.EngineStub) -> None:
         self._commands = asyncio.Queue()
@@ -157,9 +164,10 @@ class RemoteEngineClient:
         info = wire.unpack_info(hello.model_info)
         if self._info not in (None, info):
             # Text, limits and model name of this process were made for the other one.
-            raise EngineDeadError(f"the engine at {self._address} serves another model now: {info}")
+            raise EngineDeadError(f"it serves another model now: {info}")
         self._info = info
         self._stats = wire.unpack_stats(hello.stats)
+        self._complaint = ""
         self._attached.set()
 
     def _detach(self) -> None:

@@ -25,7 +25,7 @@ async def test_streams_are_those_of_the_engine() -> None:
                 assert tokens_of(own) == right(core, request, choice)
                 assert own[-1].finish_reason is FinishReason.LENGTH
         await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
-        assert client.stats() == core.stats()
+        await until(lambda: client.stats() == core.stats())
 
 
 async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
@@ -129,3 +129,19 @@ async def test_only_who_has_the_key_may_attach() -> None:
                     pass
     finally:
         await server.close()
+
+
+async def test_an_engine_of_another_model_is_not_taken_for_the_one_that_was_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"unix:{tmp_path / 'engine'}"
+    async with engine_at(small_core(), address) as server, attached(address) as client:
+        await server._server.stop(grace=None)
+        await until(lambda: not client.ready)
+        other = small_core()
+        other.info = other.info._replace(vocab_size=99)
+        async with engine_at(other, address):
+            await until(lambda: "serves another model" in caplog.text)
+            await asyncio.sleep(0.5)
+            assert not client.ready
+        assert len([record for record in caplog.records if "another model" in record.message]) == 1
