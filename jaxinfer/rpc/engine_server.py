@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import grpc
@@ -19,8 +20,8 @@ from jaxinfer.rpc.channel import KEY_NAME, OPTIONS
 
 log = logging.getLogger(__name__)
 
-STATS_SECONDS = 0.25
-"""How often a session that hears nothing else is told the engine's statistics."""
+STATS_SECONDS = 0.1
+"""How often a session is told the engine's statistics, which change in every step."""
 
 
 class EngineServer(engine_pb2_grpc.EngineServicer):
@@ -69,14 +70,16 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._sessions[owner] = session
         reading = asyncio.create_task(self._read(owner, session, request_iterator))
         try:
-            stats = wire.pack_stats(self._engine.stats())
-            yield pb.Event(hello=pb.Hello(model_info=wire.pack_info(self._engine.info), stats=stats))
+            stats, told = self._engine.stats(), time.monotonic()
+            packed = wire.pack_stats(stats)
+            yield pb.Event(hello=pb.Hello(model_info=wire.pack_info(self._engine.info), stats=packed))
             while not session.over:
                 for event in await session.events():
-                    newest = wire.pack_stats(self._engine.stats())
-                    if newest != stats:
-                        stats = newest
-                        event.stats.update(stats)
+                    if time.monotonic() - told >= STATS_SECONDS:
+                        newest, told = self._engine.stats(), time.monotonic()
+                        if newest != stats:
+                            stats = newest
+                            event.stats.update(wire.pack_stats(stats))
                     yield event
         finally:
             reading.cancel()

@@ -50,7 +50,7 @@ async def test_nothing_compiles_after_readiness(tmp_path: Path) -> None:
         rows = list(pairwise(TABLE))
         for first in range(0, len(rows), 12):
             await asyncio.gather(*(ask(server, first + i, row) for i, row in enumerate(rows[first : first + 12])))
-        await asyncio.sleep(1.0)  # an API process that hears nothing is told the engine's figures four times a second
+        await asyncio.sleep(1.0)  # an API process that hears nothing is told the engine's figures ten times a second
         assert await server.metric("jaxinfer:compiles_after_ready_total") == 0
         assert await server.metric("jaxinfer:steps_total") > 20
         print(f"{len(rows)} requests")
