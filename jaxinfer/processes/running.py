@@ -62,5 +62,7 @@ class RunningChild:
 
     def send(self, number: signal.Signals) -> None:
         """Sends a signal; without effect once it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        # NOTE: Popen's own way looks first whether the process has ended, and takes its status from who waits for it.
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)

@@ -1,5 +1,6 @@
 """SIGINT and SIGTERM while an engine is built, while it serves, and while it drains."""
 
+import contextlib
 import json
 import os
 import signal
@@ -95,8 +96,8 @@ def test_a_second_signal_ends_a_server_that_is_stuck(folder: Path) -> None:
                 server.process.send_signal(number)
                 time.sleep(0.5)
             assert server.process.wait(30) == 130  # the step itself would take 60 s
-            with pytest.raises(IncompleteRead):  # there was no time for a last word
-                response.read()
+            with contextlib.suppress(IncompleteRead):  # there may be no time for a last word
+                assert b"engine_unavailable" in response.read()
     finally:
         server.process.kill()
 
