@@ -3,8 +3,10 @@
 Bytes and FLOPs are counted from shapes (the least a kernel must move and multiply), and rates are shares of what
 the same process saw the device copy and multiply. A dispatch chains calls, each on what the one before wrote: a loop
 over layers of one donated page array, with more layers than a cache holds, so neither dispatch nor a warm cache is
-measured. Backends of a case run in turns. On a CPU torch's scaled_dot_product_attention stands beside, where torch is
-installed: over keys and values gathered beforehand, and writing none.
+measured. Backends of a case run in turns. What is not right is not timed. Beside them stand others, where they are
+installed: torch's scaled_dot_product_attention over keys and values gathered beforehand, which writes none, and on a
+GPU cuDNN's attention, which writes none either, and transformers' paged attention. At the end: where ours is ahead,
+and where it is not.
 
     python benchmarks/kernels.py [--raggedness] [--json FILE] [--plot FILE.svg]
 
@@ -28,10 +30,12 @@ import jax
 
 from benchmarks.gpu.context import hardware
 from benchmarks.kernel_bench.bench import Bench, attention_backends, make_bench, measured_again, run_cases
+from benchmarks.kernel_bench.cases import Case
 from benchmarks.kernel_bench.forms import FORMS
 from benchmarks.kernel_bench.raggedness import beside_long, follow_pages
 from benchmarks.kernel_bench.roofline import draw_roofline
 from benchmarks.kernel_bench.table import HEADING, beside_line, headline, line_lines, row_line
+from benchmarks.kernel_bench.verdict import verdict, verdict_lines
 from benchmarks.report import provenance, write_json
 
 _PACKAGES = ("torch", "jax-cuda13-plugin", "libtpu")
@@ -53,19 +57,26 @@ def main() -> None:
         write_json(asked.json, result, {**where, "load_average_after": os.getloadavg()})
     bench, rows = measured_again(bench, result.get("rows", []))
     result |= {"rows": rows, "ceilings": bench.ceilings_shown}
+    result |= verdict(rows, [] if asked.no_grid else _cases(bench, asked), bench.platform)
     write_json(asked.json, result, {**where, "load_average_after": os.getloadavg()})
     print(", ".join(f"{name} {value}" for name, value in bench.ceilings_shown.items()), flush=True)
     if asked.plot and rows:
         device = where["processor"] if bench.platform == "cpu" else jax.devices()[0].device_kind
         title = f"{device}, {form.dtype}, jax {jax.__version__}"
         asked.plot.write_text(draw_roofline(rows, bench.ceilings.bytes, bench.ceilings.flops, title))
+    for line in verdict_lines(result):
+        print(line)
     print(headline(result))
+
+
+def _cases(bench: Bench, asked: argparse.Namespace) -> list[Case]:
+    return [case for case in bench.form.cases if re.search(asked.cases, case.name)]
 
 
 def _grid(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if asked.no_grid:
         return
-    cases = [case for case in bench.form.cases if re.search(asked.cases, case.name)]
+    cases = _cases(bench, asked)
     print(HEADING)
     shown, left_out = 0, {}
     for rows, left_out in run_cases(bench, cases, time.time() + bench.form.seconds):

@@ -39,8 +39,8 @@ PARTS: tuple[Part, ...] = (
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
     Part("server", "server", 110, "the server under load: processes, HTTP, a stream for every slot"),
     _steps("steps-large", "large", 110, "steps of the large model"),
-    Part("right", "right", 100, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
-    Part("kernels", "kernels", 75, "attention and matmul kernels by themselves, every backend"),
+    Part("right", "right", 130, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
+    Part("kernels", "kernels", 150, "attention, KV write and matmul kernels, and what they are compared with"),
     Part(
         "transformers", "transformers_peer", 110, "the workload through transformers", needs=("torch", "transformers")
     ),

@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.kernel_bench.verdict import verdict_lines
+
 Results = Mapping[str, Mapping[str, Any]]
 """Part to what it wrote."""
 
@@ -66,6 +68,10 @@ def _kernels(name: str, result: Mapping[str, Any]) -> Iterator[str]:
         bandwidth = f"{row['gb_per_s']} GB/s ({100 * row['copy_share']:.1f} % of copy)"
         products = f"{row['tflops']} TFLOP/s ({100 * row['matmul_share']:.1f} % of matmul)"
         yield f"{begin}: {row['us']} µs, {products if row['matmul_share'] > row['copy_share'] else bandwidth}"
+    for left_out, reason in result.get("left_out", {}).items():
+        yield f"{name}: left out: {left_out}: {reason}"
+    for line in verdict_lines(result):
+        yield f"{name}: {line}"
 
 
 def _right(name: str, result: Mapping[str, Any]) -> Iterator[str]:

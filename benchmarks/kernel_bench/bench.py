@@ -1,7 +1,8 @@
 """All cases of a form: each with every backend that is made for the device, and with peers, in turns."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,15 +13,17 @@ from jaxinfer_kernels.matmul_backends import BACKENDS as MATMUL_BACKENDS
 from benchmarks.gpu.ceilings import matmul_tflops, memory_rates
 from benchmarks.gpu.counts import Work
 from benchmarks.kernel_bench.attention import attention_chain, layers_for, layout_of, runnable
-from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase
+from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, WriteCase
 from benchmarks.kernel_bench.counts import work_of
+from benchmarks.kernel_bench.cudnn_peer import cudnn_peers
 from benchmarks.kernel_bench.forms import BenchForm
+from benchmarks.kernel_bench.kv_write import WRITERS, kv_write_chain
 from benchmarks.kernel_bench.matmuls import matmul_chain
-from benchmarks.kernel_bench.timing import Ceilings, Chain, figures, time_in_turns, with_shares
-from benchmarks.kernel_bench.torch_peer import torch_makers
+from benchmarks.kernel_bench.peers import Peers
+from benchmarks.kernel_bench.timing import Ceilings, figures, time_in_turns, with_shares
+from benchmarks.kernel_bench.torch_peer import torch_peers
+from benchmarks.kernel_bench.transformers_peer import transformers_peers
 from jaxinfer.runner.platform import default_page_size
-
-Makers = dict[str, Callable[[], Chain]]
 
 
 class Bench(NamedTuple):
@@ -72,7 +75,8 @@ def _ceilings(form: BenchForm) -> Ceilings:
 def run_cases(
     bench: Bench, cases: Sequence[Case], deadline: float
 ) -> Iterator[tuple[list[dict[str, Any]], dict[str, str]]]:
-    """After each case all rows so far, and why cases were left out. No case begins after `deadline`, by time.time."""
+    """After each case all rows so far, and why cases and backends were left out, by name. No case begins after
+    `deadline`, by time.time."""
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for case in cases:
@@ -82,7 +86,8 @@ def run_cases(
         elif layers == 0:
             left_out[case.name] = f"its pages take more than {bench.form.most_bytes >> 20} MiB"
         else:
-            rows += _run_case(bench, case, layers)
+            found, absent = _run_case(bench, case, layers)
+            rows, left_out = rows + found, left_out | absent
         yield rows, left_out
 
 
@@ -91,16 +96,17 @@ def attention_backends(bench: Bench) -> tuple[str, ...]:
     return _backends(bench, tuple(ATTENTION_BACKENDS))
 
 
-def _run_case(bench: Bench, case: Case, layers: int) -> list[dict[str, Any]]:
+def _run_case(bench: Bench, case: Case, layers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     work = work_of(case, bench.itemsize)
     calls = bench.calls(work)
-    timed = time_in_turns(_makers(bench, case, layers, calls), bench.form.runs, bench.form.case_seconds)
+    makers, left_out = _timed(bench, case, layers, calls)
+    timed = time_in_turns(makers, bench.form.runs, bench.form.case_seconds)
     about = {**_about(case), "layers": layers, "calls_a_dispatch": calls}
     rows = [
         {**about, "backend": name, **({"error": one} if isinstance(one, str) else figures(one, work))}
         for name, one in timed.items()
     ]
-    return [with_shares(row, bench.ceilings) for row in rows]
+    return [with_shares(row, bench.ceilings) for row in rows], left_out
 
 
 def _layers(bench: Bench, case: Case) -> int:
@@ -109,22 +115,41 @@ def _layers(bench: Bench, case: Case) -> int:
     return layers_for(case, bench.form, bench.page_size, bench.itemsize)
 
 
-def _makers(bench: Bench, case: Case, layers: int, calls: int) -> Makers:
-    dtype = bench.form.dtype
+def _timed(bench: Bench, case: Case, layers: int, calls: int) -> Peers:
+    """Our backends, then others'."""
+    match case:
+        case MatmulCase():
+            names = _backends(bench, MATMUL_BACKENDS)
+            return Peers({name: partial(matmul_chain, case, name, calls, bench.form.dtype) for name in names}, {})
+        case WriteCase():
+            return _writers(bench, case, layers, calls)
+        case AttentionCase():
+            return _attention(bench, case, layers, calls)
 
-    def matmul(case: MatmulCase, name: str) -> Callable[[], Chain]:
-        return lambda: matmul_chain(case, name, calls, dtype)
 
-    def attend(case: AttentionCase, name: str) -> Callable[[], Chain]:
-        layout = layout_of(bench.platform, case.model)
-        return lambda: attention_chain(case, name, layout, bench.page_size, layers, calls, dtype)
+def _writers(bench: Bench, case: WriteCase, layers: int, calls: int) -> Peers:
+    names, sizes = _backends(bench, WRITERS), (bench.page_size, layers, calls)
+    layout = layout_of(bench.platform, case.model)
+    left_out = {
+        f"{name} for kv_write": f"it needs a GPU, and JAX runs on {bench.platform}"
+        for name in WRITERS
+        if name not in names and bench.backends is None
+    }
+    return Peers({name: partial(kv_write_chain, case, name, layout, *sizes) for name in names}, left_out)
 
-    if isinstance(case, MatmulCase):
-        return {name: matmul(case, name) for name in _backends(bench, MATMUL_BACKENDS)}
-    makers: Makers = {name: attend(case, name) for name in attention_backends(bench)}
-    if bench.platform == "cpu" and dtype == "float32":
-        makers |= torch_makers(case, layers, calls)
-    return makers
+
+def _attention(bench: Bench, case: AttentionCase, layers: int, calls: int) -> Peers:
+    """Of ours those that read the layout, unless they were asked for by name."""
+    layout, dtype = layout_of(bench.platform, case.model), bench.form.dtype
+    names = [name for name in attention_backends(bench) if bench.backends or layout in ATTENTION_BACKENDS[name]]
+    sizes = (bench.page_size, layers, calls, dtype)
+    found = [
+        Peers({name: partial(attention_chain, case, name, layout, *sizes) for name in names}, {}),
+        torch_peers(case, bench.platform, layers, calls, dtype),
+        cudnn_peers(case, bench.platform, *sizes),
+        transformers_peers(case, bench.platform, layers, calls, dtype),
+    ]
+    return Peers(*({key: one for each in side for key, one in each.items()} for side in zip(*found, strict=True)))
 
 
 def _backends(bench: Bench, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -133,6 +158,9 @@ def _backends(bench: Bench, known: tuple[str, ...]) -> tuple[str, ...]:
 
 def _about(case: Case) -> dict[str, Any]:
     about = {"case": case.name, "kind": case.kind}
-    if isinstance(case, MatmulCase):
-        return {**about, "model": case.model, "tokens": case.tokens}
+    match case:
+        case MatmulCase():
+            return {**about, "model": case.model, "tokens": case.tokens}
+        case WriteCase():
+            return {**about, "model": case.model.name, "tokens": case.tokens, "pages": case.dtype}
     return {**about, "model": case.model.name, "rows": case.rows, "context": case.context, "new": case.new}

@@ -110,7 +110,33 @@ class MatmulCase(NamedTuple):
         return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {form}"
 
 
-Case = AttentionCase | MatmulCase
+class WriteCase(NamedTuple):
+    """`new` keys and values of each of `rows` rows to the pages of a layer, which hold `dtype`; they come in it."""
+
+    model: ModelShape
+    rows: int
+    new: int
+    dtype: str
+
+    @property
+    def kind(self) -> str:
+        return "kv_write"
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.new
+
+    @property
+    def name(self) -> str:
+        return f"{self.model.name} kv_write {self.rows} x {self.new}, {self.dtype}"
+
+    @property
+    def lengths(self) -> list[Row]:
+        """A prompt begins a page; decode rows are within one."""
+        return [Row(7 if self.new == 1 else 0, self.new)] * self.rows
+
+
+Case = AttentionCase | MatmulCase | WriteCase
 
 
 def decode(model: ModelShape, rows: int, context: int) -> AttentionCase:

@@ -1,16 +1,23 @@
 """Bytes and FLOPs of one call, counted from shapes: the least that any kernel must move and multiply."""
 
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.gpu.counts import Work
-from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, Row
+from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, Row, WriteCase
 
 _SCALE_BYTES = 4
 
 
 def work_of(case: Case, itemsize: int) -> Work:
     """One call with activations, pages and plain weights of `itemsize` bytes a value."""
-    return _attention(case, itemsize) if isinstance(case, AttentionCase) else _matmuls(case, itemsize)
+    match case:
+        case AttentionCase():
+            return _attention(case, itemsize)
+        case MatmulCase():
+            return _matmuls(case, itemsize)
+        case WriteCase():
+            return _write(case)
 
 
 def visible_pairs(row: Row, window: int | None) -> int:
@@ -52,6 +59,11 @@ def _matmuls(case: MatmulCase, itemsize: int) -> Work:
     weights = read * (elements * itemsize if case.bits == 16 else elements * case.bits // 8 + _scale_bytes(case))
     between = 2 * rows * (case.hidden + case.inner) * itemsize
     return Work(weights + between, 2 * rows * elements)
+
+
+def _write(case: WriteCase) -> Work:
+    """What is new is read once and written once; nothing is multiplied."""
+    return Work(2 * case.tokens * case.model.kept * jnp.dtype(case.dtype).itemsize, 0)
 
 
 def _scale_bytes(case: MatmulCase) -> int:

@@ -15,6 +15,7 @@ from benchmarks.kernel_bench.cases import (
     Case,
     MatmulCase,
     ModelShape,
+    WriteCase,
     decode,
     mixed,
     prefill,
@@ -57,16 +58,24 @@ class BenchForm:
 WORTH_MOST: tuple[Case, ...] = (
     decode(LLAMA_8B, 32, 2048),
     decode(LLAMA_8B, 1, 32768),
-    decode(LLAMA_8B, 256, 500),
     prefill(LLAMA_8B, 1, 8192),
+    decode(LLAMA_8B, 256, 500),
     mixed(LLAMA_8B, 32, 2048),
+    WriteCase(LLAMA_8B, 32, 1, "bfloat16"),
     decode(LLAMA_8B, 8, 500),
     decode(LLAMA_8B, 1, 500),
     prefill(LLAMA_8B, 4, 2048),
     verify(LLAMA_8B, 32, 2048),
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=8),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=4, group=128),
     MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, bits=16, experts=128, chosen=8),
+    WriteCase(LLAMA_8B, 1, 2048, "bfloat16"),
+    WriteCase(LLAMA_8B, 256, 1, "bfloat16"),
+    WriteCase(LLAMA_8B, 1, 1, "bfloat16"),
+    decode(LLAMA_8B, 256, 2048),
+    *(WriteCase(LLAMA_8B, *size, "float8_e4m3fn") for size in ((32, 1), (1, 2048), (256, 1), (1, 1))),
 )
+"""Of one model; what goals are set for comes first."""
 
 
 def _whole_grid() -> tuple[Case, ...]:
@@ -178,6 +187,8 @@ TINY = BenchForm(
         mixed(_UNEQUAL, 2, 40, 20),
         prefill(_UNEQUAL, 1, 32),
         decode(_LATENT, 2, 40),
+        WriteCase(_SMALL, 3, 1, "float32"),
+        WriteCase(_SMALL, 1, 20, "float8_e4m3fn"),
         MatmulCase("tiny", 3, 32, 64, bits=8),
         MatmulCase("tiny", 3, 32, 64, bits=4, group=16),
         MatmulCase("tiny", 4, 32, 48, bits=16, experts=4, chosen=2),

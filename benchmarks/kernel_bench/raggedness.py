@@ -33,8 +33,8 @@ class Pool:
             bench.form.contexts[-1] // bench.page_size,
         )
         self._order = 1 + np.random.default_rng(0).permutation(self._count)
-        case, dtype = decode(self._model, 1, bench.page_size), bench.form.dtype
-        self._pages = make_pages(case, self._layout, 1, 1 + self._count, bench.page_size, dtype)
+        sizes = 1, 1 + self._count, bench.page_size
+        self._pages = make_pages(self._model, self._layout, *sizes, bench.form.dtype)
 
     def program(self, rows: int) -> Any:
         """Decode calls of `rows` rows, the n-th with the n-th table; how many is an argument."""

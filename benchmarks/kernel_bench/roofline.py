@@ -25,8 +25,11 @@ class Axis(NamedTuple):
 
 
 def draw_roofline(rows: Sequence[dict[str, Any]], bytes_a_second: float, flops_a_second: float, title: str) -> str:
-    """rows: of the bench; those with an error are left out. A colour a backend, a shape a kind of case."""
-    points = [row for row in rows if "us" in row]
+    """rows: of the bench; those with an error, or without products, are left out.
+
+    A colour a backend, a shape a kind of case.
+    """
+    points = [row for row in rows if "us" in row and row["flops"]]
     x, y = _axes(points, bytes_a_second, flops_a_second)
     parts = [*_frame(x, y, title), *_roofs(x, y, bytes_a_second, flops_a_second)]
     backends = list(dict.fromkeys(row["backend"] for row in points))

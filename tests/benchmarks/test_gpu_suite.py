@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,6 +152,24 @@ def test_a_part_that_is_ended_while_it_writes_leaves_what_it_had(
     with pytest.raises(KeyboardInterrupt):
         here.save(second=2)
     assert json.loads((tmp_path / "x.json").read_text())["first"] == 1
+
+
+def test_no_two_kernel_tests_have_the_same_inputs(tmp_path: Path) -> None:
+    """Each of two tests draws twice with one seed, in three runs, of which two have one seed, too."""
+    test = "import numpy as np\n\ndef test_{0}():\n    drawn = [np.random.default_rng(0).random() for _ in range(2)]\n"
+    test += "    assert drawn[0] == drawn[1]\n    print('drawn', drawn[0])\n\n"
+    (tmp_path / "test_drawn.py").write_text(test.format("a") + test.format("b"))
+    call = "import sys, pytest; from benchmarks.gpu.right import Fresh; plugins = [Fresh(int(sys.argv[1]))]; "
+    call += "sys.exit(pytest.main(['-q', '-s', '-p', 'no:cacheprovider', 'test_drawn.py'], plugins=plugins))"
+    drawn = []
+    for seed in ("1", "2", "1"):
+        command = [sys.executable, "-c", call, seed]
+        where = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[1]), "JAX_PLATFORMS": "cpu"}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=where, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        drawn.append(re.findall(r"drawn (\S+)", done.stdout))
+    assert len(set(drawn[0] + drawn[1])) == 4
+    assert drawn[2] == drawn[0]
 
 
 def test_busy_time_is_counted_once() -> None:

@@ -29,6 +29,7 @@ from benchmarks.kernel_bench.cases import (
     AttentionCase,
     MatmulCase,
     ModelShape,
+    WriteCase,
     decode,
     mixed,
     prefill,
@@ -40,6 +41,7 @@ from benchmarks.kernel_bench.matmuls import matmul_chain
 from benchmarks.kernel_bench.raggedness import Pool, line_through
 from benchmarks.kernel_bench.roofline import draw_roofline
 from benchmarks.kernel_bench.timing import Ceilings, Chain, figures, time_in_turns, with_shares
+from benchmarks.kernel_bench.torch_peer import torch_peers
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -92,6 +94,12 @@ def test_work_of_matmuls_is_that_of_their_arrays(case: MatmulCase) -> None:
     weights = read * (2 * case.hidden * case.inner * bytes_a_weight + 4 * scales)
     moved = 4 * rows * sum((case.hidden, case.inner, case.inner, case.hidden))
     assert work_of(case, 4) == Work(int(weights) + moved, 4 * rows * case.hidden * case.inner)
+
+
+@pytest.mark.parametrize(("dtype", "itemsize"), [("bfloat16", 2), ("float8_e4m3fn", 1)])
+def test_work_of_writes_is_to_read_and_to_write_what_is_new(dtype: str, itemsize: int) -> None:
+    assert work_of(WriteCase(LLAMA_8B, 32, 1, dtype), 2) == Work(2 * 32 * 2 * 8 * 128 * itemsize, 0)
+    assert work_of(WriteCase(LLAMA_8B, 1, 2048, dtype), 2) == Work(2 * 2048 * 2 * 8 * 128 * itemsize, 0)
 
 
 @pytest.mark.parametrize("calls", [2, 5])
@@ -194,6 +202,21 @@ def test_cases_have_names_of_their_own(form) -> None:
     assert len(set(names)) == len(names)
 
 
+def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> None:
+    """Decode 32 x 2k and 1 x 32k with 8 KV heads of 128, a prompt of 8k; each kernel that was made."""
+    attention = [case for case in WORTH_MOST if isinstance(case, AttentionCase)]
+    assert [(case.kind, case.rows, case.context, case.new) for case in attention[:3]] == [
+        ("decode", 32, 2048, 1),
+        ("decode", 1, 32768, 1),
+        ("prefill", 1, 8192, 8192),
+    ]
+    assert {(case.model.kv_heads, case.model.key_dim, case.model.value_dim) for case in attention} == {(8, 128, 128)}
+    written = {(case.tokens, case.dtype) for case in WORTH_MOST if isinstance(case, WriteCase)}
+    assert written == {(each, dtype) for each in (1, 32, 256, 2048) for dtype in ("bfloat16", "float8_e4m3fn")}
+    matmuls = {(case.kind, case.bits) for case in WORTH_MOST if isinstance(case, MatmulCase)}
+    assert matmuls == {("quantized", 8), ("quantized", 4), ("grouped", 16)}
+
+
 def test_the_grid_is_whole() -> None:
     assert GPU.cases[: len(WORTH_MOST)] == WORTH_MOST
     attention = [case for case in GPU.cases if isinstance(case, AttentionCase)]
@@ -292,8 +315,17 @@ def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
     assert result["ended"] == "done", (tmp_path / "kernels.log").read_text()
     assert {row["case"] for row in result["kernels"]} == {case.name for case in TINY.cases}
     shown = list(lines({"kernels": result}))
-    assert len(shown) == len(result["kernels"])
-    assert all(re.match(r"kernels: tiny.*, (xla|torch.*): [\d.]+ µs, [\d.e-]+ (GB|TFLOP)/s", line) for line in shown)
+    times = r"kernels: tiny.*, (xla|torch.*): [\d.]+ µs, [\d.e-]+ (GB|TFLOP)/s"
+    count = len(result["kernels"])
+    assert all(re.match(times, line) for line in shown[:count])
+    assert not any(re.match(times, line) for line in shown[count:])
+    assert {line for line in shown if "left out" in line} >= {
+        "kernels: left out: cudnn: it needs a GPU, and JAX runs on cpu",
+        "kernels: left out: transformers paged: it is timed on a GPU, and JAX runs on cpu",
+        "kernels: left out: mosaic_gpu for kv_write: it needs a GPU, and JAX runs on cpu",
+    }
+    assert [point["case"] for point in result["compared"]] == [case.name for case in TINY.cases]
+    assert "goals" not in result
     ElementTree.parse(tmp_path / "kernels.svg")
 
 
@@ -319,9 +351,10 @@ def test_torch_sees_what_each_token_sees(window: int | None) -> None:
 @pytest.mark.parity
 def test_torch_runs_every_kind() -> None:
     pytest.importorskip("torch")
-    from benchmarks.kernel_bench.torch_peer import torch_makers
-
     for case in TINY.cases:
         if isinstance(case, AttentionCase):
-            found = time_in_turns(torch_makers(case, 2, 2), 1)
+            makers, left_out = torch_peers(case, "cpu", 2, 2, "float32")
+            assert makers
+            assert left_out == {}
+            found = time_in_turns(makers, 1)
             assert not [error for error in found.values() if isinstance(error, str)], case.name
