@@ -53,10 +53,11 @@ def commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.nda
     """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
     size = scheduler.shapes.page_size
     scheduler.table.collected[plan.slots[valid]] = ends[valid]
-    for row in np.flatnonzero(valid & (ends // size > plan.starts // size)).tolist():
-        request = scheduler.table.requests[plan.slots[row]]
+    full = valid & (ends // size > plan.starts // size)
+    for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
+        request = scheduler.table.requests[slot]
         assert request is not None
-        scheduler.kv.commit(request, int(ends[row]))
+        scheduler.kv.commit(request, end)
 
 
 def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arrays: LogprobArrays | None) -> TokenDelta:

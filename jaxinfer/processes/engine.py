@@ -10,7 +10,7 @@ from jaxinfer.cli.log import start_log
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.errors import JaxinferError
-from jaxinfer.processes.child import Parent
+from jaxinfer.processes.child import Parent, forget_garbage
 from jaxinfer.signals import end_at_once_on_signals, end_process
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ def main() -> None:
     except JaxinferError as error:
         parent.tell_error(error)
         end_process(2)
+    forget_garbage()
     address = parent.settings["address"]
     end_process(asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}))))
 
