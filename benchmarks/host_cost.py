@@ -22,6 +22,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.simulated import SimulatedRunner
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
+from jaxinfer.engine.work import StepCosts
 from jaxinfer.sampling import SamplingParams
 
 RUNNING = (1, 16, 64, 256, 1024)
@@ -70,7 +71,7 @@ def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
     runner = TimedRunner(shapes, draws=False)
     info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, pages)
     config = SchedulerConfig(max_num_seqs=running, max_waiting=running + waiting + 1)
-    core = EngineCore(runner, info, scheduler=config, eos_ids=(VOCABULARY - 1,))
+    core = EngineCore(runner, info, scheduler=config, eos_ids=(VOCABULARY - 1,), costs=StepCosts(1, 1, 1, (1,), (1,)))
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))

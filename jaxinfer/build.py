@@ -97,6 +97,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.parallel.mesh import make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.attention_backends import check_asked
+    from jaxinfer.runner.costs import step_costs
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.platform import program_options, resolve_dtype, use_compile_cache
 
@@ -126,6 +127,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         cache=config.cache,
         eos_ids=files.eos_token_ids,
         seed=config.load.seed,
+        costs=step_costs(model),
     )
     seconds = laps.seconds(*runner.programs.seconds)
     log.info("engine built in %s", seconds)

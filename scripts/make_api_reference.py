@@ -23,6 +23,7 @@ MODULES = (
     "jaxinfer.engine.client",
     "jaxinfer.engine.types",
     "jaxinfer.engine.runner",
+    "jaxinfer.rpc.client",
     "jaxinfer.server.app",
     "jaxinfer.server.config",
     "jaxinfer.text",

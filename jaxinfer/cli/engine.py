@@ -10,7 +10,8 @@ from jaxinfer.cli.log import start_log
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import ParameterError
-from jaxinfer.processes.engine import KEY_VARIABLE, serve_engine
+from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine
+from jaxinfer.rpc.channel import check_free
 from jaxinfer.server.config import ServerConfig, is_loopback
 from jaxinfer.version import __version__
 
@@ -39,6 +40,8 @@ def run(arguments: Sequence[str]) -> int:
     config, settings = parse_settings("engine", {"at": ListenConfig()}, arguments)
     options: ListenConfig = settings.at
     start_log(ServerConfig(log_level=options.log_level))
+    check_free(options.listen)  # before a model is loaded
+    check_key()
     from jaxinfer.build import build_engine
 
     with build_progress() as progress:

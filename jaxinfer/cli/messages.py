@@ -1,6 +1,7 @@
 """What `jaxinfer serve` tells its user."""
 
 import json
+from collections.abc import Sequence
 
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.text import TextProcessor
@@ -19,6 +20,13 @@ def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfi
         f"jaxinfer {__version__} serves {name} at {url} - try:\n"
         f"  curl {url}{path}{key} -H 'Content-Type: application/json' -d '{data}'"
     )
+
+
+def grpc_message(address: str, services: Sequence[str]) -> str:
+    """Where gRPC is served, and what."""
+    told = ", ".join(services)
+    absent = "" if any(name.endswith("VllmEngine") for name in services) else "; VllmEngine needs jaxinfer[gateway]"
+    return f"  gRPC at {address}: {told}{absent}"
 
 
 def stop_message(count: int, seconds: float) -> str:

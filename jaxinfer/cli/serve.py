@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
+from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.run import BACKLOG, bind_sockets
+from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,11 +22,15 @@ def run(arguments: Sequence[str]) -> int:
     if options.api_key is None:
         options = dataclasses.replace(options, api_key=os.environ.get("JAXINFER_API_KEY") or None)
     start_log(options)
+    check_key()
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(bound) for bound in bind_sockets(options)]
         for bound in sockets:
             bound.listen(BACKLOG)  # who comes before the first process is up waits for it
+        if options.grpc_port is not None:  # now, so that one of our own ports is refused
+            held = stack.enter_context(hold_grpc_port(options))
+            options = dataclasses.replace(options, grpc_port=held.getsockname()[1])
         return asyncio.run(_serve(config, options, [bound.fileno() for bound in sockets]))
 
 

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from typing import NamedTuple
 
+from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.shapes import EngineShapes
 
 _SMALLEST_MIXED = 16
@@ -38,6 +39,13 @@ def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
     if at == len(buckets):
         raise ValueError(f"{size} is above the largest bucket, {buckets[-1]}")
     return buckets[at]
+
+
+def bucket_of_plan(plan: StepPlan, buckets: Buckets) -> int:
+    """The size of a plan's forward: rows where each decodes what the device holds, else tokens."""
+    if plan.decode_only:
+        return bucket_of(plan.num_rows, buckets.rows)
+    return bucket_of(plan.num_tokens, buckets.tokens)
 
 
 def _doubling(first: int, top: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.burst_results import apply_burst
 from jaxinfer.engine.door import check_request, stop_ids_of
 from jaxinfer.engine.flight import Flight, StepFault
+from jaxinfer.engine.laps import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, Laps
 from jaxinfer.engine.owners import handle_of, owner_of
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.policy import Policy
@@ -17,6 +18,7 @@ from jaxinfer.engine.request import Request
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.runner import Runner
 from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.stats import read_stats
 from jaxinfer.engine.types import (
     EngineStats,
     FinishReason,
@@ -26,6 +28,7 @@ from jaxinfer.engine.types import (
     TokenDelta,
     output_of,
 )
+from jaxinfer.engine.work import StepCosts, StepWork
 from jaxinfer.errors import ParameterError, QueueFullError
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,7 @@ class EngineCore:
 
     steps_ahead: steps dispatched and not read when the next one is planned: 1 hides the host's work
     behind the device's, 0 reads every step before the next is planned. policy: by default what `scheduler` names.
-    clock: nanoseconds that only grow.
+    clock: nanoseconds that only grow. costs: of the model's steps, for the totals of operations and bytes.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class EngineCore:
         seed: int = 0,
         steps_ahead: int | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
+        costs: StepCosts | None = None,
     ):
         self.runner = runner
         self.info = info
@@ -60,15 +64,17 @@ class EngineCore:
         self.max_waiting = config.max_waiting
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
-        self._flight = Flight(runner)
+        self.flight = Flight(runner)
+        self.laps = Laps()
+        self.work = StepWork(runner.shapes, costs)
         self._choices: dict[str, list[Request]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
         self._arrivals = 0
         self._next_handle = 0
-        self._step_faults = 0
-        self._prompt_tokens = 0
-        self._generation_tokens = 0
+        self.step_faults = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
 
     @property
     def num_waiting(self) -> int:
@@ -113,13 +119,13 @@ class EngineCore:
         )
         self._arrivals += 1
         self._next_handle += params.n
-        self._prompt_tokens += parent.prompt_len
+        self.prompt_tokens += parent.prompt_len
         self._choices[request.request_id] = [parent]
         self.scheduler.add(parent)
 
     def has_work(self) -> bool:
         """True while a call of `step` can make progress."""
-        return bool(self._choices or self._flight or self._ended)
+        return bool(self._choices or self.flight or self._ended)
 
     def step(self) -> list[StepOutput]:
         """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave.
@@ -127,8 +133,10 @@ class EngineCore:
         Where the runner fails, every step that was not read is void, and its requests are queued again or, after too
         many failures, ended with an error. Raises what the runner raises where it cannot be reset.
         """
+        self.laps.end(OTHER)
         plan = self.scheduler.schedule()
         self._register_forks()
+        self.laps.end(SCHEDULE)
         outputs, self._ended = [output_of(self._ended)] if self._ended else [], []
         try:
             self._run(plan, outputs)
@@ -167,22 +175,8 @@ class EngineCore:
             self.abort(request_id)
 
     def stats(self) -> EngineStats:
-        """Gauges now, totals since start."""
-        scheduler = self.scheduler
-        return EngineStats(
-            running=scheduler.table.num_taken,
-            waiting=self.num_waiting,
-            kv_pages_used=scheduler.kv.pages_in_use,
-            kv_pages_total=scheduler.kv.pages_total,
-            preemptions=scheduler.num_preemptions,
-            prefix_queries=scheduler.prefix_queries,
-            prefix_hits=scheduler.prefix_hits,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            steps=self._flight.dispatched,
-            compiles_after_ready=getattr(self.runner, "compiles_after_ready", 0),
-            step_faults=self._step_faults,
-        )
+        """Gauges now, totals since start. Safe in any thread."""
+        return read_stats(self)
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
@@ -190,14 +184,18 @@ class EngineCore:
 
     def _run(self, plan: StepPlan | None, outputs: list[StepOutput]) -> None:
         if plan is not None:
-            self._flight.dispatch(plan)
+            self.flight.dispatch(plan)
+            self.work.add(plan)
+            self.laps.end(DISPATCH)
+            self.laps.in_flight = True
         keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
-        while len(self._flight) > keep:
+        while len(self.flight) > keep:
             outputs.append(self._collect())
 
     def _recover(self, failure: str) -> None:
-        self._step_faults += 1
-        void = self._flight.void()
+        self.step_faults += 1
+        void = self.flight.void()
+        self.laps.in_flight = False
         self._retiring.clear()
         self.runner.reset()
         for request in take_back(self.scheduler, void):
@@ -205,15 +203,20 @@ class EngineCore:
             self._retire(request.request_id)
 
     def _collect(self) -> StepOutput:
-        plan, result = self._flight.collect()
+        plan, result = self.flight.collect()
+        self.laps.end(WAIT)
+        self.laps.in_flight = bool(self.flight)
         self.scheduler.in_flight -= 1
         output = (apply_burst if plan.burst else apply_result)(self.scheduler, plan, result)
-        self._generation_tokens += output.num_tokens
+        self.generation_tokens += output.num_tokens
         for delta in output.deltas:
             if delta.finish_reason is not None:
                 self._retire(delta.request_id)
-        for request_id in [name for name, last in self._retiring.items() if last <= self._flight.collected]:
+        for request_id in [name for name, last in self._retiring.items() if last <= self.flight.collected]:
             del self._retiring[request_id]
+        if not self.flight:
+            self.work.count()
+        self.laps.end(APPLY)
         return output
 
     def _end(self, choice: Request, reason: FinishReason, error: str | None = None) -> None:
@@ -229,8 +232,8 @@ class EngineCore:
         choices = self._choices.get(request_id)
         if choices is not None and all(choice.finished for choice in choices):
             del self._choices[request_id]
-            if self._flight:
-                self._retiring[request_id] = self._flight.dispatched
+            if self.flight:
+                self._retiring[request_id] = self.flight.dispatched
 
     def _register_forks(self) -> None:
         new_choices = self.scheduler.forks.new_choices

@@ -9,7 +9,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.streams import Streams
 from jaxinfer.engine.thread import EngineThread
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput, TokenDelta
-from jaxinfer.errors import EngineDeadError, JaxinferError
+from jaxinfer.errors import JaxinferError
 
 
 class LocalEngineClient:
@@ -79,7 +79,7 @@ class LocalEngineClient:
         self._tell(self._streams.forget, self._abandoned.pop(owner))
 
     def on_death(self) -> None:
-        self._tell(self._streams.fail_all, EngineDeadError("the engine has stopped"))
+        self._tell(self._streams.fail_all, "the engine has stopped")
 
     def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
         """Runs `function` in the event loop: one wake-up a step, however many requests it serves."""

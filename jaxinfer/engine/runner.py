@@ -1,9 +1,17 @@
 """Runner: the device side, as the engine knows it."""
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jaxinfer.engine.plan import StepPlan, StepResult
 from jaxinfer.engine.shapes import EngineShapes
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of one device: in use, in use at most so far, and what may be; 0 where the platform does not tell."""
+
+    used: int = 0
+    peak: int = 0
+    limit: int = 0
 
 
 class Runner(Protocol):
@@ -31,6 +39,10 @@ class Runner(Protocol):
 
         Raises what is wrong where the device is gone.
         """
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """A reading of the device's memory. Called in any thread."""
         ...
 
     def close(self) -> None:

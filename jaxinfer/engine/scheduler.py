@@ -36,7 +36,7 @@ class Scheduler:
 
     The caller dispatches every plan before it asks for the next, and reports each collected step by
     lowering `in_flight`. `starved` asks the caller to collect all steps in flight before the next plan:
-    nobody is preempted while a result on its way may free pages.
+    nobody is preempted while a result on its way may free pages. blocked: who found too few pages last.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Scheduler:
         self.prefix_hits = 0
         self._order: np.ndarray | None = None
         self._steps = 0
-        self._blocked: Blocked | None = None
+        self.blocked: Blocked | None = None
         self._first_victim: Request | None = None
         self._partial = 0
         self._preempted = 0
@@ -102,7 +102,7 @@ class Scheduler:
         self.forks.drop_all_holds()
         self.kv.forget_all()
         self.in_flight = 0
-        self._blocked = None
+        self.blocked = None
 
     def _queue_again(self, request: Request) -> None:
         self._let_go(request)
@@ -287,10 +287,10 @@ class Scheduler:
             return
         if not self.table.num_free:
             victims = victims_for_slots(self.waiting, self.running, aside=self._takes_long)
-        elif self._blocked is None or not self._still_blocked(head) or self.forks.drop_last_hold(head):
+        elif self.blocked is None or not self._still_blocked(head) or self.forks.drop_last_hold(head):
             return
         else:
-            victims = victims_for_pages(head, self._blocked.missing, self.running)
+            victims = victims_for_pages(head, self.blocked.missing, self.running)
         if victims and self.in_flight:
             self.starved = True
             return
@@ -340,9 +340,9 @@ class Scheduler:
             missing = self.kv.missing(request, start + count, reserve=reserve)
             self.kv.release(request)
             if fits:
-                self._blocked = Blocked(request, self._available(), missing)
+                self.blocked = Blocked(request, self._available(), missing)
             return False
-        self._blocked = None
+        self.blocked = None
         self._partial += partial
         self._count_lookup(request, start)
         self._enter(plan, request, start, goal)
@@ -356,7 +356,7 @@ class Scheduler:
         return self._max_partial is None or self._partial < self._max_partial
 
     def _still_blocked(self, request: Request) -> bool:
-        return self._blocked is not None and bool(self.running) and self._blocked.still(request, self._available())
+        return self.blocked is not None and bool(self.running) and self.blocked.still(request, self._available())
 
     def _admit_held(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
@@ -370,7 +370,7 @@ class Scheduler:
         else:
             copies = self.kv.grow(request, start + 1) or None
         if copies is None:
-            self._blocked = Blocked(request, self._available(), 1)
+            self.blocked = Blocked(request, self._available(), 1)
             return False
         self._enter(plan, request, start, request.num_known)
         self._add_row(plan, request, start, 1, 1)

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.buckets import bucket_of, make_buckets
+from jaxinfer.engine.buckets import bucket_of_plan, make_buckets
 from jaxinfer.engine.packing import Layouts, Packer
 from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.runner import DeviceMemory
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
 
@@ -81,12 +82,9 @@ class SimulatedRunner:
         admissions = list(self._packer.admissions(plan.admissions))
         packed, bucket = None, 0
         if plan.num_rows:
-            if plan.decode_only:
-                bucket = bucket_of(plan.num_rows, self._buckets.rows)
-                packed = (self._packer.burst if plan.burst else self._packer.decode)(plan, bucket)
-            else:
-                bucket = bucket_of(plan.num_tokens, self._buckets.tokens)
-                packed = self._packer.mixed(plan, bucket)
+            bucket = bucket_of_plan(plan, self._buckets)
+            decode = self._packer.burst if plan.burst else self._packer.decode
+            packed = (decode if plan.decode_only else self._packer.mixed)(plan, bucket)
         # Absolute deadlines: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
         step = _Step(admissions, packed, bucket, plan, self._busy_until)
@@ -106,6 +104,11 @@ class SimulatedRunner:
         """Lets the steps in flight end, and forgets them with everything that was written."""
         self.close()
         self._start()
+
+    def memory(self) -> DeviceMemory:
+        """That of the arrays that stand for KV pages."""
+        used = sum(pages.nbytes for pages in self.kv)
+        return DeviceMemory(used, used, used)
 
     def close(self) -> None:
         if self._thread is not None:

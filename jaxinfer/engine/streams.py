@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 
 from jaxinfer.engine.choices import Choices
 from jaxinfer.engine.types import StepOutput, TokenDelta
-from jaxinfer.errors import JaxinferError, ParameterError
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 
 
 class Streams:
@@ -46,10 +46,10 @@ class Streams:
         if stream is not None:
             stream.fail(error)
 
-    def fail_all(self, error: JaxinferError) -> None:
-        """Ends every request with an error."""
+    def fail_all(self, message: str) -> None:
+        """Ends every request with an EngineDeadError of its own."""
         for request_id in self.request_ids:
-            self.fail(request_id, error)
+            self.fail(request_id, EngineDeadError(message))
         self._choices = Choices()
 
     def forget(self, request_ids: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.laps import IDLE, OTHER
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
 
@@ -84,8 +85,9 @@ class EngineThread:
         self._commands.put(lambda: self._forget(owner))
 
     def stats(self) -> EngineStats:
-        """The newest reading."""
-        return self._core.stats()
+        """The newest reading; what the engine has not taken up yet waits, too."""
+        stats, coming = self._core.stats(), self._num_submitted - self._num_taken
+        return stats._replace(waiting=stats.waiting + coming, waiting_for_step=stats.waiting_for_step + coming)
 
     def close(self) -> None:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""
@@ -130,12 +132,18 @@ class EngineThread:
         """Runs what is queued, waiting for the first where there is no work. False once the thread shall end."""
         while True:
             try:
-                command = self._commands.get(block=not self._core.has_work())
+                command = self._commands.get_nowait() if self._core.has_work() else self._wait_for_command()
             except queue.Empty:
                 return True
             if command is None:
                 return False
             command()
+
+    def _wait_for_command(self) -> Callable[[], None] | None:
+        self._core.laps.end(OTHER)
+        command = self._commands.get()
+        self._core.laps.end(IDLE)
+        return command
 
     def _add(self, request: GenerateRequest, owner: int) -> None:
         # An id that ended a moment ago is taken until its last result in flight is read.

@@ -9,6 +9,9 @@ import numpy as np
 
 from jaxinfer.sampling import SamplingParams
 
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Edges of the histogram of tokens a step, vLLM's."""
+
 MAX_PRIORITY = 2**31 - 1
 """A request's priority is at most this, either way."""
 
@@ -109,7 +112,7 @@ _NO_HANDLES, _NO_TOKENS = np.zeros(0, np.int64), np.zeros(0, np.int32)
 
 
 class EngineStats(NamedTuple):
-    """A reading of the engine's gauges and running totals (counted since start)."""
+    """A reading of the engine's gauges and running totals (counted since start). All are numbers, or tuples of them."""
 
     running: int
     waiting: int
@@ -126,6 +129,40 @@ class EngineStats(NamedTuple):
     compiles_after_ready: int = 0
     step_faults: int = 0
     """Failures of the runner in a step, after each of which its requests were queued again or ended."""
+    waiting_for_slots: int = 0
+    waiting_for_pages: int = 0
+    waiting_for_prefills: int = 0
+    waiting_for_step: int = 0
+    """By reason (queue_reasons.py)."""
+    schedule_seconds: float = 0.0
+    dispatch_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    apply_seconds: float = 0.0
+    other_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    """How the engine's thread has spent its time (laps.py)."""
+    in_flight_seconds: float = 0.0
+    """With at least one step dispatched and not read."""
+    starved_seconds: float = 0.0
+    """With none, though there was something to do."""
+    decode_steps: int = 0
+    mixed_steps: int = 0
+    burst_steps: int = 0
+    decode_tokens: int = 0
+    """Tokens computed in rows whose one pending token the device held."""
+    prefill_tokens: int = 0
+    """Tokens computed that came from the host: of prompts, and of what is computed again after a preemption."""
+    padded_tokens: int = 0
+    """Tokens that programs computed for nobody, since their sizes are few."""
+    flops: int = 0
+    bytes: int = 0
+    """Operations and bytes of memory that the steps needed, by a model of the step (work.py)."""
+    step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)
+    """Steps by their number of tokens: up to each edge of STEP_TOKENS, and above."""
+    memory_used: int = 0
+    memory_peak: int = 0
+    memory_limit: int = 0
+    """Bytes of one device; 0 where the platform does not tell."""
 
 
 class ModelInfo(NamedTuple):

@@ -29,6 +29,11 @@ class WaitingQueue:
         """Requests of which at least one choice waits."""
         return len(self._choices)
 
+    @property
+    def num_aside(self) -> int:
+        """Requests that were set aside. Safe in any thread."""
+        return len({entry[1].request_id for entry in list(self._aside) if entry[1].status is Status.WAITING})
+
     def push(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.rank, request))
         self._length += 1

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from jaxinfer.engine.types import EngineStats, ModelInfo
+from jaxinfer.engine.types import STEP_TOKENS, EngineStats, ModelInfo
+from jaxinfer.metrics.requests import cumulative
 
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that hold a slot.", "running"),
@@ -23,10 +23,40 @@ _COUNTERS = (
      "compiles_after_ready"),
     ("jaxinfer:step_faults", "Steps that failed; their requests were tried again, or ended with an error.",
      "step_faults"),
+    ("jaxinfer:step_in_flight_seconds", "Time with at least one step dispatched and not read.", "in_flight_seconds"),
+    ("jaxinfer:device_idle_seconds",
+     "Time with no step in flight though there was work, as the host sees it. A lower bound: a step that has ended and "
+     "was not read yet counts as in flight. Where the part `wait` of jaxinfer:engine_seconds is near 0, the host is "
+     "what is slow.", "starved_seconds"),
+    ("jaxinfer:model_flops",
+     "Floating-point operations that the steps needed, padding not counted, all devices together: by a model of the "
+     "step, not measured. 0 where the model's sizes are not known.", "flops"),
+    ("jaxinfer:model_bytes",
+     "Bytes of device memory that the steps had to read and write for weights and KV, all devices together: by a model "
+     "of the step, not measured. 0 where the model's sizes are not known.", "bytes"),
+)  # fmt: skip
+_LABELLED_COUNTERS = (
+    ("jaxinfer:engine_seconds",
+     "How the engine's thread spends its time: planning, starting a step, waiting for one to end and be read, handing "
+     "results out, other work, and idle without requests.", "part",
+     {part: f"{part}_seconds" for part in ("schedule", "dispatch", "wait", "apply", "other", "idle")}),
+    ("jaxinfer:steps_by_kind", "Steps with rows: of decoding rows alone, with tokens of prompts, and several decode "
+     "steps in one dispatch.", "kind", {kind: f"{kind}_steps" for kind in ("decode", "mixed", "burst")}),
+    ("jaxinfer:computed_tokens", "Tokens that steps computed: from the host (prompts, and what is computed again), one "
+     "after another, and for nobody, since programs have few sizes.", "kind",
+     {"prefill": "prefill_tokens", "decode": "decode_tokens", "padding": "padded_tokens"}),
+)  # fmt: skip
+_LABELLED_GAUGES = (
+    ("jaxinfer:num_requests_waiting_by_reason",
+     "Waiting requests by what they wait for: a slot, pages, a long prompt under way (--max-num-partial-prefills), a "
+     "step with room.", "reason",
+     {name: f"waiting_for_{name}" for name in ("slots", "pages", "prefills", "step")}),
+    ("jaxinfer:device_memory_bytes", "Memory of one device: in use, in use at most, and what may be; 0: not told.",
+     "kind", {kind: f"memory_{kind}" for kind in ("used", "peak", "limit")}),
 )  # fmt: skip
 
 
-class EngineCollector(Collector):
+class EngineFamilies:
     """One reading of an engine's statistics, labelled with the model's name."""
 
     def __init__(self, stats: EngineStats, info: ModelInfo, model_name: str):
@@ -36,26 +66,53 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The families, in the order of the tables above."""
+        stats = self._stats
         for name, text, field in _GAUGES:
-            yield self._gauge(name, text, getattr(self._stats, field))
-        used, total = self._stats.kv_pages_used, self._stats.kv_pages_total
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", used / max(total, 1))
+            yield self._gauge(name, text, {}, getattr(stats, field))
+        capacity = stats.waiting_for_slots + stats.waiting_for_pages + stats.waiting_for_step
+        yield self._labelled(
+            GaugeMetricFamily,
+            "vllm:num_requests_waiting_by_reason",
+            "Waiting requests: for room, or set aside for a while.",
+            "reason",
+            {"capacity": capacity, "deferred": stats.waiting_for_prefills},
+        )
+        used, total = stats.kv_pages_used, stats.kv_pages_total
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", {}, used / max(total, 1))
         for name, text, field in _COUNTERS:
-            family = CounterMetricFamily(name, text, labels=["model_name"])
-            family.add_metric([self._model_name], getattr(self._stats, field))
-            yield family
-        config = GaugeMetricFamily(
-            "vllm:cache_config_info", "KV cache in labels; 1.", labels=["model_name", "block_size", "num_gpu_blocks"]
-        )
-        config.add_metric([self._model_name, str(self._info.block_size), str(self._info.num_blocks)], 1)
-        yield config
-        attention = GaugeMetricFamily(
-            "jaxinfer:attention_backend_info", "Paged attention's backend; 1.", labels=["model_name", "backend"]
-        )
-        attention.add_metric([self._model_name, self._info.attention_backend], 1)
-        yield attention
+            yield self._labelled(CounterMetricFamily, name, text, None, {"": getattr(stats, field)})
+        for kind, table in ((CounterMetricFamily, _LABELLED_COUNTERS), (GaugeMetricFamily, _LABELLED_GAUGES)):
+            for name, text, label, fields in table:
+                values = {value: getattr(stats, field) for value, field in fields.items()}
+                yield self._labelled(kind, name, text, label, values)
+        yield self._step_tokens()
+        sizes = {"block_size": str(self._info.block_size), "num_gpu_blocks": str(self._info.num_blocks)}
+        yield self._gauge("vllm:cache_config_info", "KV cache in labels; 1.", sizes, 1)
+        backend = {"backend": self._info.attention_backend}
+        yield self._gauge("jaxinfer:attention_backend_info", "Paged attention's backend; 1.", backend, 1)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=["model_name"])
-        family.add_metric([self._model_name], value)
+    def _step_tokens(self) -> Metric:
+        family = HistogramMetricFamily(
+            "vllm:iteration_tokens_total", "Tokens computed by a step.", labels=["model_name"]
+        )
+        counts = cumulative(STEP_TOKENS, self._stats.step_tokens)
+        family.add_metric([self._model_name], counts, self._stats.prefill_tokens + self._stats.decode_tokens)
+        return family
+
+    def _gauge(self, name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+        family = GaugeMetricFamily(name, text, labels=["model_name", *labels])
+        family.add_metric([self._model_name, *labels.values()], value)
+        return family
+
+    def _labelled(
+        self,
+        kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        text: str,
+        label: str | None,
+        values: dict[str, float],
+    ) -> Metric:
+        family = kind(name, text, labels=["model_name"] if label is None else ["model_name", label])
+        for value, number in values.items():
+            family.add_metric([self._model_name] if label is None else [self._model_name, value], number)
         return family

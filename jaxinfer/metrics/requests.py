@@ -1,11 +1,15 @@
 """RequestTimer: what the edge measures of one request."""
 
 import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from jaxinfer.engine.types import FinishReason, RequestTimes
+from jaxinfer.metrics.counts import Values
 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _INTER_TOKEN = (
@@ -17,48 +21,132 @@ _PHASE = (0.001, 0.005, 0.01, 0.05, 0.1, *_WHOLE[2:], 1920, 7680)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
 
 
-class RequestMetrics(NamedTuple):
-    """The series that requests are counted in, bound to a model's name."""
+class _Family(NamedTuple):
+    name: str
+    text: str
+    edges: Sequence[float]
 
-    first_token: Histogram
-    inter_token: Histogram
-    whole: Histogram
-    queue: Histogram
-    prefill: Histogram
-    decode: Histogram
-    prompt_tokens: Histogram
-    generation_tokens: Histogram
-    success: dict[FinishReason, Counter]
+    @property
+    def size(self) -> int:
+        """Numbers that it takes: one up to each edge, one above, and the sum of what was observed."""
+        return len(self.edges) + 2
 
 
-def make_request_metrics(registry: CollectorRegistry, model_name: str) -> RequestMetrics:
-    """Registers the series in `registry`; times in seconds."""
+_HISTOGRAMS = {
+    "first_token": _Family("vllm:time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN),
+    "inter_token": _Family("vllm:inter_token_latency_seconds", "Between tokens of a choice.", _INTER_TOKEN),
+    "whole": _Family("vllm:e2e_request_latency_seconds", "Arrival to last token.", _WHOLE),
+    "queue": _Family("vllm:request_queue_time_seconds", "Until a request gets its slot.", _PHASE),
+    "prefill": _Family("vllm:request_prefill_time_seconds", "From slot to first token.", _PHASE),
+    "decode": _Family("vllm:request_decode_time_seconds", "First token to last token.", _PHASE),
+    "prompt_tokens": _Family("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
+    "generation_tokens": _Family("vllm:request_generation_tokens", "Tokens generated for a request.", _TOKENS),
+}
+_SUCCESS = "vllm:request_success", "Choices that ended."
 
-    def histogram(name: str, text: str, edges: tuple[float, ...]) -> Histogram:
-        return Histogram(name, text, ["model_name"], buckets=edges, registry=registry).labels(model_name)
+NUM_VALUES = sum(family.size for family in _HISTOGRAMS.values()) + len(FinishReason)
+"""Numbers in which requests are counted."""
 
-    done = Counter("vllm:request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=registry)
-    return RequestMetrics(
-        first_token=histogram("vllm:time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN),
-        inter_token=histogram("vllm:inter_token_latency_seconds", "Between tokens of a choice.", _INTER_TOKEN),
-        whole=histogram("vllm:e2e_request_latency_seconds", "Arrival to last token.", _WHOLE),
-        queue=histogram("vllm:request_queue_time_seconds", "Until a request gets its slot.", _PHASE),
-        prefill=histogram("vllm:request_prefill_time_seconds", "From slot to first token.", _PHASE),
-        decode=histogram("vllm:request_decode_time_seconds", "First token to last token.", _PHASE),
-        prompt_tokens=histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
-        generation_tokens=histogram("vllm:request_generation_tokens", "Tokens generated for a request.", _TOKENS),
-        success={reason: done.labels(model_name, reason.value) for reason in FinishReason},
-    )
+
+class Histogram:
+    """Counts what it observes in a part of `values`, from `at` on. Belongs to one thread."""
+
+    def __init__(self, values: Values, at: int, edges: Sequence[float]):
+        self._values = values
+        self._at = at
+        self._edges = edges
+        self._sum = at + len(edges) + 1
+
+    def observe(self, value: float) -> None:
+        """Adds one observation."""
+        values = self._values
+        values[self._at + bisect_left(self._edges, value)] += 1
+        values[self._sum] += value
+
+
+class RequestMetrics:
+    """The series that the requests of one process are counted in. values: NUM_VALUES of them."""
+
+    def __init__(self, values: Values):
+        places = dict(zip(_HISTOGRAMS, _places(), strict=True))
+
+        def histogram(field: str) -> Histogram:
+            return Histogram(values, places[field], _HISTOGRAMS[field].edges)
+
+        self.first_token = histogram("first_token")
+        self.inter_token = histogram("inter_token")
+        self.whole = histogram("whole")
+        self.queue = histogram("queue")
+        self.prefill = histogram("prefill")
+        self.decode = histogram("decode")
+        self.prompt_tokens = histogram("prompt_tokens")
+        self.generation_tokens = histogram("generation_tokens")
+        self._values = values
+        first = NUM_VALUES - len(FinishReason)
+        self._ended = {reason: first + i for i, reason in enumerate(FinishReason)}
+
+    def ended(self, reason: FinishReason) -> None:
+        """Counts a choice that has ended."""
+        self._values[self._ended[reason]] += 1
+
+
+def request_families(values: Sequence[float], model_name: str) -> Iterator[Metric]:
+    """The families of NUM_VALUES numbers, those of one process or sums over several."""
+    for family, at in zip(_HISTOGRAMS.values(), _places(), strict=True):
+        counts, total = values[at : at + family.size - 1], values[at + family.size - 1]
+        metric = HistogramMetricFamily(family.name, family.text, labels=["model_name"])
+        metric.add_metric([model_name], cumulative(family.edges, counts), total)
+        yield metric
+    done = CounterMetricFamily(*_SUCCESS, labels=["model_name", "finished_reason"])
+    for reason, count in zip(FinishReason, values[NUM_VALUES - len(FinishReason) :], strict=True):
+        done.add_metric([model_name, reason.value], count)
+    yield done
+
+
+def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
+    """(edge, observations up to it) for each edge and above all: Prometheus' form. counts: between the edges."""
+    names = [*map(str, map(float, edges)), "+Inf"]
+    return list(zip(names, accumulate(map(float, counts)), strict=True))
+
+
+def _places() -> list[int]:
+    """Where each histogram's numbers begin."""
+    return list(accumulate((family.size for family in _HISTOGRAMS.values()), initial=0))[:-1]
 
 
 class RequestTimer:
-    """Measures one request from its arrival on."""
+    """Measures one request from its arrival on. Times in seconds; None while they are not known.
+
+    times: what the engine has told. interval_sum: all times from one token of a choice to the next, together.
+    """
 
     def __init__(self, metrics: RequestMetrics):
         self._metrics = metrics
         self._arrival = time.perf_counter()
         self._first: float | None = None
         self._last: dict[int, float] = {}
+        self.times: RequestTimes | None = None
+        self.interval_sum = 0.0
+
+    @property
+    def age(self) -> float:
+        """Since the arrival."""
+        return time.perf_counter() - self._arrival
+
+    @property
+    def first(self) -> float | None:
+        """From the arrival to the first token."""
+        return None if self._first is None else self._first - self._arrival
+
+    @property
+    def decode(self) -> float | None:
+        """From the first token to the newest."""
+        return None if self._first is None else max(self._last.values()) - self._first
+
+    @property
+    def num_begun(self) -> int:
+        """Choices that have got a token."""
+        return len(self._last)
 
     def tokens(self, index: int) -> None:
         """A choice has got tokens just now."""
@@ -66,6 +154,7 @@ class RequestTimer:
         last = self._last.get(index)
         if last is not None:
             self._metrics.inter_token.observe(now - last)
+            self.interval_sum += now - last
         elif self._first is None:
             self._first = now
             self._metrics.first_token.observe(now - self._arrival)
@@ -73,17 +162,19 @@ class RequestTimer:
 
     def started(self, times: RequestTimes) -> None:
         """The engine has told how long the request took to its first token."""
+        self.times = times
         self._metrics.queue.observe(times.queue)
         self._metrics.prefill.observe(times.prefill)
 
     def choice_ended(self, reason: FinishReason) -> None:
         """A choice has ended."""
-        self._metrics.success[reason].inc()
+        self._metrics.ended(reason)
 
     def request_ended(self, prompt_tokens: int, generation_tokens: int) -> None:
         """Every choice has ended."""
-        self._metrics.whole.observe(time.perf_counter() - self._arrival)
-        if self._first is not None:
-            self._metrics.decode.observe(max(self._last.values()) - self._first)
+        self._metrics.whole.observe(self.age)
+        decode = self.decode
+        if decode is not None:
+            self._metrics.decode.observe(decode)
         self._metrics.prompt_tokens.observe(prompt_tokens)
         self._metrics.generation_tokens.observe(generation_tokens)

@@ -1,16 +1,18 @@
-"""An API process: HTTP, templates, tokens and text, before an engine in another process."""
+"""An API process: HTTP and gRPC, templates, tokens and text, before an engine in another process."""
 
 import asyncio
 import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from jaxinfer.build import load_text
 from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import ready_message, stop_message
+from jaxinfer.cli.messages import grpc_message, ready_message, stop_message
 from jaxinfer.errors import JaxinferError
-from jaxinfer.processes.child import Parent
+from jaxinfer.metrics import SharedFolder
+from jaxinfer.processes.child import Parent, forget_garbage
 from jaxinfer.processes.engine import KEY_VARIABLE
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, serve
@@ -33,6 +35,7 @@ def main() -> None:
 
 async def _serve(parent: Parent) -> int:
     from jaxinfer.rpc.engine_client import RemoteEngineClient
+    from jaxinfer.rpc.serving import GrpcServer
 
     options, first = parent.server, parent.settings["index"] == 0
     bound = socket.socket(fileno=parent.settings["socket"])
@@ -41,15 +44,22 @@ async def _serve(parent: Parent) -> int:
         text.chat_template.check()
         client = RemoteEngineClient(parent.settings["address"], key=os.environ.get(KEY_VARIABLE) or None)
         await client.wait_ready()
+    forget_garbage()
+
+    grpc_server = None if options.grpc_port is None else GrpcServer()
 
     def announce(url: str) -> None:
-        parent.tell({"ready": ready_message(url, options.served_model_name or client.info.name, text, options)})
+        message = ready_message(url, options.served_model_name or client.info.name, text, options)
+        if grpc_server is not None:
+            message += "\n" + grpc_message(grpc_server.address, grpc_server.services)
+        parent.tell({"ready": message})
 
     def stopping(count: int) -> None:
         if first:  # they would all tell the same
             print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
 
-    return await serve(client, text, options, bound, announce, stopping)
+    shared = SharedFolder(Path(parent.settings["metrics"]), parent.settings["index"])
+    return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable
 
@@ -35,6 +36,13 @@ def main() -> None:
     forget_garbage()
     address = parent.settings["address"]
     end_process(asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}))))
+
+
+def check_key() -> None:
+    """Raises JaxinferError where $JAXINFER_ENGINE_KEY holds what gRPC's metadata cannot carry."""
+    key = os.environ.get(KEY_VARIABLE, "")
+    if not re.fullmatch(r"[\x21-\x7e]*", key):
+        raise JaxinferError(f"${KEY_VARIABLE} must have visible ASCII characters only, and no space or line's end")
 
 
 async def serve_engine(core: EngineCore, address: str, *, on_ready: Callable[[str], None]) -> int:

@@ -7,11 +7,13 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxinfer.config import EngineConfig
+from jaxinfer.errors import JaxinferError
+from jaxinfer.metrics.counts import RESTARTS_FILE, Restarts, private_counts, shared_counts
 from jaxinfer.processes.child import pack_settings
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.server.config import ServerConfig
@@ -26,7 +28,7 @@ RESTARTS_SECONDS = 600.0
 """The time over which restarts are counted."""
 
 _MOST_DELAY = 30.0
-_ENGINE_END_SECONDS = 5.0
+_END_SECONDS = 5.0
 
 
 class Supervisor:
@@ -47,6 +49,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._signals: list[signal.Signals] = []
         self._said: dict[int, str] = {}
+        self._restarts = private_counts(len(Restarts._fields))
 
     async def run(self) -> int:
         """Serves until a signal, or until something dies too often; the exit status.
@@ -57,6 +60,8 @@ class Supervisor:
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, signal.Signals(number))
         with tempfile.TemporaryDirectory(prefix="jaxinfer-") as folder:
+            self._settings["metrics"] = folder
+            self._restarts = shared_counts(Path(folder) / RESTARTS_FILE, len(Restarts._fields))
             address = self._options.engine_address or f"unix:{Path(folder) / 'engine'}"
             tasks = [asyncio.create_task(self._keep_worker(i, address)) for i in range(len(self._sockets))]
             if self._options.engine_address is None:
@@ -74,43 +79,53 @@ class Supervisor:
     # Keeping alive
 
     async def _keep_engine(self, address: str) -> int:
-        """Returns an exit status once the engine has died too often."""
-        budget = _Budget(self._options.max_restarts)
-        failures, served = 0, False
-        while True:
-            child = self._engine = await RunningChild.start(ENGINE, {**self._settings, "address": address})
-            ready = await child.ready()
-            served = served or ready is not None
-            failures = 0 if ready is not None else failures + 1
-            status = await child.wait()
-            if self._stopping.is_set():
-                return 0
-            if not served:
-                log.error("the engine's process ended with %s before it was ready", _in_words(status))
-                return 1
-            if not budget.take():
-                log.error("the engine's process ended with %s, too often to start it again", _in_words(status))
-                return 1
-            delay = min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0
-            log.error("the engine's process ended with %s; it is started again", _in_words(status))
-            await asyncio.sleep(delay)
+        """Returns an exit status once the engine has died too often, or before it was ever ready."""
+
+        async def start() -> RunningChild:
+            self._engine = await RunningChild.start(ENGINE, {**self._settings, "address": address})
+            return self._engine
+
+        return await self._keep("engine", "the engine's process", start, lambda said: None)
 
     async def _keep_worker(self, index: int, address: str) -> int:
-        """Returns an exit status once an API process has died too often."""
-        budget = _Budget(self._options.max_restarts)
+        """Returns an exit status once an API process has died too often, or before it was ever ready."""
         settings = {**self._settings, "address": address, "index": index, "socket": self._sockets[index]}
+
+        async def start() -> RunningChild:
+            self._workers[index] = await RunningChild.start(API, settings, [self._sockets[index]])
+            return self._workers[index]
+
+        return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
+
+    async def _keep(
+        self, kind: str, what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]
+    ) -> int:
+        """Starts a child again at once where it had been ready, and after growing delays where it had not."""
+        budget, failures, served = _Budget(self._options.max_restarts), 0, False
         while True:
-            child = self._workers[index] = await RunningChild.start(API, settings, [self._sockets[index]])
-            said = await child.ready()
+            child = await start()
+            try:
+                said = await child.ready()
+            except JaxinferError as error:
+                if not served:
+                    raise
+                said = None
+                log.error("%s cannot begin: %s", what, error)
             if said is not None:
-                self._note_ready(index, said)
+                served, failures = True, 0
+                on_ready(said)
+            else:
+                failures += 1
             status = await child.wait()
             if self._stopping.is_set():
                 return 0
-            if not budget.take():
-                log.error("an API process ended with %s, too often to start it again", _in_words(status))
+            if not served or not budget.take():
+                why = "too often to start it again" if served else "before it was ready"
+                log.error("%s ended with %s, %s", what, _in_words(status), why)
                 return 1
-            log.error("an API process ended with %s; it is started again", _in_words(status))
+            log.error("%s ended with %s; it is started again", what, _in_words(status))
+            self._restarts[Restarts._fields.index(kind)] += 1
+            await asyncio.sleep(min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0)
 
     def _note_ready(self, index: int, said: str) -> None:
         known = len(self._said)
@@ -123,20 +138,19 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)
         self._stopping.set()
+        # A third one waits for nobody.
         for worker in self._workers.values():
-            worker.send(signal.SIGTERM)
+            worker.send(signal.SIGTERM if len(self._signals) < 3 else signal.SIGKILL)
 
     async def _end_in_order(self) -> int:
-        """API processes let their requests end first: the engine is theirs until then."""
+        """API processes let their requests end first: the engine is theirs until then. Who does not end is killed."""
         if len(self._said) < len(self._sockets):
             return 128 + self._signals[0]
-        await asyncio.gather(*(worker.wait() for worker in self._workers.values()))
+        ends = asyncio.gather(*(worker.wait() for worker in self._workers.values()))
+        await _within(self._options.drain_seconds + _END_SECONDS, ends, "an API process")
         if self._engine is not None:
             self._engine.send(signal.SIGTERM)
-            try:
-                await asyncio.wait_for(self._engine.wait(), _ENGINE_END_SECONDS)
-            except TimeoutError:
-                log.warning("the engine's process did not end within %g s", _ENGINE_END_SECONDS)
+            await _within(_END_SECONDS, self._engine.wait(), "the engine's process")
         return 128 + self._signals[1] if len(self._signals) > 1 else 0
 
     async def _kill_all(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -163,6 +177,13 @@ class _Budget:
             self._taken.popleft()
         self._taken.append(now)
         return len(self._taken) <= self._most
+
+
+async def _within(seconds: float, end: Awaitable[Any], what: str) -> None:
+    try:
+        await asyncio.wait_for(end, seconds)
+    except TimeoutError:
+        log.warning("%s did not end within %g s", what, seconds)
 
 
 def _in_words(status: int) -> str:

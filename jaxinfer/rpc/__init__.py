@@ -1,1 +1,1 @@
-"""gRPC: the seam between API processes and the engine's process. No jax."""
+"""gRPC: the seam between API processes and the engine's process, and the public services. No jax."""

@@ -1,7 +1,17 @@
 """How both ends of the engine's seam speak gRPC."""
 
+import os
+import re
+import socket
+from contextlib import closing
+
+from jaxinfer.errors import ParameterError
+
 KEY_NAME = "jaxinfer-engine-key"
 """Of the metadata that carries an engine's key."""
+
+_LONGEST_PATH = 100
+"""Characters of a socket's path; the kernel takes 107 bytes."""
 
 _MOST_BYTES = 256 * 2**20
 
@@ -21,3 +31,30 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+
+
+def check_free(address: str) -> None:
+    """Raises ParameterError, naming `listen`, where an engine cannot listen at `unix:PATH` or HOST:PORT."""
+    path = address.removeprefix("unix:")
+    if path == address:
+        return _check_port(address)
+    if not re.fullmatch(r"[\w./+@,=-]+", path, re.ASCII) or len(path) > _LONGEST_PATH:
+        raise ParameterError("listen", f"a path has up to {_LONGEST_PATH} letters, digits and ./_+@,=-, not {path!r}")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise ParameterError("listen", f"there is no folder {os.path.dirname(path)}")
+    with closing(socket.socket(socket.AF_UNIX)) as probe:
+        # gRPC takes the path of whoever listens there.
+        if os.path.exists(path) and probe.connect_ex(path) == 0:
+            raise ParameterError("listen", f"another engine listens at {path}")
+    return None
+
+
+def _check_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except OSError as error:
+        raise ParameterError("listen", f"cannot listen on {address}: {error.strerror}") from None

@@ -35,6 +35,7 @@ class RemoteEngineClient:
         self._info: ModelInfo | None = None
         self._stats: EngineStats | None = None
         self._complaint = ""
+        self._lost = False
         self._attached = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
@@ -50,7 +51,7 @@ class RemoteEngineClient:
 
     @property
     def lost(self) -> bool:
-        return False
+        return self._lost
 
     async def wait_ready(self) -> None:
         """Waits until the engine can be used."""
@@ -61,18 +62,17 @@ class RemoteEngineClient:
             raise EngineDeadError("the engine has stopped")
         name = request.request_id
         self._streams.check_free(name)
+        command = pb.Command(submit=wire.pack_request(request))
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         stream = self._streams.open(name, request.sampling.n)  # its first tokens may come with the answer
-        self._commands.put_nowait(pb.Command(submit=wire.pack_request(request)))
+        self._commands.put_nowait(command)
         try:
-            refused = await answer
+            await asyncio.shield(answer)
         except asyncio.CancelledError:
-            self.abort(name)
+            if not answer.done() or answer.result() is None:
+                self.abort(name)
             raise
-        finally:
-            self._answers.pop(name, None)
-        if refused is not None:
-            self._streams.forget([name])
+        if (refused := answer.result()) is not None:
             raise refused
         return stream
 
@@ -107,12 +107,14 @@ class RemoteEngineClient:
     async def _run(self) -> None:
         """Attaches for as long as the client lives."""
         try:
-            while True:
+            while not self._lost:
                 async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
                     try:
                         await self._attach(engine_pb2_grpc.EngineStub(channel))
                     except grpc.aio.AioRpcError as error:
-                        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        # One that was never there may be elsewhere; one that has gone is being started again.
+                        elsewhere = self._info is None and not self._address.startswith("unix:")
+                        if error.code() is not grpc.StatusCode.UNAVAILABLE or elsewhere:
                             self._complain(str(error.details()))
                     except Exception as error:
                         self._complain(f"{type(error).__name__}: {error}")
@@ -151,19 +153,25 @@ class RemoteEngineClient:
         if kind == "step":
             self._streams.deliver(wire.unpack_step(event.step))
         elif kind == "answer":
-            answer = self._answers.get(event.answer.request_id)
-            if answer is not None and not answer.done():
-                refused = event.answer.HasField("refused")
-                answer.set_result(wire.unpack_error(event.answer.refused) if refused else None)
+            self._take_answer(event.answer)
         elif kind == "failure":
             self._streams.fail(event.failure.request_id, wire.unpack_error(event.failure.error))
         elif kind == "hello":
             self._take_hello(event.hello)
 
+    def _take_answer(self, message: pb.Answer) -> None:
+        # Whether or not somebody waits for it still.
+        answer, refused = self._answers.pop(message.request_id, None), message.HasField("refused")
+        if refused:
+            self._streams.forget([message.request_id])
+        if answer is not None:
+            answer.set_result(wire.unpack_error(message.refused) if refused else None)
+
     def _take_hello(self, hello: pb.Hello) -> None:
         info = wire.unpack_info(hello.model_info)
-        if self._info not in (None, info):
-            # Text, limits and model name of this process were made for the other one.
+        if self._info is not None and _seen_by_text(info) != _seen_by_text(self._info):
+            # Text and limits of this process were made for the other one: another process must begin anew.
+            self._lost = True
             raise EngineDeadError(f"it serves another model now: {info}")
         self._info = info
         self._stats = wire.unpack_stats(hello.stats)
@@ -172,8 +180,12 @@ class RemoteEngineClient:
 
     def _detach(self) -> None:
         self._attached.clear()
-        error = EngineDeadError("the engine has stopped")
-        self._streams.fail_all(error)
+        self._streams.fail_all("the engine has stopped")
         for answer in self._answers.values():
-            if not answer.done():
-                answer.set_result(error)
+            answer.set_result(EngineDeadError("the engine has stopped"))
+        self._answers.clear()
+
+
+def _seen_by_text(info: ModelInfo) -> tuple[str, int, int, int]:
+    """What text and limits of an API process rest on; all else may change when the engine is started again."""
+    return info.name, info.vocab_size, info.max_model_len, info.max_num_seqs

@@ -13,10 +13,10 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.owners import split_by_owner
 from jaxinfer.engine.thread import EngineThread
 from jaxinfer.engine.types import StepOutput
-from jaxinfer.errors import JaxinferError
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, OPTIONS
+from jaxinfer.rpc.channel import KEY_NAME, OPTIONS, check_free
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +41,23 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         """The engine has failed."""
 
     async def start(self, address: str) -> str:
-        """Listens at `unix:PATH` or `HOST:PORT`, and lets the engine run; returns the address with its port."""
+        """Listens at `unix:PATH` or `HOST:PORT`, and lets the engine run; returns the address with its port.
+
+        Only this user can connect to a path. Raises ParameterError, naming `listen`, where that cannot be.
+        """
         self._loop = asyncio.get_running_loop()
         engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port(address)
-        await self._server.start()
+        check_free(address)
+        before = os.umask(0o177)
+        try:
+            port = self._server.add_insecure_port(address)
+            await self._server.start()
+        except (OSError, RuntimeError):
+            raise ParameterError("listen", f"cannot listen on {address}") from None
+        finally:
+            os.umask(before)
         self._engine.start()
-        if address.startswith("unix:"):
-            os.chmod(address.removeprefix("unix:"), 0o600)
-            return address
-        return f"{address.rpartition(':')[0]}:{port}"
+        return address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
 
     async def close(self) -> None:
         """Aborts every request, tells it, and frees the device."""
@@ -108,6 +115,8 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
             self._engine.submit(wire.unpack_request(message), owner)
         except JaxinferError as error:
             answer.refused.CopyFrom(wire.pack_error(error))
+        except ValueError as error:  # what no client of this version sends
+            answer.refused.CopyFrom(wire.pack_error(JaxinferError(f"the request is not understood: {error}")))
         return pb.Event(answer=answer)
 
     # In the engine's thread

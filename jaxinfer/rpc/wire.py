@@ -108,13 +108,28 @@ def unpack_info(text: str) -> ModelInfo:
 
 
 def pack_stats(stats: EngineStats) -> dict[str, float]:
-    """By name."""
-    return dict(stats._asdict())
+    """By name; what is a tuple by name and place, as in `step_tokens.0`."""
+    values: dict[str, float] = {}
+    for name, value in stats._asdict().items():
+        if isinstance(value, tuple):
+            values |= {f"{name}.{i}": one for i, one in enumerate(value)}
+        else:
+            values[name] = value
+    return values
 
 
 def unpack_stats(values: Mapping[str, float]) -> EngineStats:
     """Counts are integers again; a name that this version does not know is an error."""
-    plain: dict[str, Any] = {name: int(value) if value.is_integer() else value for name, value in values.items()}
+    plain: dict[str, Any] = {}
+    places: dict[str, dict[int, float]] = {}
+    for name, value in values.items():
+        number = int(value) if value.is_integer() else value
+        field, _, place = name.partition(".")
+        if place:
+            places.setdefault(field, {})[int(place)] = number
+        else:
+            plain[field] = number
+    plain |= {name: tuple(found[i] for i in sorted(found)) for name, found in places.items()}
     return EngineStats(**plain)
 
 

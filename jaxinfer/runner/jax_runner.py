@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxinfer.engine.buckets import bucket_of, make_buckets
+from jaxinfer.engine.buckets import bucket_of, bucket_of_plan, make_buckets
 from jaxinfer.engine.packing import Layouts, Packer
 from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.runner import DeviceMemory
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
@@ -79,11 +80,10 @@ class JaxRunner:
             return DispatchedStep(plan, None, None)
         if plan.burst:
             return self._burst(plan)
+        size = bucket_of_plan(plan, self._buckets)
         if plan.decode_only:
-            size = bucket_of(plan.num_rows, self._buckets.rows)
             hidden, scored = self._forward("decode", size, self._packer.decode(plan, size))
         else:
-            size = bucket_of(plan.num_tokens, self._buckets.tokens)
             hidden, scored = self._forward("mixed", size, self._packer.mixed(plan, size))
         if not plan.num_scored:
             return DispatchedStep(plan, hidden, None)
@@ -121,6 +121,14 @@ class JaxRunner:
         self.kv = self._make_pages()
         jax.block_until_ready((self._state, self._params, self._tables, self.kv))
 
+    def memory(self) -> DeviceMemory:
+        """That of the first device; one that has failed tells nothing."""
+        told = None
+        with contextlib.suppress(Exception):
+            told = self.model.mesh.devices.flat[0].memory_stats()
+        told = told or {}
+        return DeviceMemory(*(told.get(name, 0) for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")))
+
     def close(self) -> None:
         """Drops the device's arrays."""
         self.kv = ()
@@ -137,7 +145,7 @@ class JaxRunner:
         return out.hidden, out.scored
 
     def _burst(self, plan: StepPlan) -> DispatchedStep:
-        size = bucket_of(plan.num_rows, self._buckets.rows)
+        size = bucket_of_plan(plan, self._buckets)
         return DispatchedStep(plan, self._run_burst(size, self._packer.burst(plan, size)), None)
 
     def _run_burst(self, size: int, packed: np.ndarray) -> jax.Array:

@@ -204,8 +204,8 @@ class Programs:
         kv, tables, state = self._kv(), self._tables(), self._state()
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, self._params(), packed)
-        shardings: Any = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
-        out = Burst(*shardings, self._replicated)
+        kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
+        out = Burst(kept[0], kept[1], kept[2], self._replicated)
         return Program(_named(partial(self._burst, size), f"burst_{size}"), arguments, (2, 3, 4), out)
 
     @cached_property

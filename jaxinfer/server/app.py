@@ -1,11 +1,13 @@
 """make_app: the server as an aiohttp application."""
 
+import asyncio
+
 from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
-from jaxinfer.metrics import ServerMetrics
+from jaxinfer.metrics import ServerMetrics, SharedFolder
 from jaxinfer.server import health
-from jaxinfer.server.admission import make_admission_middleware
+from jaxinfer.server.admission import Admission, make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
@@ -15,18 +17,25 @@ from jaxinfer.server.conversation import answer_form
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import error_middleware
 from jaxinfer.server.tokens import detokenize, tokenize
+from jaxinfer.server.tracing import Tracing
 from jaxinfer.text import TextProcessor
 
 
-def make_app(client: EngineClient, text: TextProcessor, options: ServerConfig) -> web.Application:
-    """Everything under one application. Run it with `handler_cancellation`, as `run.serve` does."""
+def make_app(
+    client: EngineClient, text: TextProcessor, options: ServerConfig, shared: SharedFolder | None = None
+) -> web.Application:
+    """Everything under one application. Run it with `handler_cancellation`, as `run.serve` does.
+
+    shared: where requests are counted together with other processes of this server.
+    """
     name = options.served_model_name or client.info.name
+    admission = Admission(options.max_open_requests)
     app = web.Application(
         middlewares=[
             error_middleware,
             make_cors_middleware(options),
             make_auth_middleware(options.api_key),
-            make_admission_middleware(options.max_open_requests),
+            make_admission_middleware(admission),
         ],
         client_max_size=options.max_body_bytes,
     )
@@ -39,7 +48,11 @@ def make_app(client: EngineClient, text: TextProcessor, options: ServerConfig) -
 
     app.on_response_prepare.append(add_headers)
     form = answer_form(options, text.chat_template.form)
-    app[CONTEXT] = Context(client, text, options, name, ServerMetrics(client.info, name), form)
+    tracing = None if options.otlp_traces_endpoint is None else Tracing(options.otlp_traces_endpoint, name)
+    if tracing is not None:
+        app.on_cleanup.append(lambda app: asyncio.to_thread(tracing.flush))
+    metrics = ServerMetrics(client.info, name, shared)
+    app[CONTEXT] = Context(client, text, options, name, metrics, form, admission, tracing)
     app.add_routes(
         [
             web.get("/", health.index),

@@ -5,7 +5,7 @@ from aiohttp import web
 from jaxinfer.server.body import read_body
 from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.context import CONTEXT, Context, reply_id
+from jaxinfer.server.context import CONTEXT, reply_id
 from jaxinfer.server.conversation import conversation, offered_tools
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.params import chat_params, fit_length
@@ -19,11 +19,12 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, ChatBody)
     context.check_model(body.model)
     name = reply_id("chatcmpl", request, body)
-    reply, generation = await _prepare(name, context, body)
+    reply, generation = await _prepare(name, request, body)
     return await send_reply(request, body, generation, reply)
 
 
-async def _prepare(name: str, context: Context, body: ChatBody) -> tuple[ChatReply, Generation]:
+async def _prepare(name: str, request: web.Request, body: ChatBody) -> tuple[ChatReply, Generation]:
+    context = request.app[CONTEXT]
     info = context.client.info
     params = chat_params(body, context.text.defaults, info)
     tools = offered_tools(body, context.answer_form, context.options)
@@ -32,6 +33,6 @@ async def _prepare(name: str, context: Context, body: ChatBody) -> tuple[ChatRep
     said = {"max_completion_tokens": body.max_completion_tokens, "max_tokens": body.max_tokens}
     asked_by = next((field for field, value in said.items() if value is not None), None)
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    generation = context.generation([prompt.token_ids], [params], body)
+    generation = context.generation([prompt.token_ids], [params], body, request)
     form = context.answer_form._replace(tools=context.answer_form.tools and tools is not None)
     return ChatReply(name, context, body, prompt, form, generation), generation

@@ -4,7 +4,7 @@ from aiohttp import web
 
 from jaxinfer.server.body import read_body
 from jaxinfer.server.completion_reply import CompletionReply
-from jaxinfer.server.context import CONTEXT, Context, reply_id
+from jaxinfer.server.context import CONTEXT, reply_id
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.params import completion_params, fit_length
 from jaxinfer.server.prompts import completion_prompts
@@ -18,15 +18,16 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, CompletionBody)
     context.check_model(body.model)
     name = reply_id("cmpl", request, body)
-    reply, generation = await _prepare(name, context, body)
+    reply, generation = await _prepare(name, request, body)
     return await send_reply(request, body, generation, reply)
 
 
-async def _prepare(name: str, context: Context, body: CompletionBody) -> tuple[CompletionReply, Generation]:
+async def _prepare(name: str, request: web.Request, body: CompletionBody) -> tuple[CompletionReply, Generation]:
+    context = request.app[CONTEXT]
     info = context.client.info
     params = completion_params(body, context.text.defaults, info)
     prompts = await completion_prompts(body, context.text, info, context.options.max_prompts)
     asked_by = None if body.max_tokens is None else "max_tokens"
     fitted = [fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by) for prompt in prompts]
-    generation = context.generation([prompt.token_ids for prompt in prompts], fitted, body)
+    generation = context.generation([prompt.token_ids for prompt in prompts], fitted, body, request)
     return CompletionReply(name, context, body, prompts, generation), generation

@@ -1,5 +1,6 @@
 """ServerConfig: where the server listens, and its limits."""
 
+import importlib.util
 import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,8 @@ class ServerConfig:
     """Address to listen on; one that others can reach needs an API key."""
     port: int = 8000
     """Port to listen on; 0 takes a free one."""
+    grpc_port: int | None = None
+    """Port for gRPC on the same address, in every API process; 0 takes a free one; by default there is none."""
     served_model_name: str | None = None
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
@@ -54,6 +57,9 @@ class ServerConfig:
     """What the log on standard error tells at least."""
     access_log: bool = False
     """A line on standard error for every HTTP request."""
+    otlp_traces_endpoint: str | None = None
+    """Collector that gets an OpenTelemetry span a request, by OTLP over gRPC: `http://HOST:4317`, or https; needs the
+    extra `otel`."""
     drain_seconds: float = 30.0
     """How long requests may go on after SIGTERM or Ctrl-C."""
     api_workers: int = 1
@@ -65,8 +71,9 @@ class ServerConfig:
     """How often within ten minutes a process that has died is started again; once more ends the server."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise ParameterError("port", f"{self.port} is out of range; 0 to 65535 is allowed")
+        for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
+            if port is not None and not 0 <= port <= 65535:
+                raise ParameterError(name, f"{port} is out of range; 0 to 65535 is allowed")
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
@@ -74,10 +81,28 @@ class ServerConfig:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
+        if self.otlp_traces_endpoint is not None:
+            _check_endpoint(self.otlp_traces_endpoint)
         if self.api_key == "":
             raise ParameterError("api_key", "must not be empty")
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ParameterError("allow_credentials", "needs origins by name: browsers refuse it with `*`")
+
+
+def _check_endpoint(endpoint: str) -> None:
+    if not endpoint.startswith(("http://", "https://")):
+        raise ParameterError("otlp_traces_endpoint", f"{endpoint!r} must begin with http:// or https://")
+    missing = [name for name in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc") if not _installed(name)]
+    if missing:
+        message = f"{' and '.join(missing)} must be installed: pip install 'jaxinfer[otel]'"
+        raise ParameterError("otlp_traces_endpoint", message)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it is not there
+        return False
 
 
 def check_binding(options: ServerConfig) -> None:

@@ -12,10 +12,12 @@ from jaxinfer.engine.client import EngineClient
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.server.admission import Admission
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.schema import CompletionBody, GenerateBody
+from jaxinfer.server.tracing import RequestSpan, Tracing
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 
@@ -30,6 +32,8 @@ class Context:
     model_name: str
     metrics: ServerMetrics
     answer_form: AnswerFormat
+    admission: Admission
+    tracing: Tracing | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
     def check_model(self, name: str | None) -> None:
@@ -39,16 +43,38 @@ class Context:
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def generation(
-        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody
+        self,
+        prompts: Sequence[list[int]],
+        params: Sequence[SamplingParams],
+        body: GenerateBody,
+        request: web.Request | None = None,
     ) -> Generation:
-        """The engine requests of one HTTP request. Raises ApiError where they are too many or too large."""
+        """The engine requests of one request. Raises ApiError where they are too many or too large.
+
+        request: that of HTTP, where it came so.
+        """
         self._check_size(prompts, params, body)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         requests = [
             GenerateRequest(f"{name}-{i}", prompt, param, body.priority or 0, body.cache_salt or "")
             for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
         ]
-        return Generation(self.client, self.text.tokenizer, self.metrics, requests)
+        return Generation(
+            self.client,
+            self.text.tokenizer,
+            self.metrics,
+            requests,
+            tells_timings=body.wants_timings,
+            span=self._span(body, request),
+        )
+
+    def _span(self, body: GenerateBody, request: web.Request | None) -> RequestSpan | None:
+        if self.tracing is None:
+            return None
+        operation = "text_completion" if isinstance(body, CompletionBody) else "chat"
+        if request is None:
+            return self.tracing.begin(operation, None, {})
+        return self.tracing.begin(operation, request.get(REQUEST_ID), request.headers)
 
     def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody) -> None:
         choices = sum(param.n for param in params)
@@ -96,13 +122,17 @@ def told_id(request: web.Request) -> str | None:
 
 def _said_id(request: web.Request, body: GenerateBody) -> str | None:
     for name, given in (("request_id", body.request_id), ("X-Request-Id", request.headers.get("X-Request-Id"))):
-        if given is None:
-            continue
-        if not _ALLOWED_ID.fullmatch(given):
-            message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
-            raise ApiError(400, message, param=name)
-        return given
+        if given is not None:
+            return checked_id(given, name)
     return None
+
+
+def checked_id(given: str, name: str) -> str:
+    """The id that a request gives itself. name: what errors call it. Raises ApiError."""
+    if not _ALLOWED_ID.fullmatch(given):
+        message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
+        raise ApiError(400, message, param=name)
+    return given
 
 
 _ALLOWED_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

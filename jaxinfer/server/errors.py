@@ -36,8 +36,8 @@ class ApiError(Exception):
 
     def body(self) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}` as JSON. What a client sent comes back cut."""
-        param = None if self.param is None else _cut(self.param, 200)
-        error = {"message": _cut(self.message, 1000), "type": self.kind, "param": param, "code": self.code}
+        param = None if self.param is None else cut(self.param, 200)
+        error = {"message": cut(self.message, 1000), "type": self.kind, "param": param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def response(self) -> web.Response:
@@ -46,7 +46,7 @@ class ApiError(Exception):
         return web.Response(status=self.status, body=self.body(), content_type="application/json", headers=headers)
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int) -> str:
     """The beginning and the end of a text that is longer than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]} … {text[-most // 2 :]}"
 

@@ -1,4 +1,4 @@
-"""Generation: the engine requests of one HTTP request, from submission to the last token."""
+"""Generation: the engine requests of one request, from submission to the last token."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,7 +9,9 @@ from jaxinfer.engine.client import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from jaxinfer.metrics import RequestTimer, ServerMetrics
 from jaxinfer.server.errors import ApiError, unavailable
-from jaxinfer.server.responses import PromptTokensDetails, Usage
+from jaxinfer.server.responses import PromptTokensDetails, Timings, Usage
+from jaxinfer.server.timings import timings_of
+from jaxinfer.server.tracing import Outcome, RequestSpan
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer
 
 
@@ -25,11 +27,22 @@ class Generation:
 
     An async context manager: whatever ends it, a lost client included, requests that have not ended are
     aborted. Raises on entry what `EngineClient.submit` raises; then none of the requests is queued.
+    tells_timings: whether `usage` does. span: is ended when this is left.
     """
 
     def __init__(
-        self, client: EngineClient, tokenizer: Tokenizer, metrics: ServerMetrics, requests: Sequence[GenerateRequest]
+        self,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        metrics: ServerMetrics,
+        requests: Sequence[GenerateRequest],
+        *,
+        tells_timings: bool = False,
+        span: RequestSpan | None = None,
     ):
+        self._tells_timings = tells_timings
+        self._span = span
+        self._failure: str | None = None
         self._client = client
         self._runs = [_Run(client, tokenizer, request, metrics.timer()) for request in requests]
         self._tasks: list[asyncio.Task[None]] = []
@@ -40,7 +53,8 @@ class Generation:
         try:
             for run in self._runs:
                 await run.submit()
-        except BaseException:
+        except BaseException as error:
+            self._failure = type(error).__name__
             await self._leave()
             raise
         return self
@@ -48,22 +62,38 @@ class Generation:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._failure = type(error).__name__
         await self._leave()
 
     async def _leave(self) -> None:
+        if self._failure is None and not all(run.finished for run in self._runs):
+            self._failure = "client_gone"
         for run in self._runs:
             run.abort()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._span is not None:
+            reasons = [reason for run in self._runs for reason in run.finish_reasons]
+            outcome = Outcome(self.usage(), self.timings(), reasons, self._failure)
+            self._span.end([run.request for run in self._runs], outcome)
 
     async def steps(self) -> AsyncIterator[Step]:
         """What the engine adds, as it comes, until every choice has ended. Raises ApiError, EngineDeadError."""
-        if len(self._runs) == 1:
-            async for deltas in self._runs[0].steps():
-                yield Step(0, deltas)
-            return
+        try:
+            if len(self._runs) == 1:
+                async for deltas in self._runs[0].steps():
+                    yield Step(0, deltas)
+                return
+            async for step in self._steps_of_all():
+                yield step
+        except Exception as error:
+            self._failure = type(error).__name__
+            raise
+
+    async def _steps_of_all(self) -> AsyncIterator[Step]:
         queue: asyncio.Queue[Step | Exception | None] = asyncio.Queue()
         self._tasks = [asyncio.create_task(_pump(i, run, queue)) for i, run in enumerate(self._runs)]
         for _ in self._runs:
@@ -87,7 +117,15 @@ class Generation:
         prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
         completion = sum(run.num_tokens for run in self._runs)
         cached = sum(run.cached_tokens for run in self._runs)
-        return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+        usage = Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+        if self._tells_timings:
+            usage.timings = self.timings()
+        return usage
+
+    def timings(self) -> Timings:
+        """Where the time has gone so far."""
+        tokens, cached = (sum(getattr(run, name) for run in self._runs) for name in ("num_tokens", "cached_tokens"))
+        return timings_of([run.timer for run in self._runs], tokens, cached)
 
 
 async def _pump(index: int, run: "_Run", queue: "asyncio.Queue[Step | Exception | None]") -> None:
@@ -107,8 +145,9 @@ class _Run:
         self.request = request
         self.cached_tokens = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self.finish_reasons: list[str] = []
+        self.timer = timer
         self._client = client
-        self._timer = timer
         self._source: AsyncIterator[list[TokenDelta]] | None = None
         params = request.sampling
         self._choices = [OutputAssembler(tokenizer, request.prompt_token_ids, params, i) for i in range(params.n)]
@@ -132,7 +171,7 @@ class _Run:
             self._client.abort(self.request.request_id)
             for choice in self._choices:
                 if not choice.finished:
-                    self._timer.choice_ended(FinishReason.ABORT)
+                    self._end_choice(FinishReason.ABORT)
 
     async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
         assert self._source is not None
@@ -144,7 +183,7 @@ class _Run:
                 yield held
                 held = []
             if self.finished:
-                self._timer.request_ended(len(self.request.prompt_token_ids), self.num_tokens)
+                self.timer.request_ended(len(self.request.prompt_token_ids), self.num_tokens)
                 return
         raise unavailable("the engine ended the request before its last token")
 
@@ -155,7 +194,7 @@ class _Run:
     def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         if delta.times is not None:
-            self._timer.started(delta.times)
+            self.timer.started(delta.times)
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         shown = self._choices[delta.index].push(delta)
@@ -164,11 +203,15 @@ class _Run:
         if shown.stop_at is not None:
             self._client.stop(self.request.request_id, delta.index)
         if shown.token_ids:
-            self._timer.tokens(delta.index)
+            self.timer.tokens(delta.index)
         if shown.finish_reason is not None:
-            self._timer.choice_ended(shown.finish_reason)
+            self._end_choice(shown.finish_reason)
             _check_reason(shown)
         return shown
+
+    def _end_choice(self, reason: FinishReason) -> None:
+        self.finish_reasons.append(reason.value)
+        self.timer.choice_ended(reason)
 
 
 def _check_reason(delta: ChoiceDelta) -> None:

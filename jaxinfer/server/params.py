@@ -68,6 +68,14 @@ def _echo_params(body: CompletionBody) -> dict[str, Any]:
     return own
 
 
+def generate_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
+    """A request that comes by gRPC: a completion that goes on to the end of the context by default.
+
+    Raises ApiError, naming the field.
+    """
+    return _params(body, defaults, info, {"max_tokens": body.max_tokens, "logprobs": body.logprobs}, {})
+
+
 def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """Raises ApiError, naming the field."""
     if body.top_logprobs and not body.logprobs:

@@ -8,15 +8,18 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from types import FrameType
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
+from jaxinfer.metrics import SharedFolder
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
+from jaxinfer.server.context import CONTEXT, Context
 from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
@@ -28,6 +31,18 @@ ACCESS_LOG = "jaxinfer.access"
 
 _WATCH_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0
+
+
+class Beside(Protocol):
+    """What serves the same engine beside HTTP."""
+
+    async def start(self, context: Context) -> None:
+        """Serves until `stop`. Raises ParameterError where it cannot."""
+        ...
+
+    async def stop(self, seconds: float) -> None:
+        """Takes nothing new, lets requests end for so long, and then ends them."""
+        ...
 
 
 def bind_sockets(options: ServerConfig) -> list[socket.socket]:
@@ -46,32 +61,53 @@ def bind_socket(options: ServerConfig, *, share: bool = False) -> socket.socket:
 
     share: others of this user that do the same may bind it too.
     """
+    reuse = [socket.SO_REUSEADDR, *([socket.SO_REUSEPORT] if share else [])]
+    return _bind(options, options.port, "port", reuse)
+
+
+def hold_grpc_port(options: ServerConfig) -> socket.socket:
+    """Keeps `grpc_port` for API processes, which gRPC gives no socket to inherit. Raises ParameterError.
+
+    What comes back is bound and does not listen: processes of this user that share the port may, others may not.
+    """
+    assert options.grpc_port is not None
+    with _bind(options, options.grpc_port, "grpc_port", [socket.SO_REUSEADDR]) as probe:
+        port = probe.getsockname()[1]
+    return _bind(options, port, "grpc_port", [socket.SO_REUSEPORT])
+
+
+def _bind(options: ServerConfig, port: int, param: str, reuse: Sequence[int]) -> socket.socket:
+    """param: the setting that says the port. reuse: options of the socket that let it share the address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            options.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (OSError, UnicodeError):
         raise ParameterError("host", f"cannot resolve {options.host!r}; give an address of this machine") from None
     check_binding(options)
+    bound = socket.socket(family, kind, protocol)
     try:
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if share:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        for option in reuse:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind(address)
     except OSError as error:
-        advice = "; choose another --port, or 0 for any free one" if error.errno == errno.EADDRINUSE else ""
-        message = f"cannot listen on {options.host}:{options.port}: {error.strerror}{advice}"
-        raise ParameterError("port", message) from None
+        bound.close()
+        flag = param.replace("_", "-")
+        advice = f"; choose another --{flag}, or 0 for any free one" if error.errno == errno.EADDRINUSE else ""
+        raise ParameterError(param, f"cannot listen on {options.host}:{port}: {error.strerror}{advice}") from None
     return bound
 
 
 async def start(
-    client: EngineClient, text: TextProcessor, options: ServerConfig, bound: socket.socket
+    client: EngineClient,
+    text: TextProcessor,
+    options: ServerConfig,
+    bound: socket.socket,
+    shared: SharedFolder | None = None,
 ) -> web.AppRunner:
     """Starts to serve on a bound socket. `cleanup` of what comes back lets requests end, then closes."""
     runner = web.AppRunner(
-        make_app(client, text, options),
+        make_app(client, text, options, shared),
         handler_cancellation=True,
         access_log=logging.getLogger(ACCESS_LOG) if options.access_log else None,
         access_log_format='%a "%r" %s %b %Tfs',
@@ -92,16 +128,21 @@ async def serve(
     bound: socket.socket,
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None = None,
+    beside: Beside | None = None,
+    shared: SharedFolder | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT, or until the engine is lost. Requests may then go on for `drain_seconds`.
 
     A second signal aborts them, and ends the process when their clients are told, or after two seconds; a third at
     once. on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are
-    not done. The exit status: 0 after a signal, a shell's for the second one, 1 where the engine was lost.
+    not done. beside: starts and ends with HTTP. shared: where requests are counted together with other processes. The
+    exit status: 0 after a signal, a shell's for the second one, 1 where the engine was lost.
     """
     with _signals() as signals:
-        runner = await start(client, text, options, bound)
+        runner = await start(client, text, options, bound, shared)
         try:
+            if beside is not None:
+                await beside.start(runner.app[CONTEXT])
             on_ready(url_of(bound))
             while not client.lost and not signals.stop.is_set():
                 await _wait(signals.stop)
@@ -109,7 +150,7 @@ async def serve(
             if signals.stop.is_set() and on_stop is not None:
                 on_stop(_open_generations(client))
         finally:
-            await _drain(runner, client, signals.hurry, options.drain_seconds)
+            await _drain(_stop(runner, beside, options), client, signals.hurry, options.drain_seconds)
             text.close()
         return status if signals.last is None else 128 + signals.last
 
@@ -167,9 +208,15 @@ def _open_generations(client: EngineClient) -> int:
     return stats.running + stats.waiting
 
 
-async def _drain(runner: web.AppRunner, client: EngineClient, hurry: asyncio.Event, seconds: float) -> None:
+async def _stop(runner: web.AppRunner, beside: Beside | None, options: ServerConfig) -> None:
+    """Returns when the last request has ended."""
+    others = [] if beside is None else [beside.stop(options.drain_seconds + _LAST_WORDS_SECONDS)]
+    await asyncio.gather(runner.cleanup(), *others)
+
+
+async def _drain(stop: Coroutine[Any, Any, None], client: EngineClient, hurry: asyncio.Event, seconds: float) -> None:
     """Lets requests end; those that have not when the time is up or at `hurry` are aborted, and their clients told."""
-    cleanup, hurried = asyncio.create_task(runner.cleanup()), asyncio.create_task(hurry.wait())
+    cleanup, hurried = asyncio.create_task(stop), asyncio.create_task(hurry.wait())
     await asyncio.wait([cleanup, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     await client.close()

@@ -6,10 +6,13 @@ import msgspec
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """include_usage: a last chunk tells the usage. continuous_usage_stats: every chunk does."""
+    """include_usage: a last chunk tells the usage. continuous_usage_stats: every chunk does. include_timings: a usage
+    that is told has timings, and the last chunk tells it.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    include_timings: bool | None = None
 
 
 class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -98,6 +101,12 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
     request_id: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    include_timings: bool | None = None
+
+    @property
+    def wants_timings(self) -> bool:
+        """Asked for, in either place."""
+        return bool(self.include_timings or (self.stream_options is not None and self.stream_options.include_timings))
 
 
 class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):

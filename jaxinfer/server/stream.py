@@ -13,6 +13,7 @@ from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.responses import Usage
 from jaxinfer.server.schema import GenerateBody, StreamOptions
 from jaxinfer.server.sse import EventStream
+from jaxinfer.server.timings import server_timing
 
 
 class Reply(Protocol):
@@ -45,7 +46,7 @@ async def send_reply(
     """Submits a generation and answers, in a stream where the body asks for one."""
     async with generation:
         if body.stream:
-            return await _stream_reply(request, body.stream_options, generation, reply)
+            return await _stream_reply(request, _options(body), generation, reply)
         return await _whole_reply(generation, reply)
 
 
@@ -54,11 +55,20 @@ async def _whole_reply(generation: Generation, reply: Reply) -> web.Response:
     # Log-probabilities may be megabytes: they are written off the event loop.
     large = generation.has_logprobs
     body = await asyncio.to_thread(reply.whole, parts) if large else reply.whole(parts)
-    return web.Response(body=body, content_type="application/json")
+    headers = {"Server-Timing": server_timing(generation.timings())}
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+def _options(body: GenerateBody) -> StreamOptions:
+    """Timings are told with the usage."""
+    asked = body.stream_options or StreamOptions()
+    return StreamOptions(
+        include_usage=asked.include_usage or body.wants_timings, continuous_usage_stats=asked.continuous_usage_stats
+    )
 
 
 async def _stream_reply(
-    request: web.Request, options: StreamOptions | None, generation: Generation, reply: Reply
+    request: web.Request, options: StreamOptions, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
     """What fails after the first byte ends the stream with an error event."""
     events = EventStream()
@@ -76,18 +86,16 @@ async def _stream_reply(
     return events.response
 
 
-async def _send_chunks(
-    events: EventStream, options: StreamOptions | None, generation: Generation, reply: Reply
-) -> None:
+async def _send_chunks(events: EventStream, options: StreamOptions, generation: Generation, reply: Reply) -> None:
     await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.first()])
     async for step in generation.steps():
         await events.send([reply.chunk([choice], _usage(options, reply)) for choice in reply.choices(step)])
-    if options is not None and options.include_usage:
+    if options.include_usage:
         await events.send([reply.chunk([], reply.usage())])
 
 
-def _usage(options: StreamOptions | None, reply: Reply) -> Usage | UnsetType | None:
-    if options is not None and options.continuous_usage_stats:
+def _usage(options: StreamOptions, reply: Reply) -> Usage | UnsetType | None:
+    if options.continuous_usage_stats:
         return reply.usage()
     # OpenAI's chunks say `usage: null` until the last one tells it.
-    return None if options is not None and options.include_usage else UNSET
+    return None if options.include_usage else UNSET

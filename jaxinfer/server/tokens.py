@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -13,6 +13,8 @@ from jaxinfer.server.context import CONTEXT, Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import check_ids
 from jaxinfer.server.prompts import Conversation, chat_prompt
+
+Made = TypeVar("Made")
 
 _MANY = 4096
 """Tokens above which the event loop must not wait."""
@@ -51,7 +53,7 @@ async def tokenize(request: web.Request) -> web.Response:
             answer["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
         return msgspec.json.encode(answer)
 
-    return web.Response(body=await _off_loop(len(ids), written), content_type="application/json")
+    return web.Response(body=await off_loop(len(ids), written), content_type="application/json")
 
 
 async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
@@ -83,9 +85,9 @@ async def detokenize(request: web.Request) -> web.Response:
         check_ids(body.tokens, context.client.info, "tokens")
         return msgspec.json.encode({"prompt": context.text.tokenizer.decode(body.tokens, skip_special_tokens=False)})
 
-    return web.Response(body=await _off_loop(len(body.tokens), written), content_type="application/json")
+    return web.Response(body=await off_loop(len(body.tokens), written), content_type="application/json")
 
 
-async def _off_loop(count: int, work: Callable[[], bytes]) -> bytes:
+async def off_loop(count: int, work: Callable[[], Made]) -> Made:
     """Work on `count` tokens, in a thread where they are many."""
     return await asyncio.to_thread(work) if count > _MANY else work()

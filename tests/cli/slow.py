@@ -4,12 +4,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import jaxinfer.build
 from jaxinfer.build import BuildProgress, BuiltEngine
 from jaxinfer.cli import main
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.errors import ModelError
 from tests.cli.serve_simulated import use_simulated
 from tests.llm import simulated
 
@@ -24,10 +26,19 @@ def build_slowly(config: EngineConfig, progress: BuildProgress | None = None) ->
     return simulated.build_engine(config, progress)
 
 
+def build_where_the_folder_is(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
+    """Fails as a real build does where the model's folder is not there."""
+    if not Path(config.model).is_dir():
+        raise ModelError(f"{config.model} is no folder")
+    return simulated.build_engine(config, progress)
+
+
 def slow_down(what: str) -> None:
-    """Makes building, each step by a second, or each by a minute slow, in this process; nothing by default."""
+    """Makes building, each step by a second, or each by a minute slow, in this process, or building need the folder."""
     if what == "build":
         jaxinfer.build.build_engine = build_slowly
+    elif what == "vanishing":
+        jaxinfer.build.build_engine = build_where_the_folder_is
     elif what:
         simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[what])
 

@@ -1,5 +1,6 @@
 """Every example in the documents is run: Python blocks as programs, curl lines by curl, commands by their help."""
 
+import functools
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ from tests.cli.test_commands import ENVIRONMENT, REAL, Running
 from tests.material import REPOSITORY
 
 ADDRESS = "http://127.0.0.1:8000"
+GRPC_ADDRESS = "127.0.0.1:50051"
 DOCUMENTS = sorted(
     file.relative_to(REPOSITORY)
     for folder in (".", "jaxinfer", "kernels", "configs", "benchmarks")
@@ -51,10 +53,18 @@ def names(examples: list[Example]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Running]:
-    running = Running(REAL, "demo")
+    running = Running(REAL, "demo", "--grpc-port", "0")
     yield running
     running.process.kill()
     running.process.communicate()
+
+
+@functools.cache
+def grpc_address(server: Running) -> str:
+    assert server.process.stdout is not None
+    found = re.search(r"gRPC at (\S+): ", server.process.stdout.readline())
+    assert found is not None
+    return found[1]
 
 
 def test_there_are_examples() -> None:
@@ -67,6 +77,8 @@ def test_a_program(example: Example, request: pytest.FixtureRequest, tmp_path: P
     code = example.code
     if ADDRESS in code:
         code = code.replace(ADDRESS, request.getfixturevalue("server").url)
+    if GRPC_ADDRESS in code:
+        code = code.replace(GRPC_ADDRESS, grpc_address(request.getfixturevalue("server")))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT, timeout=200,
         check=False,

@@ -115,7 +115,7 @@ def test_what_was_read_before_the_fault_is_told() -> None:
         step(core, got)
     assert len(tokens_of(got["r", 0])) == 1
     # Everything is planned: the next call reads the three steps that are left, of which the second fails.
-    last = core._flight._plans[1].index
+    last = core.flight._plans[1].index
     runner.fails = lambda at, plan: at == "collect" and plan.index == last
     step(core, got)
     assert tokens_of(got["r", 0]) == right(core, request)[:2]

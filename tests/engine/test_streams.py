@@ -58,7 +58,7 @@ async def test_an_error_comes_after_what_came_before_it() -> None:
     with pytest.raises(ParameterError):
         streams.check_free("a")
     streams.deliver([output_of([first("a", 0, 1)])])
-    streams.fail_all(EngineDeadError("gone"))
+    streams.fail_all("gone")
     assert [d.token_ids for d in await anext(stream)] == [[1]]
     with pytest.raises(EngineDeadError):
         await anext(stream)

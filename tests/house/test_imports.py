@@ -54,7 +54,7 @@ ARROWS = {
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),
     "server": (*BASE, "metrics", "text", "signals", *SEAM),
-    "rpc": (*BASE, "metrics", "engine"),
+    "rpc": (*BASE, "metrics", "engine", "server", "text"),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),

@@ -1,21 +1,29 @@
 """What the edge measures of a request, under vLLM's names."""
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
-from jaxinfer.engine.types import EngineStats, ModelInfo, RequestTimes
-from jaxinfer.metrics import RequestTimer, ServerMetrics
+from jaxinfer.engine.types import EngineStats, FinishReason, ModelInfo, RequestTimes
+from jaxinfer.metrics import ServerMetrics, SharedFolder
 from jaxinfer.metrics import requests as module
-from jaxinfer.metrics.requests import make_request_metrics
 
-LABELS = {"model_name": "m"}
+INFO = ModelInfo("m", 64, 61, 4, 4, 40)
+
+
+def value(metrics: ServerMetrics, name: str, stats: EngineStats | None = None, **labels: str) -> float:
+    """A sample as Prometheus' own parser reads it."""
+    for family in text_string_to_metric_families(metrics.exposition(stats).decode()):
+        for sample in family.samples:
+            if sample.name == name and sample.labels == {"model_name": "m", **labels}:
+                return sample.value
+    raise KeyError(name)
 
 
 def test_queue_prefill_and_decode(monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "perf_counter", lambda: now)
-    registry = CollectorRegistry()
-    timer = RequestTimer(make_request_metrics(registry, "m"))
+    metrics = ServerMetrics(INFO, "m")
+    timer = metrics.timer()
     now = 101.0
     timer.started(RequestTimes(queue=0.25, prefill=0.5))
     timer.tokens(0)
@@ -25,37 +33,44 @@ def test_queue_prefill_and_decode(monkeypatch) -> None:
     timer.tokens(0)
     now = 104.0
     timer.request_ended(7, 3)
+    assert value(metrics, "vllm:request_queue_time_seconds_sum") == 0.25
+    assert value(metrics, "vllm:request_prefill_time_seconds_sum") == 0.5
+    assert value(metrics, "vllm:request_decode_time_seconds_sum") == 2.0
+    assert value(metrics, "vllm:e2e_request_latency_seconds_sum") == 4.0
+    assert value(metrics, "vllm:time_to_first_token_seconds_sum") == 1.0
+    assert value(metrics, "vllm:time_to_first_token_seconds_count") == 1
+    assert value(metrics, "vllm:inter_token_latency_seconds_sum") == 2.0
+    assert value(metrics, "vllm:request_prompt_tokens_sum") == 7
+    assert value(metrics, "vllm:request_generation_tokens_bucket", le="2.0") == 0
+    assert value(metrics, "vllm:request_generation_tokens_bucket", le="5.0") == 1
+    assert value(metrics, "vllm:request_generation_tokens_bucket", le="+Inf") == 1
 
-    def value(name: str, ending: str = "sum") -> float | None:
-        return registry.get_sample_value(f"vllm:{name}_{ending}", LABELS)
 
-    assert value("request_queue_time_seconds") == 0.25
-    assert value("request_prefill_time_seconds") == 0.5
-    assert value("request_decode_time_seconds") == 2.0
-    assert value("e2e_request_latency_seconds") == 4.0
-    assert value("time_to_first_token_seconds") == 1.0
-    assert value("time_to_first_token_seconds", "count") == 1
-    assert value("inter_token_latency_seconds") == 2.0
+@pytest.mark.parametrize(("seconds", "up_to"), [(0.001, "0.001"), (0.0011, "0.002"), (5.0, "5.0"), (5.1, "+Inf")])
+def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(seconds: float, up_to: str) -> None:
+    metrics = ServerMetrics(INFO, "m")
+    metrics._requests.inter_token.observe(seconds)
+    edges = [*map(str, map(float, module._INTER_TOKEN)), "+Inf"]
+    counts = [value(metrics, "vllm:inter_token_latency_seconds_bucket", le=edge) for edge in edges]
+    assert counts == [float(i >= edges.index(up_to)) for i in range(len(edges))]
 
 
 def test_a_request_without_a_token_has_no_decode_time() -> None:
-    registry = CollectorRegistry()
-    timer = RequestTimer(make_request_metrics(registry, "m"))
-    timer.request_ended(7, 0)
-    assert registry.get_sample_value("vllm:request_decode_time_seconds_count", LABELS) == 0
-    assert registry.get_sample_value("vllm:e2e_request_latency_seconds_count", LABELS) == 1
+    metrics = ServerMetrics(INFO, "m")
+    metrics.timer().request_ended(7, 0)
+    assert value(metrics, "vllm:request_decode_time_seconds_count") == 0
+    assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 1
 
 
-def test_step_faults_are_counted() -> None:
-    metrics = ServerMetrics(ModelInfo("m", 64, 61, 4, 4, 40), "m")
-    assert (
-        'jaxinfer:step_faults_total{model_name="m"} 3.0'
-        in metrics.exposition(EngineStats(0, 0, 0, 39, step_faults=3)).decode()
-    )
-
-
-@pytest.mark.parametrize(("name", "value"), [("prompt_tokens_cached_total", 12), ("prompt_tokens_total", 20)])
-def test_cached_prompt_tokens(name: str, value: int) -> None:
-    metrics = ServerMetrics(ModelInfo("m", 64, 61, 4, 4, 40), "m")
-    text = metrics.exposition(EngineStats(0, 0, 0, 39, prefix_queries=20, prefix_hits=12, prompt_tokens=20)).decode()
-    assert f'vllm:{name}{{model_name="m"}} {value:.1f}' in text
+def test_processes_that_share_a_folder_tell_their_sums_and_take_over_from_the_dead(tmp_path) -> None:
+    first, second = (ServerMetrics(INFO, "m", SharedFolder(tmp_path, index)) for index in range(2))
+    first.timer().choice_ended(FinishReason.STOP)
+    second.timer().choice_ended(FinishReason.STOP)
+    second.timer().choice_ended(FinishReason.LENGTH)
+    del second
+    third = ServerMetrics(INFO, "m", SharedFolder(tmp_path, 1))
+    third.timer().choice_ended(FinishReason.LENGTH)
+    for metrics in (first, third):
+        assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 2
+        assert value(metrics, "vllm:request_success_total", finished_reason="length") == 2
+        assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 0

@@ -15,6 +15,7 @@ from tests.text.folders import byte_level_folder
 
 PROMPT = [1, 2, 3]
 SLOW = (sys.executable, "-m", "tests.cli.slow", "steps")
+VANISHING = (sys.executable, "-m", "tests.cli.slow", "vanishing")
 
 
 @pytest.fixture
@@ -93,6 +94,29 @@ async def test_children_end_with_a_parent_that_is_killed(folder: Path) -> None:
         assert len(children) >= 2
         server.process.kill()
         assert await asyncio.to_thread(lambda: psutil.wait_procs(children, 10)[1]) == []
+
+
+async def test_an_api_process_that_does_not_hear_is_killed_in_the_end(folder: Path) -> None:
+    async with serving(folder, "--drain-seconds", "0") as server:
+        server.child("api").suspend()
+        for _ in range(3):
+            server.process.terminate()
+            await asyncio.sleep(0.2)
+        async with asyncio.timeout(20):
+            await server.process.wait()
+
+
+async def test_an_engine_that_cannot_begin_again_at_once_is_tried_again(folder: Path) -> None:
+    """The model's folder is away for a while."""
+    async with serving(folder, program=VANISHING) as server:
+        away = folder.with_name("away")
+        folder.rename(away)
+        server.child("engine").kill()
+        await server.until("/readyz", 503)
+        await asyncio.sleep(1.5)
+        away.rename(folder)
+        await server.until("/readyz", 200)
+        assert server.process.returncode is None
 
 
 @pytest.mark.long

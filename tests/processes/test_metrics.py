@@ -10,7 +10,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.material import REPOSITORY
-from tests.processes.serving import Answer, Serving, serving
+from tests.processes.serving import Serving, serving
 from tests.text.folders import byte_level_folder
 
 NAME = re.compile(r"\b(?:vllm|jaxinfer):[a-z0-9_]+")

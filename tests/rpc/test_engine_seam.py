@@ -1,12 +1,15 @@
 """An engine behind a socket keeps the promises of EngineClient."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from jaxinfer.rpc import engine_pb2 as pb
+from jaxinfer.rpc import wire
 from jaxinfer.rpc.engine_server import EngineServer
 from tests.engine.small import ask, right, small_core, tokens_of
 from tests.engine.test_local import Gate
@@ -145,3 +148,65 @@ async def test_an_engine_of_another_model_is_not_taken_for_the_one_that_was_ther
             await asyncio.sleep(0.5)
             assert not client.ready
         assert len([record for record in caplog.records if "another model" in record.message]) == 1
+
+
+async def test_an_engine_that_comes_back_with_other_pages_is_the_same_to_its_clients(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'engine'}"
+    async with engine_at(small_core(), address) as server, attached(address) as client:
+        await server._server.stop(grace=None)
+        await until(lambda: not client.ready)
+        core = small_core()
+        core.info = core.info._replace(num_blocks=7, attention_backend="other")
+        async with engine_at(core, address):
+            await until(lambda: client.ready)
+            assert client.info == core.info
+            assert not client.lost
+
+
+async def test_a_submit_that_is_cancelled_leaves_no_stream_whatever_the_answer() -> None:
+    gate = Gate()
+    async with seam(small_core(gate, ahead=1, max_waiting=2)) as client:
+        gate.open.clear()
+        tasks = [asyncio.create_task(client.submit(ask(f"r{i}", 4, 3))) for i in range(20)]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gate.open.set()
+        await until(lambda: not client._streams.request_ids and not client._answers)
+        await until(lambda: client.stats().running + client.stats().waiting == 0)
+
+
+async def test_a_request_that_is_no_request_is_refused_and_the_stream_goes_on() -> None:
+    core = small_core()
+    async with seam(core) as client:
+        message = wire.pack_request(ask("bad", 4))
+        message.prompt_token_ids = b"123"
+        answer = client._answers["bad"] = asyncio.get_running_loop().create_future()
+        client._commands.put_nowait(pb.Command(submit=message))
+        assert "not understood" in str(await asyncio.wait_for(answer, 10))
+        assert tokens_of(await read(await client.submit(ask("r", 4, 3)))) == right(core, ask("r", 4, 3))
+
+
+@pytest.mark.parametrize(
+    "address", ["unix:/no/such/folder/engine", "unix:{}/a#b", "unix:{}/" + "x" * 100, "127.0.0.1:{}"]
+)
+async def test_where_an_engine_cannot_listen_it_says_so(address: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = address.format(taken.getsockname()[1] if address[0] == "1" else tmp_path)
+        with pytest.raises(ParameterError) as error:
+            await EngineServer(small_core()).start(place)
+    assert error.value.param == "listen"
+
+
+async def test_an_engine_does_not_take_the_path_of_another(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'engine'}"
+    async with engine_at(small_core(), address):
+        with pytest.raises(ParameterError, match="another engine listens"):
+            await EngineServer(small_core()).start(address)
+        assert (tmp_path / "engine").stat().st_mode & 0o077 == 0
+        async with attached(address) as client:
+            assert client.ready

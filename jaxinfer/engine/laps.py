@@ -1,0 +1,48 @@
+"""Laps: how the engine's thread spends its time."""
+
+import time
+from collections.abc import Callable
+
+SCHEDULE, DISPATCH, WAIT, APPLY, OTHER, IDLE = range(6)
+"""Parts of that time: planning a step; packing and starting it; waiting for the results of one; handing them out;
+everything else there is to do (commands, telling clients); waiting for requests."""
+
+
+class Laps:
+    """Every nanosecond since the start belongs to one part.
+
+    in_flight: whether a step is, which its owner says. clock: nanoseconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns):
+        self._clock = clock
+        self._last = clock()
+        self._spent = [0] * (IDLE + 1)
+        self._flown = 0
+        self._starved = 0
+        self.in_flight = False
+
+    def end(self, part: int) -> None:
+        """What was done since the last call was `part`."""
+        now = self._clock()
+        passed = now - self._last
+        self._last = now
+        self._spent[part] += passed
+        if self.in_flight:
+            self._flown += passed
+        elif part != IDLE:
+            self._starved += passed
+
+    def seconds(self, part: int) -> float:
+        """Spent on a part so far."""
+        return self._spent[part] * 1e-9
+
+    @property
+    def in_flight_seconds(self) -> float:
+        """With at least one step dispatched and not read."""
+        return self._flown * 1e-9
+
+    @property
+    def starved_seconds(self) -> float:
+        """With no step in flight, though the thread had something to do."""
+        return self._starved * 1e-9

@@ -1,0 +1,30 @@
+"""Why requests wait."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.scheduler import Scheduler
+
+
+class QueueReasons(NamedTuple):
+    """Waiting requests by what they wait for.
+
+    slots, pages: nobody enters before one comes free. prefills: set aside until a long prompt that is half computed is
+    done (`max_num_partial_prefills`). step: a step with room for them.
+    """
+
+    slots: int = 0
+    pages: int = 0
+    prefills: int = 0
+    step: int = 0
+
+
+def queue_reasons(scheduler: "Scheduler") -> QueueReasons:
+    """Those of the last plan: the first of the queue holds up everyone but who was set aside. Safe in any thread."""
+    prefills = scheduler.waiting.num_aside
+    others = max(0, scheduler.waiting.num_requests - prefills)
+    if not scheduler.table.num_free:
+        return QueueReasons(slots=others, prefills=prefills)
+    if scheduler.blocked is not None or scheduler.starved:
+        return QueueReasons(pages=others, prefills=prefills)
+    return QueueReasons(step=others, prefills=prefills)

@@ -1,0 +1,86 @@
+"""From messages to engine requests, by the rules of HTTP's completions."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.rpc import jaxinfer_pb2 as pb
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.server.context import Context
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.generation import Generation
+from jaxinfer.server.params import check_length, fit_length, generate_params
+from jaxinfer.server.prompts import completion_prompts
+from jaxinfer.server.schema import CompletionBody
+from jaxinfer.text.defaults import GenerationDefaults
+
+_OPTIONAL = (
+    "model", "n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "include_stop_str_in_output",
+    "ignore_eos", "skip_special_tokens", "add_special_tokens", "truncate_prompt_tokens", "priority", "cache_salt",
+)  # fmt: skip
+
+
+class Prepared(NamedTuple):
+    """A generation that is not submitted yet, its prompt and its parameters."""
+
+    generation: Generation
+    prompt_token_ids: list[int]
+    params: SamplingParams
+
+
+async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
+    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field."""
+    context.check_model(body.model)
+    info = context.client.info
+    params = generate_params(body, defaults, info)
+    (prompt,) = await completion_prompts(body, context.text, info, 1)
+    asked_by = None if body.max_tokens is None else "max_tokens"
+    params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
+    return Prepared(context.generation([prompt.token_ids], [params], body), prompt.token_ids, params)
+
+
+def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
+    """The same request by HTTP. Raises ApiError."""
+    check_known(message)
+    said = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    kind = message.WhichOneof("prompt")
+    if kind is None:
+        raise ApiError(400, "prompt: is missing; give text or token_ids", param="prompt")
+    cut = message.HasField("truncate_prompt_tokens")
+    prompt: Any = message.text if kind == "text" else prompt_ids(message.token_ids.ids, info, cut=cut)
+    return CompletionBody(
+        prompt=prompt,
+        stop=list(message.stop),
+        stop_token_ids=list(message.stop_token_ids),
+        logit_bias=dict(message.logit_bias),
+        **said,
+    )
+
+
+def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
+    """Token ids of a message; cut: only the last of them will be kept. Raises ApiError where they are too many."""
+    if not ids:
+        raise ApiError(400, "prompt: is empty; at least one token is needed", param="prompt")
+    if not cut:
+        check_length(ids, info, "prompt")
+    # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
+    return list(ids[-info.max_model_len :])
+
+
+def check_known(message: Message) -> None:
+    """Raises ApiError where a message has a field that this version does not know: it would be ignored."""
+    for found in _unknown(message):
+        raise ApiError(400, f"{found}: is a field that this server does not know", param=found)
+
+
+def _unknown(message: Message) -> Iterator[str]:
+    for field in UnknownFieldSet(message):
+        yield f"{message.DESCRIPTOR.name}.{field.field_number}"
+    for field, value in message.ListFields():
+        if field.type == FieldDescriptor.TYPE_MESSAGE and isinstance(value, Message):
+            yield from _unknown(value)

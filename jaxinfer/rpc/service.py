@@ -1,0 +1,101 @@
+"""JaxinferService: jaxinfer.v1.Jaxinfer, before the same engine and text processor as HTTP."""
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from jaxinfer.rpc import jaxinfer_pb2 as pb
+from jaxinfer.rpc import jaxinfer_pb2_grpc, wire
+from jaxinfer.rpc.calls import Calls
+from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_usage
+from jaxinfer.rpc.requests import check_known, completion_body, prepare
+from jaxinfer.rpc.status import answering
+from jaxinfer.server.context import Context
+from jaxinfer.server.generation import Generation
+from jaxinfer.server.params import check_ids
+from jaxinfer.server.tokens import off_loop
+from jaxinfer.version import __version__
+
+REQUEST_ID = "x-request-id"
+"""Of the initial metadata that tells a request's id."""
+
+
+class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
+    """jaxinfer.proto says what each call does."""
+
+    def __init__(self, context: Context, calls: Calls):
+        self._context = context
+        self._calls = calls
+
+    async def Generate(self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext) -> None:
+        given = request.request_id if request.HasField("request_id") else None
+        async with self._calls.generating(context, given) as name:
+            body = completion_body(request, self._context.client.info)
+            prepared = await prepare(self._context, body, self._context.text.defaults)
+            async with prepared.generation as generation:
+                await context.send_initial_metadata(((REQUEST_ID, name),))
+                async for message in _messages(generation):
+                    message.request_id, name = name, ""
+                    await context.write(message)
+
+    async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
+        return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
+
+    async def GetModel(self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext) -> pb.GetModelResponse:
+        async with answering(context):
+            info = self._context.client.info
+            return pb.GetModelResponse(
+                model=self._context.model_name,
+                max_model_len=info.max_model_len,
+                vocab_size=info.vocab_size,
+                max_num_seqs=info.max_num_seqs,
+                block_size=info.block_size,
+                num_blocks=info.num_blocks,
+                eos_token_id=self._context.text.tokenizer.eos_token_id,
+                version=__version__,
+            )
+
+    async def GetStatistics(
+        self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetStatisticsResponse:
+        async with answering(context):
+            return pb.GetStatisticsResponse(values=wire.pack_stats(self._context.client.stats()))
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext) -> pb.TokenizeResponse:
+        async with self._calls.working(context):
+            check_known(request)
+            special = not request.HasField("add_special_tokens") or request.add_special_tokens
+            encode = self._context.text.encode_async
+            (ids,) = await encode([request.text], add_special_tokens=special, params=["text"])
+            return pb.TokenizeResponse(token_ids=ids)
+
+    async def Detokenize(
+        self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
+    ) -> pb.DetokenizeResponse:
+        def work() -> str:
+            ids = list(request.token_ids)
+            check_ids(ids, self._context.client.info, "token_ids")
+            return self._context.text.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
+
+        async with self._calls.working(context):
+            check_known(request)
+            return pb.DetokenizeResponse(text=await off_loop(len(request.token_ids), work))
+
+
+_MOST_DELTAS = 64
+"""Of one message: a client that was slow gets many, and takes 4 MiB a message by default."""
+
+
+async def _messages(generation: Generation) -> AsyncIterator[pb.GenerateResponse]:
+    told = False
+    async for step in generation.steps():
+        prompt = generation.prompt_logprobs(0)
+        if prompt is not None and not told:
+            told = True
+            for message in await off_loop(len(prompt), lambda entries=prompt: pack_prompt(entries)):
+                yield message
+        for first in range(0, len(step.deltas), _MOST_DELTAS):
+            yield pb.GenerateResponse(
+                choices=[pack_choice(delta) for delta in step.deltas[first : first + _MOST_DELTAS]]
+            )
+    yield pb.GenerateResponse(usage=pack_usage(generation.usage()))

@@ -1,0 +1,23 @@
+"""A tokenizer's files as one zip archive, for gateways that tokenise themselves."""
+
+import io
+import zipfile
+from pathlib import Path
+
+_NAMES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "config.json",
+    "generation_config.json", "vocab.json", "merges.txt", "chat_template.json",
+)  # fmt: skip
+_PATTERNS = ("*.jinja", "*.model", "*.tiktoken")
+
+
+def tokenizer_zip(folder: Path) -> bytes:
+    """The files of a model folder that its text side is made of; equal files give equal bytes, wherever they lie."""
+    names = {name for name in _NAMES if (folder / name).is_file()}
+    names |= {file.name for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name in sorted(names):
+            # Without a file's date, which differs between machines.
+            archive.writestr(zipfile.ZipInfo(name), (folder / name).read_bytes(), zipfile.ZIP_DEFLATED)
+    return packed.getvalue()

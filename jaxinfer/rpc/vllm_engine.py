@@ -1,0 +1,168 @@
+"""VllmEngineService: vLLM's service of smg-grpc-proto, by which gateways that know vLLM route to us."""
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import grpc
+from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
+from smg_grpc_proto.generated import vllm_engine_pb2 as pb
+
+from jaxinfer.rpc.calls import Calls
+from jaxinfer.rpc.requests import prepare
+from jaxinfer.rpc.status import answering
+from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
+from jaxinfer.rpc.vllm_reply import VllmReply
+from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body
+from jaxinfer.server.context import Context
+from jaxinfer.version import __version__
+
+SERVICE = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
+
+_CHUNK_BYTES = 64 * 1024
+
+
+def add_vllm_engine(context: Context, calls: Calls, server: grpc.aio.Server) -> str:
+    """Adds the service to a server that has not started; returns its full name."""
+    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngineService(context, calls), server)
+    return SERVICE
+
+
+class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
+    """vllm_engine.proto says what each call does."""
+
+    def __init__(self, context: Context, calls: Calls):
+        self._context = context
+        self._calls = calls
+        self._started = time.monotonic()
+        self._last_request = 0.0
+
+    async def Generate(self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext) -> None:
+        self._last_request = time.time()
+        async with self._calls.generating(context, request.request_id or None):
+            body = completion_body(request, self._context.client.info)
+            prepared = await prepare(self._context, body, DEFAULTS)
+            reply = VllmReply(prepared)
+            async with prepared.generation as generation:
+                async for step in generation.steps():
+                    if not request.stream:
+                        reply.keep(step.deltas)
+                        continue
+                    for message in reply.chunks(step.deltas):
+                        await context.write(message)
+                if not request.stream:
+                    # Log-probabilities may be megabytes: they are packed off the event loop.
+                    whole = await asyncio.to_thread(reply.whole) if generation.has_logprobs else reply.whole()
+                    for message in whole:
+                        await context.write(message)
+
+    async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
+        for name in request.request_ids:
+            self._calls.abort(name)
+        return pb.AbortResponse()
+
+    async def HealthCheck(
+        self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext
+    ) -> pb.HealthCheckResponse:
+        ready = self._context.client.ready
+        return pb.HealthCheckResponse(healthy=ready, message="ready" if ready else "the engine is not ready")
+
+    async def GetModelInfo(
+        self, request: pb.GetModelInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetModelInfoResponse:
+        async with answering(context):
+            info, tokenizer = self._context.client.info, self._context.text.tokenizer
+            config = await asyncio.to_thread(self._config)
+            eos = config.get("eos_token_id", tokenizer.eos_token_id)
+            return pb.GetModelInfoResponse(
+                model_path=info.name,
+                is_generation=True,
+                max_context_length=info.max_model_len,
+                vocab_size=info.vocab_size,
+                served_model_name=self._context.model_name,
+                tokenizer_path=str(tokenizer.folder),
+                model_type=config.get("model_type"),
+                architectures=config.get("architectures"),
+                eos_token_ids=eos if isinstance(eos, list) else [] if eos is None else [eos],
+                pad_token_id=tokenizer.pad_token_id,
+                bos_token_id=tokenizer.bos_token_id,
+                max_req_input_len=info.max_model_len - 1,
+                default_sampling_params_json=self._defaults(),
+            )
+
+    def _config(self) -> dict[str, Any]:
+        """config.json; empty where the tokenizer is another folder's, without one."""
+        file = self._context.text.tokenizer.folder / "config.json"
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def _defaults(self) -> str:
+        said = dataclasses.asdict(self._context.text.defaults)
+        known = {name: value for name, value in said.items() if value is not None and name != "max_tokens"}
+        return json.dumps(known) if known else ""
+
+    async def GetServerInfo(
+        self, request: pb.GetServerInfoRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetServerInfoResponse:
+        async with answering(context):
+            info, stats = self._context.client.info, self._context.client.stats()
+            return pb.GetServerInfoResponse(
+                active_requests=stats.running + stats.waiting,
+                last_receive_timestamp=self._last_request,
+                uptime_seconds=time.monotonic() - self._started,
+                server_type="jaxinfer",
+                data_parallel_size=1,
+                block_size=info.block_size,
+                attention_backend=info.attention_backend,
+                max_num_seqs=info.max_num_seqs,
+            )
+
+    async def GetLoads(self, request: pb.GetLoadsRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadsResponse:
+        async with answering(context):
+            info, stats = self._context.client.info, self._context.client.stats()
+            load = pb.SchedulerLoad(
+                num_running_reqs=stats.running,
+                num_waiting_reqs=stats.waiting,
+                num_total_reqs=stats.running + stats.waiting,
+                num_used_tokens=stats.kv_pages_used * info.block_size,
+                max_total_num_tokens=stats.kv_pages_total * info.block_size,
+                token_usage=stats.kv_pages_used / max(stats.kv_pages_total, 1),
+                cache_hit_rate=stats.prefix_hits / max(stats.prefix_queries, 1),
+                utilization=stats.running / info.max_num_seqs,
+                max_running_requests=info.max_num_seqs,
+            )
+            now = datetime.now(UTC).isoformat()
+            return pb.GetLoadsResponse(timestamp=now, version=__version__, dp_rank_count=1, loads=[load])
+
+    async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: grpc.aio.ServicerContext) -> None:
+        async with self._calls.working(context):
+            packed = await asyncio.to_thread(tokenizer_zip, self._context.text.tokenizer.folder)
+            for start in range(0, len(packed), _CHUNK_BYTES):
+                data = packed[start : start + _CHUNK_BYTES]
+                last = start + _CHUNK_BYTES >= len(packed)
+                fingerprint = hashlib.sha256(packed).hexdigest() if last else ""
+                await context.write(common_pb2.GetTokenizerChunk(data=data, sha256=fingerprint))
+
+    async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext) -> None:
+        await _not_here(context, "Embed: this server generates text and embeds none")
+
+    async def FlushCache(self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext) -> None:
+        await _not_here(context, "FlushCache: the prefix cache gives its pages up when they are needed")
+
+    async def StartProfile(self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext) -> None:
+        await _not_here(context, "StartProfile: there is no profiler")
+
+    async def StopProfile(self, request: common_pb2.StopProfileRequest, context: grpc.aio.ServicerContext) -> None:
+        await _not_here(context, "StopProfile: there is no profiler")
+
+    async def SubscribeKvEvents(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
+    ) -> None:
+        await _not_here(context, "SubscribeKvEvents: the prefix cache tells no events yet; GetLoads tells the load")
+
+
+async def _not_here(call: grpc.aio.ServicerContext, message: str) -> None:
+    await call.abort(grpc.StatusCode.UNIMPLEMENTED, message)

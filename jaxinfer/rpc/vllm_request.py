@@ -1,0 +1,70 @@
+"""VllmEngine's requests, by the rules of HTTP's completions. A value that asks for what we do not have is refused."""
+
+from typing import Any
+
+from smg_grpc_proto.generated import vllm_engine_pb2 as pb
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.rpc.requests import check_known, prompt_ids
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.schema import CompletionBody
+from jaxinfer.text.defaults import GenerationDefaults
+
+# The gateway knows the model's defaults by GetModelInfo, and has applied them: what it leaves out is vLLM's default.
+DEFAULTS = GenerationDefaults()
+
+_NOT_SUPPORTED = ("kv_transfer_params", "kv_transfer_params_json", "mm_inputs", "media_refs")
+_SAME = (
+    "top_k", "min_p", "frequency_penalty", "presence_penalty", "min_tokens", "skip_special_tokens", "ignore_eos",
+    "include_stop_str_in_output",
+)  # fmt: skip
+_OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed")
+# proto3 cannot tell 0 from nothing in these, and 0 makes no sense.
+_ONE_FOR_ZERO = ("n", "top_p", "repetition_penalty")
+
+
+def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
+    """The same request by HTTP. Raises ApiError, naming the field."""
+    check_known(message)
+    _check_supported(message)
+    params = message.sampling_params
+    given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}
+    said: dict[str, Any] = {name: getattr(params, name) for name in _SAME}
+    said |= {name: getattr(params, name) or 1 for name in _ONE_FOR_ZERO}
+    keep = _kept(params, info)
+    return CompletionBody(
+        prompt=_prompt(message, info, cut=keep is not None),
+        truncate_prompt_tokens=keep,
+        stop=list(params.stop),
+        stop_token_ids=list(params.stop_token_ids),
+        logit_bias=dict(params.logit_bias),
+        **said,
+        **given,
+    )
+
+
+def _check_supported(message: pb.GenerateRequest) -> None:
+    asked = [name for name in _NOT_SUPPORTED if message.HasField(name)]
+    if message.extra_mm_inputs:
+        asked.append("extra_mm_inputs")
+    if message.data_parallel_rank:
+        asked.append("data_parallel_rank")
+    constraint = message.sampling_params.WhichOneof("constraint")
+    if constraint is not None:
+        asked.append(constraint)
+    for name in asked:
+        raise ApiError(400, f"{name}: is not supported yet", param=name, code="unsupported_parameter")
+
+
+def _kept(params: pb.SamplingParams, info: ModelInfo) -> int | None:
+    if not params.HasField("truncate_prompt_tokens"):
+        return None
+    # -1 is vLLM's name of the most that fits.
+    return info.max_model_len - 1 if params.truncate_prompt_tokens == -1 else params.truncate_prompt_tokens
+
+
+def _prompt(message: pb.GenerateRequest, info: ModelInfo, *, cut: bool) -> Any:
+    kind = message.WhichOneof("input")
+    if kind is None:
+        raise ApiError(400, "input: is missing; give tokenized or text", param="input")
+    return message.text if kind == "text" else prompt_ids(message.tokenized.input_ids, info, cut=cut)

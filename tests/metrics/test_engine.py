@@ -1,0 +1,42 @@
+"""The engine's statistics as series."""
+
+from typing import Any
+
+import pytest
+
+from jaxinfer.engine.types import STEP_TOKENS, EngineStats
+from jaxinfer.metrics import ServerMetrics
+from tests.metrics.test_requests import INFO, value
+
+CASES = [
+    ("jaxinfer:step_faults_total", {}, {"step_faults": 3}, 3),
+    ("vllm:prompt_tokens_cached_total", {}, {"prefix_queries": 20, "prefix_hits": 12}, 12),
+    ("vllm:prompt_tokens_total", {}, {"prompt_tokens": 20}, 20),
+    ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, {"waiting_for_slots": 2, "waiting_for_step": 1}, 3),
+    ("vllm:num_requests_waiting_by_reason", {"reason": "deferred"}, {"waiting_for_prefills": 2}, 2),
+    ("jaxinfer:num_requests_waiting_by_reason", {"reason": "pages"}, {"waiting_for_pages": 2}, 2),
+    ("jaxinfer:engine_seconds_total", {"part": "wait"}, {"wait_seconds": 1.5}, 1.5),
+    ("jaxinfer:device_idle_seconds_total", {}, {"starved_seconds": 0.5}, 0.5),
+    ("jaxinfer:step_in_flight_seconds_total", {}, {"in_flight_seconds": 0.5}, 0.5),
+    ("jaxinfer:steps_by_kind_total", {"kind": "burst"}, {"burst_steps": 4}, 4),
+    ("jaxinfer:computed_tokens_total", {"kind": "padding"}, {"padded_tokens": 5}, 5),
+    ("jaxinfer:model_flops_total", {}, {"flops": 2**60}, 2**60),
+    ("jaxinfer:model_bytes_total", {}, {"bytes": 2**50}, 2**50),
+    ("jaxinfer:device_memory_bytes", {"kind": "peak"}, {"memory_peak": 7}, 7),
+    ("vllm:iteration_tokens_total_bucket", {"le": "8.0"}, {"step_tokens": (1, 2, *[0] * (len(STEP_TOKENS) - 2), 4)}, 3),
+    ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, {"step_tokens": (1, *[0] * (len(STEP_TOKENS) - 1), 4)}, 5),
+    ("vllm:iteration_tokens_total_sum", {}, {"prefill_tokens": 30, "decode_tokens": 12}, 42),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "labels", "stats", "expected"), CASES)
+def test_a_series(name: str, labels: dict[str, str], stats: dict[str, Any], expected: float) -> None:
+    assert value(ServerMetrics(INFO, "m"), name, EngineStats(0, 0, 0, 39, **stats), **labels) == expected
+
+
+def test_the_engine_is_ready_where_it_has_statistics() -> None:
+    metrics = ServerMetrics(INFO, "m")
+    assert value(metrics, "jaxinfer:engine_ready", EngineStats(0, 0, 0, 39)) == 1
+    assert value(metrics, "jaxinfer:engine_ready") == 0
+    with pytest.raises(KeyError):
+        value(metrics, "vllm:num_requests_running")
