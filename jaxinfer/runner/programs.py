@@ -205,7 +205,8 @@ class Programs:
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, self._params(), packed)
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
-        out = Burst(kept[0], kept[1], kept[2], self._replicated)
+        shardings: list[Any] = [*kept, self._replicated]
+        out = Burst(*shardings)
         return Program(_named(partial(self._burst, size), f"burst_{size}"), arguments, (2, 3, 4), out)
 
     @cached_property
