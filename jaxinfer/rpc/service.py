@@ -39,10 +39,13 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
                     await context.write(message)
 
     async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
-        return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
+        async with answering(context):
+            check_known(request)
+            return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
 
     async def GetModel(self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext) -> pb.GetModelResponse:
         async with answering(context):
+            check_known(request)
             info = self._context.client.info
             return pb.GetModelResponse(
                 model=self._context.model_name,
@@ -59,6 +62,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatisticsResponse:
         async with answering(context):
+            check_known(request)
             return pb.GetStatisticsResponse(values=wire.pack_stats(self._context.client.stats()))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext) -> pb.TokenizeResponse:
