@@ -21,12 +21,19 @@ class Laps:
         self._flown = 0
         self._starved = 0
         self.in_flight = False
+        self._waiting = False
+
+    def wait(self) -> None:
+        """What was done since the last call was `OTHER`; from now on the thread waits, for as long as it takes."""
+        self.end(OTHER)
+        self._waiting = True
 
     def end(self, part: int) -> None:
         """What was done since the last call was `part`."""
         now = self._clock()
         passed = now - self._last
         self._last = now
+        self._waiting = False
         self._spent[part] += passed
         if self.in_flight:
             self._flown += passed
@@ -34,8 +41,9 @@ class Laps:
             self._starved += passed
 
     def seconds(self, part: int) -> float:
-        """Spent on a part so far."""
-        return self._spent[part] * 1e-9
+        """Spent on a part so far. May be asked in another thread while this one waits."""
+        waited = self._clock() - self._last if part == IDLE and self._waiting else 0
+        return (self._spent[part] + waited) * 1e-9
 
     @property
     def in_flight_seconds(self) -> float:

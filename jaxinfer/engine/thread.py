@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.laps import IDLE, OTHER
+from jaxinfer.engine.laps import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
 
@@ -103,6 +103,7 @@ class EngineThread:
     # In the engine's thread
 
     def _run(self) -> None:
+        self._core.laps.end(IDLE)  # until now there was nothing to do
         try:
             while self._run_commands():
                 if self._core.has_work():
@@ -140,7 +141,7 @@ class EngineThread:
             command()
 
     def _wait_for_command(self) -> Callable[[], None] | None:
-        self._core.laps.end(OTHER)
+        self._core.laps.wait()
         command = self._commands.get()
         self._core.laps.end(IDLE)
         return command

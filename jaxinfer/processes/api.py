@@ -1,6 +1,7 @@
 """An API process: HTTP and gRPC, templates, tokens and text, before an engine in another process."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import sys
@@ -39,7 +40,9 @@ async def _serve(parent: Parent) -> int:
 
     options, first = parent.server, parent.settings["index"] == 0
     bound = socket.socket(fileno=parent.settings["socket"])
-    async with answer_while_loading(bound, BACKLOG):
+    async with contextlib.AsyncExitStack() as stack:
+        if not parent.settings["again"]:  # else others may be answering, and who comes to this one waits a moment
+            await stack.enter_async_context(answer_while_loading(bound, BACKLOG))
         text = await asyncio.to_thread(load_text, parent.engine, max_chars=options.max_prompt_chars)
         text.chat_template.check()
         client = RemoteEngineClient(parent.settings["address"], key=os.environ.get(KEY_VARIABLE) or None)

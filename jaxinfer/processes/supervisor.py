@@ -92,7 +92,8 @@ class Supervisor:
         settings = {**self._settings, "address": address, "index": index, "socket": self._sockets[index]}
 
         async def start() -> RunningChild:
-            self._workers[index] = await RunningChild.start(API, settings, [self._sockets[index]])
+            again = {**settings, "again": index in self._said}
+            self._workers[index] = await RunningChild.start(API, again, [self._sockets[index]])
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))

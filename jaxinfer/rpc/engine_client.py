@@ -114,10 +114,14 @@ class RemoteEngineClient:
                     except grpc.aio.AioRpcError as error:
                         # One that was never there may be elsewhere; one that has gone is being started again.
                         elsewhere = self._info is None and not self._address.startswith("unix:")
-                        if error.code() is not grpc.StatusCode.UNAVAILABLE or elsewhere:
+                        if error.code() is not grpc.StatusCode.UNAVAILABLE:
                             self._complain(str(error.details()))
+                        elif elsewhere:
+                            self._complain("cannot be reached yet; waiting for it")
                     except Exception as error:
                         self._complain(f"{type(error).__name__}: {error}")
+                if self.ready:
+                    log.warning("the engine at %s has gone; its requests end, and it is tried again", self._address)
                 self._detach()
                 await asyncio.sleep(_RETRY_SECONDS)
         finally:
@@ -173,6 +177,8 @@ class RemoteEngineClient:
             # Text and limits of this process were made for the other one: another process must begin anew.
             self._lost = True
             raise EngineDeadError(f"it serves another model now: {info}")
+        if self._info is not None:
+            log.warning("the engine at %s is back", self._address)
         self._info = info
         self._stats = wire.unpack_stats(hello.stats)
         self._complaint = ""

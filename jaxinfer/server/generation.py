@@ -7,6 +7,7 @@ from typing import NamedTuple, Self
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
+from jaxinfer.errors import EngineDeadError
 from jaxinfer.metrics import RequestTimer, ServerMetrics
 from jaxinfer.server.errors import ApiError, unavailable
 from jaxinfer.server.responses import PromptTokensDetails, Timings, Usage
@@ -175,8 +176,19 @@ class _Run:
 
     async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
         assert self._source is not None
+        try:
+            async for deltas in self._read(self._source):
+                yield deltas
+        except EngineDeadError:
+            self._source = None  # there is nothing left to abort
+            for choice in self._choices:
+                if not choice.finished:
+                    self._end_choice(FinishReason.ERROR)
+            raise
+
+    async def _read(self, source: AsyncIterator[list[TokenDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
         held: list[ChoiceDelta] = []
-        async for deltas in self._source:
+        async for deltas in source:
             held += [found for delta in deltas if (found := self._take(delta)) is not None]
             # Every choice may have to begin with its prompt, whose log-probabilities come with choice 0.
             if held and not self._waits_for_prompt():

@@ -18,7 +18,7 @@ def timings_of(timers: Sequence[RequestTimer], tokens: int, cached: int) -> Timi
         decode_ms=_ms(decode),
         time_to_first_token_ms=_ms(_longest(timer.first for timer in timers)),
         inter_token_ms=_ms(between / later) if later > 0 else None,
-        total_ms=max(timer.age for timer in timers) * 1e3,
+        total_ms=round(max(timer.age for timer in timers) * 1e3, 3),
         tokens_per_second=later / decode if later > 0 and decode else None,
         cached_tokens=cached,
     )
@@ -40,4 +40,4 @@ def _longest(seconds: Iterable[float | None]) -> float | None:
 
 
 def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
+    return None if seconds is None else round(seconds * 1e3, 3)

@@ -92,3 +92,15 @@ def test_long_prompts_are_deferred_while_others_are_half_computed() -> None:
         core.add_request(ask(f"long{i}", 40, 2))
     seen = reasons_until_the_end(core)
     assert (0, 0, 2, 0) in seen
+
+
+def test_idle_time_grows_while_the_thread_waits() -> None:
+    now = [0]
+    laps = Laps(lambda: now[0])
+    now[0] = 3_000_000_000
+    laps.wait()
+    now[0] = 5_000_000_000
+    assert (laps.seconds(OTHER), laps.seconds(IDLE)) == (3.0, 2.0)
+    laps.end(IDLE)
+    now[0] = 9_000_000_000
+    assert (laps.seconds(OTHER), laps.seconds(IDLE)) == (3.0, 2.0)

@@ -40,7 +40,7 @@ def test_timings_by_hand(monkeypatch) -> None:
         prefill_ms=500.0,
         decode_ms=2000.0,
         time_to_first_token_ms=4000.0,
-        inter_token_ms=2000.0 / 3,
+        inter_token_ms=666.667,
         total_ms=5000.0,
         tokens_per_second=1.5,
         cached_tokens=7,
