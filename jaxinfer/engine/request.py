@@ -70,7 +70,6 @@ class Request:
         "slot",
         "status",
         "stop_ids",
-        "stopped_by",
         "table",
         "trimmed",
         "waiting_tokens",
@@ -130,7 +129,6 @@ class Request:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self.finish_reason: FinishReason | None = None
-        self.stopped_by: int | None = None
 
     @property
     def tokens(self) -> np.ndarray:

@@ -60,13 +60,18 @@ class EngineThread:
         """True while requests can be submitted."""
         return self._dead is None and not self._closing
 
+    @property
+    def _num_untaken(self) -> int:
+        """Submitted requests that the engine has not taken up yet."""
+        return self._num_submitted - self._num_taken
+
     def submit(self, request: GenerateRequest, owner: int = 0) -> None:
         """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
         if not self.alive:
             raise EngineDeadError("the engine has stopped") from self._dead
         self._core.check(request)
         with self._lock:
-            waiting = self._core.num_waiting + self._num_submitted - self._num_taken
+            waiting = self._core.num_waiting + self._num_untaken
             if waiting >= self._core.max_waiting:
                 raise QueueFullError(waiting)
             self._num_submitted += 1
@@ -86,7 +91,7 @@ class EngineThread:
 
     def stats(self) -> EngineStats:
         """The newest reading; what the engine has not taken up yet waits, too."""
-        stats, coming = self._core.stats(), self._num_submitted - self._num_taken
+        stats, coming = self._core.stats(), self._num_untaken
         return stats._replace(waiting=stats.waiting + coming, waiting_for_step=stats.waiting_for_step + coming)
 
     def close(self) -> None:

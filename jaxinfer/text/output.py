@@ -15,8 +15,8 @@ class ChoiceDelta(NamedTuple):
 
     token_ids and logprobs are those of the kept tokens. finish_reason is set once, on the last one.
     stop_reason: the stop string or the stop token id that the request named and that ended it.
-    stop_at: a stop string was found; the engine must be told `stop(id, index, stop_at)`. cached_tokens and
-    prompt_logprobs: of the prompt.
+    stop_at: tokens that are kept where a stop string was found, and the engine must be told `stop(id, index)`.
+    cached_tokens and prompt_logprobs: of the prompt.
     """
 
     index: int

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.local import LocalEngineClient
 from jaxinfer.engine.types import FinishReason, TokenDelta
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from tests.engine.reading import read, until
 from tests.engine.small import RecordingRunner, ask, right, small_core, small_shapes, tokens_of
 
 
@@ -52,17 +53,6 @@ async def serving(**options: Any) -> AsyncIterator[tuple[LocalEngineClient, Engi
     finally:
         gate.open.set()
         await client.close()
-
-
-async def read(stream: AsyncIterator[list[TokenDelta]]) -> list[TokenDelta]:
-    async with asyncio.timeout(30):
-        return [delta async for deltas in stream for delta in deltas]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def test_streams_end_with_their_last_choice() -> None:

@@ -2,12 +2,11 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.types import TokenDelta
 from jaxinfer.rpc.engine_client import RemoteEngineClient
 from jaxinfer.rpc.engine_server import EngineServer
 
@@ -40,14 +39,3 @@ async def seam(core: EngineCore) -> AsyncIterator[RemoteEngineClient]:
         address = f"unix:{Path(folder) / 'engine'}"
         async with engine_at(core, address), attached(address) as client:
             yield client
-
-
-async def read(stream: AsyncIterator[list[TokenDelta]]) -> list[TokenDelta]:
-    async with asyncio.timeout(30):
-        return [delta async for deltas in stream for delta in deltas]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)

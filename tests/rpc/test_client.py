@@ -7,8 +7,8 @@ import pytest
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.client import GenerateOptions, JaxinferClient
+from tests.engine.reading import until
 from tests.rpc.public import Serve, text_of
-from tests.rpc.seam import until
 
 
 async def test_everything_that_it_can_ask(serve: Serve) -> None:

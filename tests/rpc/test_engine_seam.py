@@ -11,9 +11,10 @@ from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.engine_server import EngineServer
+from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
 from tests.engine.test_local import Gate
-from tests.rpc.seam import attached, engine_at, read, seam, until
+from tests.rpc.seam import attached, engine_at, seam
 
 
 async def test_streams_are_those_of_the_engine() -> None:

@@ -20,9 +20,9 @@ from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.text import TextProcessor
+from tests.engine.reading import until
 from tests.llm import simulated
 from tests.rpc.public import Serve, collect, public, refused, stub_of, text_of, tokens_of
-from tests.rpc.seam import until
 from tests.server.fake_engine import FakeEngine
 
 Code = grpc.StatusCode

@@ -17,9 +17,9 @@ from jaxinfer.engine.local import LocalEngineClient
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import Tokenizer
+from tests.engine.reading import until
 from tests.llm import simulated
 from tests.rpc.public import Public, Serve, public, refused, stub_of
-from tests.rpc.seam import until
 
 pytest.importorskip("smg_grpc_proto", reason="smg-grpc-proto (the extra `gateway`) is not installed")
 

@@ -1,7 +1,6 @@
 """Steps that fail on real programs, which have taken the donated arrays and given nothing back."""
 
 import gc
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -80,20 +79,6 @@ def without_faults() -> dict[tuple[str, int], list[int]]:
     outputs = drive(make_core(runner()), workload())
     check_all(Judge(runner().model), workload(), outputs)
     return tokens_of(outputs)
-
-
-@pytest.fixture
-def compiles() -> Iterator[list[str]]:
-    """Names of JAX's own events of programs that it compiled."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if "compile" in event:
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.smoke

@@ -1,7 +1,7 @@
 """After warm-up: nothing compiles, no call leaves the C++ path, no host buffer is written while a step may read it."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -73,20 +73,6 @@ def workload() -> list[GenerateRequest]:
         own = prompt[:length] if i % 2 else random_prompt(rng, length)
         made.append(GenerateRequest(f"r{i}", own, SamplingParams(**row), cache_salt=salt))
     return made
-
-
-@pytest.fixture
-def compiles() -> Iterator[list[str]]:
-    """Names of JAX's own events of programs that it compiled."""
-    seen: list[str] = []
-
-    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if "compile" in event:
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield seen
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def serve_everything(ahead: int, chunk: int | None) -> int:
