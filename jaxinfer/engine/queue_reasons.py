@@ -25,6 +25,6 @@ def queue_reasons(scheduler: "Scheduler") -> QueueReasons:
     others = max(0, scheduler.waiting.num_requests - prefills)
     if not scheduler.table.num_free:
         return QueueReasons(slots=others, prefills=prefills)
-    if scheduler.blocked is not None or scheduler.starved:
+    if scheduler.entry.blocked is not None or scheduler.starved:
         return QueueReasons(pages=others, prefills=prefills)
     return QueueReasons(step=others, prefills=prefills)

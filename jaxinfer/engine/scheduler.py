@@ -14,10 +14,9 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.admission import make_admission
-from jaxinfer.engine.blocked import Blocked
 from jaxinfer.engine.burst import add_burst, burst_counts
+from jaxinfer.engine.entry import Entry
 from jaxinfer.engine.forks import Forks
-from jaxinfer.engine.giving_way import victims_for_pages, victims_for_slots
 from jaxinfer.engine.kv import KVCache
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.plan_builder import PlanBuilder
@@ -36,7 +35,7 @@ class Scheduler:
 
     The caller dispatches every plan before it asks for the next, and reports each collected step by
     lowering `in_flight`. `starved` asks the caller to collect all steps in flight before the next plan:
-    nobody is preempted while a result on its way may free pages. blocked: who found too few pages last.
+    nobody is preempted while a result on its way may free pages.
     """
 
     def __init__(
@@ -61,18 +60,10 @@ class Scheduler:
         self.in_flight = 0
         self.starved = False
         self.num_preemptions = 0
-        self.prefix_queries = 0
-        self.prefix_hits = 0
         self._order: np.ndarray | None = None
         self._steps = 0
-        self.blocked: Blocked | None = None
-        self._first_victim: Request | None = None
-        self._partial = 0
-        self._preempted = 0
-        smallest = min(group.num_pages for group in shapes.groups)
-        self._watermark = int(cache.kv_watermark * smallest)
         self._chunk = scheduler.long_prefill_token_threshold or shapes.max_num_batched_tokens
-        self._max_partial = scheduler.max_num_partial_prefills
+        self.entry = Entry(self, scheduler, cache)
 
     # Requests come and go
 
@@ -102,7 +93,7 @@ class Scheduler:
         self.forks.drop_all_holds()
         self.kv.forget_all()
         self.in_flight = 0
-        self.blocked = None
+        self.entry.blocked = None
 
     def _queue_again(self, request: Request) -> None:
         self._let_go(request)
@@ -127,10 +118,7 @@ class Scheduler:
         self.starved = False
         plan = PlanBuilder(self.shapes, self.table)
         self.forks.part()
-        self._first_victim = None
-        if self.policy.preempts:
-            self._give_way()
-        self._preempted = self.num_preemptions
+        self.entry.begin()
         if self.kv.has_windows:
             self._trim_windows()
         if not self._plan_burst(plan):
@@ -147,22 +135,18 @@ class Scheduler:
         counts = burst_counts(self, order)
         if counts is None:
             return False
-        self._partial = 0
-        if self._somebody_may_enter():
+        self.entry.partial = 0
+        if self.entry.somebody_may_enter():
             return False
         add_burst(self, plan, order, counts)
         return True
 
-    def _somebody_may_enter(self) -> bool:
-        head = self.waiting.peek(aside=self._takes_long) if self.table.num_free else None
-        return head is not None and not self._still_blocked(head)
-
     def _plan_one_step(self, plan: PlanBuilder) -> None:
         if self._plan_decode(plan):
-            self._partial = 0
+            self.entry.partial = 0
         else:
             self._plan_chunks(plan)
-        self._plan_waiting(plan)
+        self.entry.admit_waiting(plan)
 
     def _plan_decode(self, plan: PlanBuilder) -> bool:
         """Rows whose one pending token the device holds; True where those are all that run."""
@@ -195,26 +179,26 @@ class Scheduler:
         table, order = self.table, self._running_slots()
         pending = table.total[order] - table.computed[order]
         chunked = order[(pending > 1) | ((pending == 1) & ~table.draws[order])]
-        sharers = len(chunked) + self._somebody_may_enter() if self._max_partial else 1
-        self._partial = 0
+        sharers = len(chunked) + self.entry.somebody_may_enter() if self.config.max_num_partial_prefills else 1
+        self.entry.partial = 0
         for slot in chunked.tolist():
             request = table.requests[slot]
             if request is not None and not self.starved:
-                if self.policy.preempts and self._max_partial is None:
-                    self._plan_waiting(plan, outranking=request)
+                if self.policy.preempts and self.config.max_num_partial_prefills is None:
+                    self.entry.admit_waiting(plan, outranking=request)
                 end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
-                self._partial += int(table.total[slot] - end > table.draws[slot])
+                self.entry.partial += int(table.total[slot] - end > table.draws[slot])
             sharers = max(1, sharers - 1)
 
     def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:
         """Adds a row of at most `room` tokens; returns how many positions are computed after it."""
         slot = request.slot
         start = int(self.table.computed[slot])
-        count, scored = self._fit(plan, request, int(self.table.total[slot]) - start, room)
+        count, scored = self.fit(plan, request, int(self.table.total[slot]) - start, room)
         if not count or not self._grow(plan, request, start + count):
             return start
         self.send_new_pages(plan, request)
-        self._add_row(plan, request, start, count, scored)
+        self.add_row(plan, request, start, count, scored)
         return start + count
 
     def _grow_slot(self, plan: PlanBuilder, slot: int) -> bool:
@@ -249,7 +233,8 @@ class Scheduler:
                 return False
         return True
 
-    def _fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> Fit:
+    def fit(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> Fit:
+        """How much of `pending` tokens a row of at most `room` takes."""
         scored = plan.scored_left
         if request.owes_prompt_logprobs:
             # It could use every position for as long as its prompt takes; each other row needs one to draw.
@@ -257,7 +242,8 @@ class Scheduler:
             scored -= len(self.running) + entering - int(plan.has_row.sum()) - 1
         return fit(request, pending, min(room, self._chunk), scored, split=self.config.enable_chunked_prefill)
 
-    def _add_row(self, plan: PlanBuilder, request: Request, start: int, count: int, scored: int) -> None:
+    def add_row(self, plan: PlanBuilder, request: Request, start: int, count: int, scored: int) -> None:
+        """A row of a request that has a slot."""
         add_row(plan, request, start, count, scored, total=int(self.table.total[request.slot]))
 
     def _advance(self, builder: PlanBuilder) -> StepPlan:
@@ -280,103 +266,8 @@ class Scheduler:
 
     # Admission
 
-    def _give_way(self) -> None:
-        """Preempts running requests for waiting ones that outrank them and lack a slot or pages."""
-        head = self.waiting.peek(aside=self._takes_long)
-        if head is None or not self.running or head.rank > self.running[-1].rank:
-            return
-        if not self.table.num_free:
-            victims = victims_for_slots(self.waiting, self.running, aside=self._takes_long)
-        elif self.blocked is None or not self._still_blocked(head) or self.forks.drop_last_hold(head):
-            return
-        else:
-            victims = victims_for_pages(head, self.blocked.missing, self.running)
-        if victims and self.in_flight:
-            self.starved = True
-            return
-        for victim in victims:
-            self.preempt(victim)
-            self._first_victim = victim
-
-    def _plan_waiting(self, plan: PlanBuilder, *, outranking: Request | None = None) -> None:
-        """Gives waiting requests slots while slots, pages and both budgets last; only those before `outranking`."""
-        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
-        if self.num_preemptions != self._preempted or self.starved:
-            return
-        left = plan.tokens_left, plan.scored_left
-        while self.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0:
-            request = self.waiting.peek(aside=self._takes_long)
-            if request is None or any(
-                other and request.rank >= other.rank for other in (self._first_victim, outranking)
-            ):
-                return
-            if self._admit_held(plan, request) if request.held else self._admit(plan, request, left):
-                continue
-            # With nobody running, pages that waiting choices hold would block the queue for good.
-            if self.running or self.in_flight or not self.forks.drop_last_hold():
-                return
-
-    def _admit(self, plan: PlanBuilder, request: Request, left: tuple[int, int]) -> bool:
-        """A slot for a request that holds nothing, and a row for what of it fits; False: nobody else can enter.
-
-        left: both budgets as they were before anyone was admitted.
-        """
-        if self._still_blocked(request):
-            return False
-        goal = request.num_known - request.is_parent
-        start = self.kv.match(request)
-        count, scored = self._fit(plan, request, goal - start, plan.tokens_left)
-        partial = goal - start - count > (not request.is_parent)
-        if partial and not self._takes_long:
-            self.kv.release(request)
-            # NOTE: one that was not the first to be tried may fit into the next plan.
-            passed = left == (plan.tokens_left, plan.scored_left)
-            if passed:
-                self.waiting.set_aside(request)
-            return passed
-        reserve = self._watermark if self.running else 0
-        fits = count > 0 or start == goal
-        if not fits or not self.kv.grow(request, start + count, reserve=reserve):
-            missing = self.kv.missing(request, start + count, reserve=reserve)
-            self.kv.release(request)
-            if fits:
-                self.blocked = Blocked(request, self._available(), missing)
-            return False
-        self.blocked = None
-        self._partial += partial
-        self._count_lookup(request, start)
-        self._enter(plan, request, start, goal)
-        if count:
-            self._add_row(plan, request, start, count, scored)
-        return True
-
-    @property
-    def _takes_long(self) -> bool:
-        """True where a prompt may enter that one step does not compute whole."""
-        return self._max_partial is None or self._partial < self._max_partial
-
-    def _still_blocked(self, request: Request) -> bool:
-        return self.blocked is not None and bool(self.running) and self.blocked.still(request, self._available())
-
-    def _admit_held(self, plan: PlanBuilder, request: Request) -> bool:
-        """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
-        start = request.held_computed
-        if start % self.shapes.page_size:
-            if not plan.copies_left:
-                return False
-            copies = self.kv.own_last_page(request)
-            if copies is not None:
-                plan.add_copies(copies)
-        else:
-            copies = self.kv.grow(request, start + 1) or None
-        if copies is None:
-            self.blocked = Blocked(request, self._available(), 1)
-            return False
-        self._enter(plan, request, start, request.num_known)
-        self._add_row(plan, request, start, 1, 1)
-        return True
-
-    def _enter(self, plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
+    def enter(self, plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
+        """A slot for the request that `waiting.peek` has just returned."""
         self.waiting.take(request)
         request.status = Status.RUNNING
         if request.scheduled_at is None:
@@ -388,24 +279,12 @@ class Scheduler:
         self._order = None
         plan.admissions.append(make_admission(request))
 
-    def _count_lookup(self, request: Request, hit: int) -> None:
-        if request.was_admitted:
-            return
-        request.was_admitted = True
-        request.cached_tokens = hit
-        if self.kv.caching:
-            self.prefix_queries += request.prompt_len
-            self.prefix_hits += hit
-
     # Small helpers
 
     def _running_slots(self) -> np.ndarray:
         if self._order is None:
             self._order = np.array([request.slot for request in self.running], np.int32)
         return self._order
-
-    def _available(self) -> list[int]:
-        return [pool.num_available for pool in self.kv.pools]
 
     def _trim_windows(self) -> None:
         # By what was collected, not by what was dispatched: the tree is offered a page before it is dropped.
