@@ -35,7 +35,14 @@ PLATFORM_OPTIONS: dict[str, tuple[Option, ...]] = {
             "it made 190 products and norms of a decode step anew for nothing (Qwen3-0.6B compiled for an H200)",
         ),
     ),
-    "tpu": (),
+    "tpu": (
+        Option(
+            "xla_tpu_control_large_2nd_minor_layout_for_x16",
+            "false",
+            "a v7x would lay out the weights of a loop in other tiles than those they are kept in, and copy every one "
+            "of them before and after each burst of steps (Qwen3-0.6B compiled for a v7x)",
+        ),
+    ),
     "cpu": (),
 }
 """What the engine sets by itself. All else is XLA's default: README.md beside this file tells what was looked at."""
