@@ -38,6 +38,14 @@ def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
     return dataclasses.replace(tree, **own)  # pyright: ignore[reportArgumentType]
 
 
+def differences(tree: Tree, other: Tree) -> Iterator[str]:
+    """Names of the settings whose values differ, of two trees of one kind."""
+    for name, group in _places(tree):
+        mine, theirs = (tree, other) if group is None else (getattr(tree, group), getattr(other, group))
+        if getattr(mine, name) != getattr(theirs, name):
+            yield name
+
+
 def _group_names(tree: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(tree) if dataclasses.is_dataclass(getattr(tree, field.name))]
 

@@ -9,10 +9,15 @@ from collections.abc import Sequence
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
+from jaxinfer.config_tree import differences
+from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
+
+_TEXT_SETTINGS = ("model", "tokenizer", "revision")
+"""What API processes take from the engine's settings."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -21,6 +26,8 @@ def run(arguments: Sequence[str]) -> int:
     options: ServerConfig = settings.server
     if options.api_key is None:
         options = dataclasses.replace(options, api_key=os.environ.get("JAXINFER_API_KEY") or None)
+    if options.engine_address is not None:
+        _refuse_engine_settings(config)
     start_log(options)
     check_key()
     # The address first: a port in use is known before a model is loaded.
@@ -32,6 +39,14 @@ def run(arguments: Sequence[str]) -> int:
             held = stack.enter_context(hold_grpc_port(options))
             options = dataclasses.replace(options, grpc_port=held.getsockname()[1])
         return asyncio.run(_serve(config, options, [bound.fileno() for bound in sockets]))
+
+
+def _refuse_engine_settings(config: EngineConfig) -> None:
+    """Raises ParameterError for the first setting of an engine, where that engine is not this command's to make."""
+    for name in differences(config, EngineConfig()):
+        if name not in _TEXT_SETTINGS:
+            message = "is a setting of the engine at engine_address: give it to `jaxinfer engine` there"
+            raise ParameterError(name, message)
 
 
 async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[int]) -> int:

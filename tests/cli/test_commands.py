@@ -92,6 +92,10 @@ def test_flags_have_vllms_names() -> None:
         (["env", "--jsn"], "--jsn: there is no such flag"),
         (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size: several devices are not supported yet"),
         (["serve", "demo", "--quantization=awq"], "--quantization: quantised weights are not supported yet"),
+        (
+            ["serve", "--engine-address", "127.0.0.1:1", "--decode-steps", "8"],
+            "--decode-steps: is a setting of the engine at engine_address: give it to `jaxinfer engine` there",
+        ),
         (["serve", "--model", "demo"], "--model: MODEL is given without a flag"),
     ],
 )
