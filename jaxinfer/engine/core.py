@@ -73,6 +73,7 @@ class EngineCore:
         self._arrivals = 0
         self._next_handle = 0
         self.step_faults = 0
+        self.abandoned_requests = 0
         self.prompt_tokens = 0
         self.generation_tokens = 0
 
@@ -164,10 +165,11 @@ class EngineCore:
         self._retire(request_id)
 
     def abort_owner(self, owner: int) -> None:
-        """Ends every request that was added for `owner`."""
-        for request_id, choices in list(self._choices.items()):
-            if owner_of(choices[0].handle) == owner:
-                self.abort(request_id)
+        """Ends every request that was added for `owner`, which has gone."""
+        left = [id for id, choices in self._choices.items() if owner_of(choices[0].handle) == owner]
+        for request_id in left:
+            self.abort(request_id)
+        self.abandoned_requests += len(left)
 
     def abort_all(self) -> None:
         """Ends every request."""

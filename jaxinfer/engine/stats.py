@@ -27,6 +27,7 @@ def read_stats(core: "EngineCore") -> EngineStats:
         steps=core.flight.dispatched,
         compiles_after_ready=getattr(core.runner, "compiles_after_ready", 0),
         step_faults=core.step_faults,
+        abandoned_requests=core.abandoned_requests,
         waiting_for_slots=reasons.slots,
         waiting_for_pages=reasons.pages,
         waiting_for_prefills=reasons.prefills,

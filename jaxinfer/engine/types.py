@@ -129,6 +129,8 @@ class EngineStats(NamedTuple):
     compiles_after_ready: int = 0
     step_faults: int = 0
     """Failures of the runner in a step, after each of which its requests were queued again or ended."""
+    abandoned_requests: int = 0
+    """Requests ended because the process that they came by had gone."""
     waiting_for_slots: int = 0
     waiting_for_pages: int = 0
     waiting_for_prefills: int = 0

@@ -23,6 +23,8 @@ _COUNTERS = (
      "compiles_after_ready"),
     ("jaxinfer:step_faults", "Steps that failed; their requests were tried again, or ended with an error.",
      "step_faults"),
+    ("jaxinfer:requests_abandoned", "Requests ended because the API process that they came by had gone, which "
+     "cannot count them.", "abandoned_requests"),
     ("jaxinfer:step_in_flight_seconds", "Time with at least one step dispatched and not read.", "in_flight_seconds"),
     ("jaxinfer:device_idle_seconds",
      "Time with no step in flight though there was work, as the host sees it. A lower bound: a step that has ended and "

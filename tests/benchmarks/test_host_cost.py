@@ -20,5 +20,7 @@ def test_it_writes_rows_and_ends_with_the_headline(tmp_path: Path) -> None:
     assert len(crowd["alone_us"]) == len(crowd["crowded_us"]) == 2
     assert all(row["step_us"] >= row["apply_us"] > 0 for row in result["rows"])
     assert set(result["provenance"]) >= {"command", "commit", "date", "processor", "versions", "xla_flags"}
-    assert result["provenance"]["command"] == "python benchmarks/host_cost.py --json host_cost.json --steps 20 --turns 2"
+    assert (
+        result["provenance"]["command"] == "python benchmarks/host_cost.py --json host_cost.json --steps 20 --turns 2"
+    )
     assert done.stdout.splitlines()[-1].startswith("host cost of a step at 256 running requests:")

@@ -10,6 +10,7 @@ from tests.metrics.test_requests import INFO, value
 
 CASES = [
     ("jaxinfer:step_faults_total", {}, {"step_faults": 3}, 3),
+    ("jaxinfer:requests_abandoned_total", {}, {"abandoned_requests": 2}, 2),
     ("vllm:prompt_tokens_cached_total", {}, {"prefix_queries": 20, "prefix_hits": 12}, 12),
     ("vllm:prompt_tokens_total", {}, {"prompt_tokens": 20}, 20),
     ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, {"waiting_for_slots": 2, "waiting_for_step": 1}, 3),

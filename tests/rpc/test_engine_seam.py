@@ -102,6 +102,7 @@ async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tm
                 await read(streams[1])
         assert tokens_of(await read(streams[0])) == right(core, ask("stays", 5, 30))
         await until(lambda: core.stats().kv_pages_used == 0 and core.stats().running == 0)
+        assert core.stats().abandoned_requests == 1
 
 
 async def test_when_the_engine_goes_streams_end_and_when_it_is_back_it_serves(tmp_path: Path) -> None:
