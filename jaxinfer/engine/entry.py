@@ -33,7 +33,8 @@ class Entry:
     def begin(self) -> None:
         """A plan is begun: where the policy says so, running requests give way to waiting ones."""
         self._first_victim = None
-        if self._scheduler.policy.preempts:
+        self._scheduler.trials.end()
+        if self._scheduler.policy.preempts and not self._scheduler.trials.pending:
             self._give_way()
         self._preempted = self._scheduler.num_preemptions
 
@@ -63,7 +64,9 @@ class Entry:
         if scheduler.num_preemptions != self._preempted or scheduler.starved:
             return
         left = plan.tokens_left, plan.scored_left
-        while scheduler.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0:
+        while (
+            scheduler.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0 and scheduler.trials.may_enter()
+        ):
             request = scheduler.waiting.peek(aside=self.takes_long)
             if request is None or any(
                 other and request.rank >= other.rank for other in (self._first_victim, outranking)
@@ -132,7 +135,9 @@ class Entry:
     def somebody_may_enter(self) -> bool:
         """True where a request that waits could use a share of this step's tokens."""
         scheduler = self._scheduler
-        head = scheduler.waiting.peek(aside=self.takes_long) if scheduler.table.num_free else None
+        if not scheduler.table.num_free or not scheduler.trials.may_enter():
+            return False
+        head = scheduler.waiting.peek(aside=self.takes_long)
         return head is not None and not self._still_blocked(head)
 
     @property

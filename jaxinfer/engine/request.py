@@ -38,10 +38,12 @@ class Request:
     fork_to: choices that this request becomes once all of its prompt but the last token is computed.
     held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
     failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
-        were computed and collected when a step failed.
+        were computed and collected when a step failed; `reached` also counts those that were not collected.
+    alone: True while it is, or is to be, the only request of a step; trial: the last round that it was in (trials.py).
     """
 
     __slots__ = (
+        "alone",
         "arrival",
         "cached_tokens",
         "committed",
@@ -63,6 +65,7 @@ class Request:
         "prompt_logprobs",
         "queued_at",
         "rank",
+        "reached",
         "request_id",
         "scheduled_at",
         "seed",
@@ -71,6 +74,7 @@ class Request:
         "status",
         "stop_ids",
         "table",
+        "trial",
         "trimmed",
         "waiting_tokens",
         "was_admitted",
@@ -125,6 +129,9 @@ class Request:
         self.was_admitted = False
         self.failures = 0
         self.furthest = 0
+        self.reached = 0
+        self.alone = False
+        self.trial = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
@@ -158,10 +165,11 @@ class Request:
         """True until its choices part: only its prompt but the last token is computed."""
         return self.fork_to > 1
 
-    def count_failure(self, collected: int) -> None:
-        """Notes a failure of a step that computed it, when `collected` of its positions were done."""
+    def count_failure(self, collected: int, computed: int) -> None:
+        """Notes a failure of a step that computed it, when `collected` of its `computed` positions were done."""
         self.failures = 1 if collected > self.furthest else self.failures + 1
         self.furthest = max(self.furthest, collected)
+        self.reached = max(self.reached, computed)
 
     def child(self, index: int) -> "Request":
         """Choice `index` of this prompt, with no pages yet."""

@@ -25,6 +25,7 @@ from jaxinfer.engine.request import Request, Status
 from jaxinfer.engine.rows import Fit, add_row, fit
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.engine.slots import SlotTable
+from jaxinfer.engine.trials import Trials
 from jaxinfer.engine.waiting import WaitingQueue
 
 _BY_RANK = attrgetter("rank")
@@ -63,6 +64,7 @@ class Scheduler:
         self._order: np.ndarray | None = None
         self._steps = 0
         self._chunk = scheduler.long_prefill_token_threshold or shapes.max_num_batched_tokens
+        self.trials = Trials(self, scheduler.max_step_retries)
         self.entry = Entry(self, scheduler, cache)
 
     # Requests come and go
@@ -276,6 +278,7 @@ class Scheduler:
         self.table.take(request, computed=computed, total=total, capacity=capacity)
         insort(self.running, request, key=_BY_RANK)
         self.forks.enter(request)
+        self.trials.begin(request)
         self._order = None
         plan.admissions.append(make_admission(request))
 

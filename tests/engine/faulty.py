@@ -1,11 +1,15 @@
-"""A simulated device whose steps fail when they are told to."""
+"""A simulated device whose steps fail when they are told to, and an engine on it."""
 
 from collections.abc import Callable
 from typing import Any, Literal
 
+from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.plan import StepPlan, StepResult
+from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.engine.simulated import SimulatedRunner
-from tests.engine.ledger import PoisoningRunner
+from jaxinfer.engine.types import FinishReason, GenerateRequest
+from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
+from tests.engine.small import Got, ask, right, run, small_core, small_shapes, step, tokens_of
 
 FaultAt = Literal["dispatch", "dispatched", "collect", "collected"]
 """Where a step fails: before or after it was handed to the device, before or after the device ran it."""
@@ -61,3 +65,46 @@ class FaultyThread(SimulatedRunner):
 
 class FaultyRunner(FaultyThread, PoisoningRunner):
     """The same without a thread of its own: pages that nobody holds are overwritten after each step."""
+
+
+def faulty_core(ahead: int = 1, shapes: EngineShapes | None = None, **options: Any) -> tuple[EngineCore, FaultyRunner]:
+    runner = FaultyRunner(shapes or small_shapes())
+    core = small_core(runner, ahead=ahead, **options)
+    runner.pools = core.scheduler.kv.pools
+    return core, runner
+
+
+def run_checked(core: EngineCore, got: Got | None = None) -> Got:
+    """Steps until nothing is left; after each step the page ledger, after each fault that nobody holds anything."""
+    got = {} if got is None else got
+    for _ in range(3000):
+        if not core.has_work():
+            break
+        faults = core.stats().step_faults
+        step(core, got)
+        check_pages(core)
+        check_slots(core)
+        if core.stats().step_faults > faults:
+            check_empty(core)
+    return run(core, got)
+
+
+def check_empty(core: EngineCore) -> None:
+    pools = core.scheduler.kv.pools
+    assert all(pool.num_free == pool.num_pages - 1 for pool in pools)
+    assert core.scheduler.table.num_taken == core.scheduler.in_flight == 0
+    assert not core.scheduler.running
+
+
+def check_right(core: EngineCore, got: Got, requests: list[GenerateRequest]) -> None:
+    """Every stream is what the rules say, once."""
+    for request in requests:
+        for index in range(request.sampling.n):
+            deltas = got[request.request_id, index]
+            assert tokens_of(deltas) == right(core, request, index)
+            assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.LENGTH]
+
+
+def mixed(count: int = 7) -> list[GenerateRequest]:
+    """More choices than slots, equal prompts, prompts of several chunks, some of one token."""
+    return [ask(f"r{i}", [1, 5, 9, 23][i % 4], 3 + 2 * i, n=1 + i % 3) for i in range(count)]

@@ -4,62 +4,27 @@ import itertools
 import logging
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from jaxinfer.config import SchedulerConfig
-from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.plan import StepPlan
-from jaxinfer.engine.shapes import EngineShapes
-from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
-from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner, FaultyThread, StepBroke
-from tests.engine.ledger import check_pages, check_slots, live_requests
+from tests.engine.faulty import (
+    FAULTS,
+    FaultAt,
+    FaultyRunner,
+    FaultyThread,
+    StepBroke,
+    check_empty,
+    check_right,
+    faulty_core,
+    mixed,
+    run_checked,
+)
+from tests.engine.ledger import live_requests
 from tests.engine.small import Got, ask, choice_of, right, run, small_core, small_shapes, step, tokens_of
-
-
-def faulty_core(ahead: int = 1, shapes: EngineShapes | None = None, **options: Any) -> tuple[EngineCore, FaultyRunner]:
-    runner = FaultyRunner(shapes or small_shapes())
-    core = small_core(runner, ahead=ahead, **options)
-    runner.pools = core.scheduler.kv.pools
-    return core, runner
-
-
-def run_checked(core: EngineCore, got: Got | None = None) -> Got:
-    """Steps until nothing is left; after each step the page ledger, after each fault that nobody holds anything."""
-    got = {} if got is None else got
-    for _ in range(3000):
-        if not core.has_work():
-            break
-        faults = core.stats().step_faults
-        step(core, got)
-        check_pages(core)
-        check_slots(core)
-        if core.stats().step_faults > faults:
-            check_empty(core)
-    return run(core, got)
-
-
-def check_empty(core: EngineCore) -> None:
-    pools = core.scheduler.kv.pools
-    assert all(pool.num_free == pool.num_pages - 1 for pool in pools)
-    assert core.scheduler.table.num_taken == core.scheduler.in_flight == 0
-    assert not core.scheduler.running
-
-
-def check_right(core: EngineCore, got: Got, requests: list[GenerateRequest]) -> None:
-    """Every stream is what the rules say, once."""
-    for request in requests:
-        for index in range(request.sampling.n):
-            deltas = got[request.request_id, index]
-            assert tokens_of(deltas) == right(core, request, index)
-            assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.LENGTH]
-
-
-def mixed(count: int = 7) -> list[GenerateRequest]:
-    """More choices than slots, equal prompts, prompts of several chunks, some of one token."""
-    return [ask(f"r{i}", [1, 5, 9, 23][i % 4], 3 + 2 * i, n=1 + i % 3) for i in range(count)]
 
 
 def now_and_then(seed: int, share: float) -> Callable[[FaultAt, StepPlan], bool]:

@@ -1,0 +1,189 @@
+"""A request that fails by itself takes nobody along; what fails only together comes to an end."""
+
+import random
+
+import pytest
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.types import FinishReason, GenerateRequest
+from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner, check_right, faulty_core, mixed, run_checked
+from tests.engine.small import Got, ask, right, small_shapes, step, tokens_of
+
+
+class Poison:
+    """Fails the steps that one of `names` is in, from a position on.
+
+    steps: who was in each step, in the order of their dispatch; failed: in those that failed.
+    """
+
+    def __init__(self, core: EngineCore, runner: FaultyRunner, *names: str, at: FaultAt = "collect", position: int = 0):
+        self._core, self._at, self._names, self._position = core, at, names, position
+        self._bad: set[int] = set()
+        self._held: dict[int, list[str]] = {}
+        self.failed: list[list[str]] = []
+        runner.fails = self
+
+    @property
+    def steps(self) -> list[list[str]]:
+        return list(self._held.values())
+
+    def __call__(self, at: FaultAt, plan: StepPlan) -> bool:
+        if at == "dispatch":
+            ends = self._ends(plan)
+            self._held[plan.index] = [name for name, _ in ends]
+            if any(name in self._names and end > self._position for name, end in ends):
+                self._bad.add(plan.index)
+        failed = at == self._at and plan.index in self._bad
+        if failed:
+            self.failed.append(self._held[plan.index])
+        return failed
+
+    def _ends(self, plan: StepPlan) -> list[tuple[str, int]]:
+        """While the step is dispatched, its slots are still those of its requests."""
+        requests = [self._core.scheduler.table.requests[slot] for slot in plan.slots.tolist()]
+        ends = (plan.starts + plan.counts).tolist()
+        return [(request.request_id, end) for request, end in zip(requests, ends, strict=True) if request is not None]
+
+
+def ended_with_error(got: Got) -> set[str]:
+    return {name for (name, _), deltas in got.items() if deltas[-1].finish_reason is FinishReason.ERROR}
+
+
+def check_others_right(core: EngineCore, got: Got, requests: list[GenerateRequest], failed: set[str]) -> None:
+    """Those in `failed` end with an error after right tokens; all others as if they were not there."""
+    assert ended_with_error(got) == failed
+    check_right(core, got, [request for request in requests if request.request_id not in failed])
+    for request in requests:
+        for index in range(request.sampling.n) if request.request_id in failed else ():
+            tokens = tokens_of(got.get((request.request_id, index), []))
+            assert tokens == right(core, request, index)[: len(tokens)]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("at", FAULTS)
+@pytest.mark.parametrize(("name", "position"), [("r3", 0), ("r3", 8), ("r3", 24), ("r2", 0), ("r2", 9), ("r4", 0)])
+def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: int, at: FaultAt, ahead: int) -> None:
+    core, runner = faulty_core(ahead, small_shapes(pages=40))
+    poison = Poison(core, runner, name, at=at, position=position)
+    requests = mixed()
+    for request in requests:
+        core.add_request(request)
+    check_others_right(core, run_checked(core), requests, {name})
+    assert poison.failed[-1] == [name]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
+def test_several_that_fail_by_themselves_are_found(policy: str) -> None:
+    """In random crowds short of pages, with steps of several tokens, at random positions."""
+    for seed in range(12):
+        draw = random.Random(seed)
+        shapes = small_shapes(pages=draw.choice([16, 24, 40]), decode_steps=draw.choice([1, 4]))
+        core, runner = faulty_core(draw.randrange(4), shapes, scheduling_policy=policy)
+        names = {f"r{number}" for number in draw.sample(range(10), 2)}
+        Poison(core, runner, *names, at=draw.choice(FAULTS), position=draw.randrange(3))
+        requests = mixed(10)
+        for request in requests:
+            core.add_request(request)
+        check_others_right(core, run_checked(core), requests, names)
+
+
+def test_one_that_comes_again_and_again_ends_nobody_else() -> None:
+    """As a client does that tries again after an error."""
+    core, runner = faulty_core(ahead=1)
+    Poison(core, runner, *(f"bad{i}" for i in range(5)))
+    stays = ask("stays", 5, 40)
+    core.add_request(stays)
+    got: Got = {}
+    for number in range(5):
+        core.add_request(ask(f"bad{number}", 6))
+        while ("stays", 0) not in got or (f"bad{number}", 0) not in got:
+            step(core, got)
+    run_checked(core, got)
+    assert ended_with_error(got) == {f"bad{number}" for number in range(5)}
+    check_right(core, got, [stays])
+
+
+def test_nobody_shares_a_step_with_one_on_trial() -> None:
+    """Four fail together twice; then each has its own steps until it has drawn, and they go on together."""
+    core, runner = faulty_core(ahead=1)
+    poison = Poison(core, runner, "a", "b", "c", "d", at="dispatch")
+    requests = [ask(name, 5, 12) for name in "abcd"]
+    for request in requests:
+        core.add_request(request)
+    got: Got = {}
+    while len(poison.failed) < 2:
+        step(core, got)
+    runner.fail_never()
+    assert {name for held in poison.failed for name in held} == set("abcd")
+    late = ask("late", 3, 4)
+    core.add_request(late)
+    order: list[str] = []
+    step(core, got)
+    while core.scheduler.trials.pending:
+        (running,) = [choice.request_id for choice in core.scheduler.table.requests if choice is not None]
+        order += [running] if running not in order else []
+        step(core, got)
+    assert order == list("abcd")
+    assert all(1 <= len(tokens_of(got[name, 0])) <= 3 for name in order)
+    check_right(core, run_checked(core, got), [*requests, late])
+
+
+def test_what_fails_only_together_comes_to_an_end() -> None:
+    """No step of one row fails: a round of trials finds nobody, and grants no second one."""
+    core, runner = faulty_core(ahead=0)
+    runner.fails = lambda at, plan: at == "collect" and len(plan.slots) > 1
+    requests = [ask(name, 5, 20) for name in "abcd"]
+    for request in requests:
+        core.add_request(request)
+    got = run_checked(core)
+    assert core.stats().step_faults <= 2 + 3
+    assert ended_with_error(got)
+    for request in requests:
+        tokens = tokens_of(got[request.request_id, 0])
+        assert tokens == right(core, request)[: len(tokens)]
+
+
+def test_a_device_that_fails_every_step_is_not_tried_once_a_request() -> None:
+    core, runner = faulty_core(ahead=0, shapes=small_shapes(pages=200, max_num_seqs=16, max_scored=16))
+    runner.fails = lambda at, plan: at == "collect"
+    for number in range(10):
+        core.add_request(ask(f"r{number}", 1))
+    got = run_checked(core)
+    assert len(ended_with_error(got)) == 10
+    assert {deltas[0].error for deltas in got.values()} == {"computing the next token failed with StepBroke (tries: 3)"}
+    assert core.stats().step_faults == 2 + 3 + 1
+
+
+@pytest.mark.parametrize("retries", [0, 1, 4])
+def test_it_is_the_last_try_that_is_alone(retries: int) -> None:
+    core, runner = faulty_core(ahead=0, max_step_retries=retries)
+    poison = Poison(core, runner, "bad")
+    requests = [ask(name, 5, 8) for name in ("a", "bad", "b")]
+    for request in requests:
+        core.add_request(request)
+    got = run_checked(core)
+    assert ended_with_error(got) == ({"bad"} if retries else {"a", "bad", "b"})
+    assert [len(held) for held in poison.failed] == [3] * retries + [1 if retries else 3]
+
+
+@pytest.mark.parametrize("whom", ["on trial", "next"])
+def test_an_abort_on_trial_lets_the_others_go_on(whom: str) -> None:
+    core, runner = faulty_core(ahead=1)
+    poison = Poison(core, runner, "a", "b", "c")
+    requests = [ask(name, 20, 8) for name in "abc"]
+    for request in requests:
+        core.add_request(request)
+    got: Got = {}
+    while len(poison.failed) < 2:
+        step(core, got)
+    runner.fail_never()
+    step(core, got)
+    current = core.scheduler.trials.current
+    assert current is not None
+    assert current.request_id == "a"
+    gone = "a" if whom == "on trial" else "b"
+    core.abort(gone)
+    run_checked(core, got)
+    assert got[gone, 0][-1].finish_reason is FinishReason.ABORT
+    check_right(core, got, [request for request in requests if request.request_id != gone])
