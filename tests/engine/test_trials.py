@@ -9,6 +9,7 @@ from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner, check_right, faulty_core, mixed, run_checked
 from tests.engine.small import Got, ask, right, small_shapes, step, tokens_of
+from tests.engine.stepping import step_deltas
 
 
 class Poison:
@@ -104,18 +105,24 @@ def test_one_that_comes_again_and_again_ends_nobody_else() -> None:
     check_right(core, got, [stays])
 
 
-def test_nobody_shares_a_step_with_one_on_trial() -> None:
-    """Four fail together twice; then each has its own steps until it has drawn, and they go on together."""
+def with_trials_ahead(requests: list[GenerateRequest]) -> EngineCore:
+    """All of them fail together, at their first step, until each is to be alone; nothing fails any more."""
     core, runner = faulty_core(ahead=1)
-    poison = Poison(core, runner, "a", "b", "c", "d", at="dispatch")
-    requests = [ask(name, 5, 12) for name in "abcd"]
+    poison = Poison(core, runner, *(request.request_id for request in requests), at="dispatch")
     for request in requests:
         core.add_request(request)
-    got: Got = {}
-    while len(poison.failed) < 2:
-        step(core, got)
+    for _ in range(2):
+        assert step_deltas(core) == []
+    assert poison.failed == [[request.request_id for request in requests]] * 2
     runner.fail_never()
-    assert {name for held in poison.failed for name in held} == set("abcd")
+    return core
+
+
+def test_nobody_shares_a_step_with_one_on_trial() -> None:
+    """Four fail together twice; then each has its own steps until it has drawn, and they go on together."""
+    requests = [ask(name, 5, 12) for name in "abcd"]
+    core = with_trials_ahead(requests)
+    got: Got = {}
     late = ask("late", 3, 4)
     core.add_request(late)
     order: list[str] = []
@@ -169,15 +176,9 @@ def test_it_is_the_last_try_that_is_alone(retries: int) -> None:
 
 @pytest.mark.parametrize("whom", ["on trial", "next"])
 def test_an_abort_on_trial_lets_the_others_go_on(whom: str) -> None:
-    core, runner = faulty_core(ahead=1)
-    poison = Poison(core, runner, "a", "b", "c")
-    requests = [ask(name, 20, 8) for name in "abc"]
-    for request in requests:
-        core.add_request(request)
+    requests = [ask(name, 5, 8) for name in "abc"]
+    core = with_trials_ahead(requests)
     got: Got = {}
-    while len(poison.failed) < 2:
-        step(core, got)
-    runner.fail_never()
     step(core, got)
     current = core.scheduler.trials.current
     assert current is not None
