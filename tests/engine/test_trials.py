@@ -13,10 +13,7 @@ from tests.engine.stepping import step_deltas
 
 
 class Poison:
-    """Fails the steps that one of `names` is in, from a position on.
-
-    steps: who was in each step, in the order of their dispatch; failed: in those that failed.
-    """
+    """Fails the steps that one of `names` is in, from a position on. failed: who was in each that failed."""
 
     def __init__(self, core: EngineCore, runner: FaultyRunner, *names: str, at: FaultAt = "collect", position: int = 0):
         self._core, self._at, self._names, self._position = core, at, names, position
@@ -24,10 +21,6 @@ class Poison:
         self._held: dict[int, list[str]] = {}
         self.failed: list[list[str]] = []
         runner.fails = self
-
-    @property
-    def steps(self) -> list[list[str]]:
-        return list(self._held.values())
 
     def __call__(self, at: FaultAt, plan: StepPlan) -> bool:
         if at == "dispatch":
