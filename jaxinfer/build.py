@@ -100,6 +100,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.costs import step_costs
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.platform import program_options, resolve_dtype, use_compile_cache
+    from jaxinfer.runner.program_store import open_store
 
     laps.end("imports")
     folder = model_folder(config)
@@ -117,7 +118,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
     shapes = _with_pages(config, model, sizes, backend, cache, options)
     laps.end("fit")
-    runner = JaxRunner(model, shapes, backend=backend, options=options)
+    store = open_store(cache, model, shapes, backend, options)
+    runner = JaxRunner(model, shapes, backend=backend, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     laps.end("warm_up")
     core = EngineCore(

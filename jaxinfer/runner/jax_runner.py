@@ -17,6 +17,7 @@ from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Newest
+from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, LatePrograms, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
@@ -38,14 +39,20 @@ class JaxRunner:
     """
 
     def __init__(
-        self, model: LoadedModel, shapes: EngineShapes, *, backend: str = "xla", options: Options | None = None
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        *,
+        backend: str = "xla",
+        options: Options | None = None,
+        store: ProgramStore | None = None,
     ):
         self.shapes = shapes
         self.model = model
         self._buckets = make_buckets(shapes)
         self._layouts = Layouts(shapes)
         self._packer = Packer(shapes, self._layouts)
-        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend, options)
+        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend, options, store)
         self._make_slots = self._compile_slots()
         self._make_pages = self._compile_pages()
         self._state, self._params, self._tables = self._make_slots()

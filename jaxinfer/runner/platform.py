@@ -98,10 +98,11 @@ def default_cache() -> Path:
     """A folder a version and processor: code made for one processor may not run on another."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     versions = f"jax-{version('jax')}-jaxlib-{version('jaxlib')}"
-    return Path(home) / "jaxinfer" / "xla" / f"{versions}-{_processor()}"
+    return Path(home) / "jaxinfer" / "xla" / f"{versions}-{processor()}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """A digest of what this processor can do; `any` where the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

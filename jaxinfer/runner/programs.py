@@ -26,9 +26,11 @@ from jaxinfer.runner.burst import Burst, BurstProgram
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.platform import platform_of
+from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 from jaxinfer.runner.xla_options import Options, compiler_options
+from jaxinfer.version import __version__
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("burst", rows)."""
@@ -38,6 +40,7 @@ CompileProgress = Callable[[str, int, int, float, bool], None]
 
 
 _MOST_WORKERS = 8
+_VERSION = __version__.replace(".", "_")
 
 
 class Program(NamedTuple):
@@ -74,7 +77,8 @@ class LatePrograms(NamedTuple):
 class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
-    options: of XLA, by default what the engine sets on the model's platform. late: those that nothing compiled before
+    options: of XLA, by default what the engine sets on the model's platform. store: where programs are kept from one
+    start to the next, by default nowhere. late: those that nothing compiled before
     they were needed. seconds: what `compile_all` took.
     """
 
@@ -86,8 +90,10 @@ class Programs:
         layouts: Layouts,
         backend: str,
         options: Options | None = None,
+        store: ProgramStore | None = None,
     ):
         self._model = model
+        self._store = store
         self._shapes = shapes
         self._layouts = layouts
         self._forward = ForwardPrograms(model, shapes, layouts, backend)
@@ -111,7 +117,7 @@ class Programs:
         return compiled if compiled is not None else self._compile_late(name)
 
     def compile_all(self, progress: CompileProgress | None = None) -> None:
-        """Makes everything, the largest first."""
+        """Makes everything that is not kept, the largest first."""
         start = time.perf_counter()
         with closing(self._make_all()) as made:
             for done, (name, seconds, cached) in enumerate(made, start=1):
@@ -120,29 +126,51 @@ class Programs:
         self.seconds = self.seconds._replace(total=time.perf_counter() - start)
 
     def _make_all(self) -> Generator[Made]:
-        """This thread traces, one after another, since tracing holds the interpreter's lock; others compile."""
         workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
-        waiting: deque[Future[Made]] = deque()
         with ThreadPoolExecutor(workers) as pool, _no_collections():
-            try:
-                for name in self.names:
-                    start = time.perf_counter()
-                    lowered = self.lower(name)
-                    tracing = time.perf_counter() - start
-                    self.seconds = self.seconds._replace(tracing=self.seconds.tracing + tracing)
-                    waiting.append(pool.submit(self._make, name, lowered, tracing))
-                    while waiting and waiting[0].done():
-                        yield waiting.popleft().result()
-                while waiting:
+            kept = [name for name in self.names if self._store is not None and name in self._store]
+            yield from (made for made in pool.map(self._load, kept) if made is not None)
+            yield from self._compile_missing(pool)
+
+    def _compile_missing(self, pool: ThreadPoolExecutor) -> Generator[Made]:
+        """This thread traces, one after another, since tracing holds the interpreter's lock; others compile."""
+        waiting: deque[Future[Made]] = deque()
+        try:
+            for name in [name for name in self.names if name not in self._compiled]:
+                start = time.perf_counter()
+                lowered = self.lower(name)
+                tracing = time.perf_counter() - start
+                self.seconds = self.seconds._replace(tracing=self.seconds.tracing + tracing)
+                waiting.append(pool.submit(self._make, name, lowered, tracing))
+                while waiting and waiting[0].done():
                     yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def _load(self, name: Name) -> Made | None:
+        start = time.perf_counter()
+        loaded = None if self._store is None else self._store.load(name)
+        if loaded is None:
+            return None
+        self._compiled[name] = loaded
+        return Made(name, time.perf_counter() - start, True)
 
     def _make(self, name: Name, lowered: Any, tracing: float) -> Made:
-        start, cached = time.perf_counter(), compile_counter.cached_here
+        start = time.perf_counter()
+        cached = self._compile_lowered(name, lowered)
+        return Made(name, tracing + time.perf_counter() - start, cached)
+
+    def _compile_lowered(self, name: Name, lowered: Any) -> bool:
+        """True where JAX's cache had it. Such a one is not kept: on a CPU, XLA cannot write again what it has read."""
+        before = compile_counter.cached_here
         self._compiled[name] = lowered.compile(compiler_options=self._options)
-        return Made(name, tracing + time.perf_counter() - start, compile_counter.cached_here > cached)
+        cached = compile_counter.cached_here > before
+        if self._store is not None and not cached:
+            self._store.save(name, self._compiled[name])
+        return cached
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""
@@ -162,7 +190,8 @@ class Programs:
         return compiled
 
     def _compile(self, name: Name) -> Any:
-        self._compiled[name] = self.compile(name)
+        if self._load(name) is None:
+            self._compile_lowered(name, self.lower(name))
         return self._compiled[name]
 
     def _program(self, kind: str, size: int) -> Program:
@@ -260,10 +289,13 @@ def _like(array: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Gives the program a name that profiles and HLO dumps show."""
+    """Gives the program a name that profiles and HLO dumps show.
+
+    JAX's compile cache goes by it too: another version compiles anew, and its programs can be kept (program_store.py).
+    """
 
     def named(*arguments: Any) -> Any:
         return function(*arguments)
 
-    named.__name__ = named.__qualname__ = f"jaxinfer_{name}"
+    named.__name__ = named.__qualname__ = f"jaxinfer_{_VERSION}_{name}"
     return named
