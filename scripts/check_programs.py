@@ -28,7 +28,8 @@ from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.registry import parse_config
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
-from jaxinfer.runner.programs import Name, Programs
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs import Programs
 
 _DTYPE = jnp.dtype("bfloat16")
 # Tokens are a multiple of 15 and pages an odd count, so that no activation has the size of a weight or of the pages.

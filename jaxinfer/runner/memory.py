@@ -14,7 +14,8 @@ from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.digest import shapes_digest
-from jaxinfer.runner.programs import Name, Programs
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options, described
 
 _GRID = 64

@@ -23,6 +23,7 @@ import jaxinfer
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform import processor
+from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
 
 log = logging.getLogger(__name__)
@@ -44,10 +45,10 @@ class ProgramStore:
         self._folder = folder
         self._devices = devices
 
-    def __contains__(self, name: tuple[str, int]) -> bool:
+    def __contains__(self, name: Name) -> bool:
         return self._file(name).exists()
 
-    def load(self, name: tuple[str, int]) -> Any:
+    def load(self, name: Name) -> Any:
         """A program, or None."""
         try:
             program, inputs, outputs = pickle.loads(self._file(name).read_bytes())
@@ -62,7 +63,7 @@ class ProgramStore:
             return None
         return loaded
 
-    def save(self, name: tuple[str, int], compiled: Any) -> None:
+    def save(self, name: Name, compiled: Any) -> None:
         """Keeps a program. One that calls back into Python, as an interpreted kernel does, cannot be kept."""
         file = self._file(name)
         own = file.with_suffix(f".{os.getpid()}")
@@ -76,7 +77,7 @@ class ProgramStore:
             own.unlink(missing_ok=True)
             log.info("program %s is not kept: %s", file.name, error)
 
-    def _file(self, name: tuple[str, int]) -> Path:
+    def _file(self, name: Name) -> Path:
         return self._folder / f"{name[0]}-{name[1]}"
 
 

@@ -14,7 +14,8 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
 from jaxinfer.runner import memory
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.programs import Name, Programs
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes
 
 MODEL = tiny_model((None, 12))

@@ -11,6 +11,7 @@ import pytest
 
 from jaxinfer.engine.buckets import make_buckets
 from jaxinfer.engine.packing import Layouts
+from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes
 
@@ -100,11 +101,11 @@ def test_an_interrupt_leaves_what_waits_uncompiled(monkeypatch: pytest.MonkeyPat
 
 def test_the_scored_rows_are_those_of_every_forward() -> None:
     """Sample programs take what any forward gives: the smallest is asked, once."""
-    programs = Programs(MODEL, SHAPES, make_buckets(SHAPES), Layouts(SHAPES), "xla")
-    hidden, scored = programs._scored_rows
-    for name in programs.names:
+    table = ProgramTable(MODEL, SHAPES, make_buckets(SHAPES), Layouts(SHAPES), "xla")
+    hidden, scored = table.scored_rows
+    for name in table.names:
         if name[0] in ("mixed", "decode"):
-            program = programs._forward_program(*name)
+            program = table[name]
             given = jax.eval_shape(program.function, *program.arguments)
             assert given.hidden.shape == hidden.shape
             assert given.hidden.dtype == hidden.dtype

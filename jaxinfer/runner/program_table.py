@@ -1,0 +1,149 @@
+"""ProgramTable: what each program is, and the shapes and shardings of all that it takes and gives."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxinfer.engine.buckets import Buckets
+from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.admit import admit
+from jaxinfer.runner.burst import Burst, BurstProgram
+from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
+from jaxinfer.runner.sample import sample
+from jaxinfer.runner.state import zero_params, zero_state, zero_tables
+from jaxinfer.version import __version__
+
+Name = tuple[str, int]
+"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("burst", rows)."""
+
+_VERSION = __version__.replace(".", "_")
+
+
+class Program(NamedTuple):
+    """A function to compile, the shapes and shardings of its arguments, and which of them are donated."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    donated: tuple[int, ...]
+    out_shardings: Any
+
+
+class ProgramTable:
+    """The programs of one model and engine, by name. names: all of them, the largest of a kind first."""
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, buckets: Buckets, layouts: Layouts, backend: str):
+        self._model = model
+        self._shapes = shapes
+        self._layouts = layouts
+        self._forward = ForwardPrograms(model, shapes, layouts, backend)
+        self._burst = BurstProgram(model, shapes, layouts, self._forward)
+        self._replicated = NamedSharding(model.mesh, PartitionSpec())
+        self._smallest_decode = min(buckets.rows)
+        self.names: tuple[Name, ...] = (
+            ("admit", 0),
+            *(("mixed", size) for size in reversed(buckets.tokens)),
+            *(("decode", size) for size in reversed(buckets.rows)),
+            *(("sample", size) for size in reversed(buckets.scored)),
+            *(("burst", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
+        )
+
+    def __getitem__(self, name: Name) -> Program:
+        kind, size = name
+        if kind == "admit":
+            return self._admit()
+        if kind == "sample":
+            return self._sample(size)
+        if kind == "burst":
+            return self._burst_program(size)
+        return self._forward_program(kind, size)
+
+    def _admit(self) -> Program:
+        layout = self._layouts.admit
+        state, params, tables = self._state(), self._params(), self._tables()
+        arguments = (state, params, tables, self._packed(layout.size))
+        out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
+        return Program(_named(partial(admit, layout), "admit"), arguments, (0, 1, 2), out)
+
+    def _forward_program(self, kind: str, size: int) -> Program:
+        layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
+        function = self._forward.decode if kind == "decode" else self._forward.mixed
+        state, kv, tables = self._state(), self._kv(), self._tables()
+        weights = tuple(_like(weight) for weight in self._model.weights)
+        arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
+        shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
+        out = Forward(*shardings, *[self._replicated] * 2)
+        return Program(_named(partial(function, size), f"{kind}_{size}"), arguments, (1, 2), out)
+
+    def _sample(self, size: int) -> Program:
+        state, params = self._state(), self._params()
+        head = tuple(_like(leaf) for leaf in self._model.head)
+        hidden, scored = self.scored_rows
+        out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
+        function = _named(partial(sample, self._model, self._shapes, size), f"sample_{size}")
+        return Program(function, (head, state, params, hidden, scored), (1,), out)
+
+    def _burst_program(self, size: int) -> Program:
+        weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
+        kv, tables, state = self._kv(), self._tables(), self._state()
+        packed = self._packed(self._layouts.burst(size).size)
+        arguments = (weights, head, kv, tables, state, self._params(), packed)
+        kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
+        shardings: list[Any] = [*kept, self._replicated]
+        out = Burst(*shardings)
+        return Program(_named(partial(self._burst, size), f"burst_{size}"), arguments, (2, 3, 4), out)
+
+    @cached_property
+    def scored_rows(self) -> Any:
+        """What every forward hands to every sample: the smallest one tells."""
+        smallest = self._forward_program("decode", self._smallest_decode)
+        forward = jax.eval_shape(smallest.function, *smallest.arguments)
+        return jax.tree.map(self._placed, (forward.hidden, forward.scored))
+
+    def _state(self) -> Any:
+        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_state, self._shapes)))
+
+    def _params(self) -> Any:
+        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_params, self._shapes)))
+
+    def _tables(self) -> Any:
+        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_tables, self._shapes)))
+
+    def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        size = self._shapes.page_size
+        return tuple(
+            jax.ShapeDtypeStruct(
+                self._model.kv_shape(index, group.num_pages, size),
+                self._model.dtype,
+                sharding=self._model.kv_sharding(index, group.num_pages, size),
+            )
+            for index, group in enumerate(self._shapes.groups)
+        )
+
+    def _packed(self, size: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((size,), np.int32, sharding=self._replicated)
+
+    def _placed(self, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated)
+
+
+def _like(array: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Gives the program a name that profiles and HLO dumps show.
+
+    JAX's compile cache goes by it too: another version compiles anew, and its programs can be kept (program_store.py).
+    """
+
+    def named(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    named.__name__ = named.__qualname__ = f"jaxinfer_{_VERSION}_{name}"
+    return named
