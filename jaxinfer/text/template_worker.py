@@ -10,6 +10,7 @@ answered with `{"text"}` or `{"error"}`. A job that takes too much processor tim
 import contextlib
 import json
 import math
+import os
 import resource
 import struct
 import sys
@@ -86,8 +87,11 @@ def _read_frame(stream: BinaryIO) -> Any:
 
 def _write_frame(stream: BinaryIO, value: dict[str, Any]) -> None:
     body = json.dumps(value).encode()
-    stream.write(struct.pack(">I", len(body)) + body)
-    stream.flush()
+    try:
+        stream.write(struct.pack(">I", len(body)) + body)
+        stream.flush()
+    except BrokenPipeError:
+        os._exit(0)  # who asked has gone, and there is nobody to tell
 
 
 def _render(template: jinja2.Template, job: dict[str, Any]) -> dict[str, Any]:
