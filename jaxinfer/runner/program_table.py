@@ -17,12 +17,9 @@ from jaxinfer.runner.burst import Burst, BurstProgram
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
-from jaxinfer.version import __version__
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("burst", rows)."""
-
-_VERSION = __version__.replace(".", "_")
 
 
 class Program(NamedTuple):
@@ -68,7 +65,7 @@ class ProgramTable:
         state, params, tables = self._state(), self._params(), self._tables()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
-        return Program(_named(partial(admit, layout), "admit"), arguments, (0, 1, 2), out)
+        return Program(partial(admit, layout), arguments, (0, 1, 2), out)
 
     def _forward_program(self, kind: str, size: int) -> Program:
         layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
@@ -78,14 +75,14 @@ class ProgramTable:
         arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
         out = Forward(*shardings, *[self._replicated] * 2)
-        return Program(_named(partial(function, size), f"{kind}_{size}"), arguments, (1, 2), out)
+        return Program(partial(function, size), arguments, (1, 2), out)
 
     def _sample(self, size: int) -> Program:
         state, params = self._state(), self._params()
         head = tuple(_like(leaf) for leaf in self._model.head)
         hidden, scored = self.scored_rows
         out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
-        function = _named(partial(sample, self._model, self._shapes, size), f"sample_{size}")
+        function = partial(sample, self._model, self._shapes, size)
         return Program(function, (head, state, params, hidden, scored), (1,), out)
 
     def _burst_program(self, size: int) -> Program:
@@ -96,7 +93,7 @@ class ProgramTable:
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
         shardings: list[Any] = [*kept, self._replicated]
         out = Burst(*shardings)
-        return Program(_named(partial(self._burst, size), f"burst_{size}"), arguments, (2, 3, 4), out)
+        return Program(partial(self._burst, size), arguments, (2, 3, 4), out)
 
     @cached_property
     def scored_rows(self) -> Any:
@@ -134,16 +131,3 @@ class ProgramTable:
 
 def _like(array: jax.Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
-
-
-def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Gives the program a name that profiles and HLO dumps show.
-
-    JAX's compile cache goes by it too: another version compiles anew, and its programs can be kept (program_store.py).
-    """
-
-    def named(*arguments: Any) -> Any:
-        return function(*arguments)
-
-    named.__name__ = named.__qualname__ = f"jaxinfer_{_VERSION}_{name}"
-    return named

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -71,6 +72,9 @@ class Programs:
         store: ProgramStore | None = None,
     ):
         self._store = store
+        # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
+        # program that it has read ("Function … not found" when it is run; jax 0.10.2).
+        self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
         self._table = ProgramTable(model, shapes, buckets, layouts, backend)
         self.names = self._table.names
         self._interpreter = partial(kernel_interpreter, backend, model.mesh)
@@ -95,8 +99,8 @@ class Programs:
     def _make_all(self) -> Generator[Made]:
         workers = max(4, min(os.cpu_count() or 1, _MOST_WORKERS))
         with ThreadPoolExecutor(workers) as pool, _no_collections():
-            kept = [name for name in self.names if self._store is not None and name in self._store]
-            yield from (made for made in pool.map(self._load, kept) if made is not None)
+            if self._store is not None:
+                yield from (made for made in pool.map(self._load, self.names) if made is not None)
             yield from self._compile_missing(pool)
 
     def _compile_missing(self, pool: ThreadPoolExecutor) -> Generator[Made]:
@@ -131,18 +135,18 @@ class Programs:
         return Made(name, tracing + time.perf_counter() - start, cached)
 
     def _compile_lowered(self, name: Name, lowered: Any) -> bool:
-        """True where JAX's cache had it. Such a one is not kept: on a CPU, XLA cannot write again what it has read."""
+        """Compiles a program, and keeps it where there is a store. True where JAX's cache had it."""
         before = compile_counter.cached_here
         self._compiled[name] = lowered.compile(compiler_options=self._options)
-        cached = compile_counter.cached_here > before
-        if self._store is not None and not cached:
+        if self._mark and self._store is not None:
             self._store.save(name, self._compiled[name])
-        return cached
+        return compile_counter.cached_here > before
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""
         program = self._table[name]
-        jitted = jax.jit(program.function, donate_argnums=program.donated, out_shardings=program.out_shardings)
+        function = _named(program.function, f"jaxinfer_{name[0]}_{name[1]}{self._mark}")
+        jitted = jax.jit(function, donate_argnums=program.donated, out_shardings=program.out_shardings)
         with self._interpreter():
             return jitted.lower(*program.arguments)
 
@@ -172,3 +176,13 @@ def _no_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function with a name that profiles and HLO dumps show."""
+
+    def named(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    named.__name__ = named.__qualname__ = name
+    return named

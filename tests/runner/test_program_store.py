@@ -3,23 +3,26 @@
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from jaxinfer_kernels import KVLayout
 
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import program_store
+from jaxinfer.runner import program_key
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_store import ProgramStore, open_store
 from jaxinfer.runner.programs import Programs
 from tests.engine.small import ask
+from tests.material import REPOSITORY
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
 MODEL = tiny_model()
@@ -38,16 +41,6 @@ def runner_in(folder: Path) -> JaxRunner:
 def tokens_of(runner: JaxRunner) -> dict[Any, list[int]]:
     requests = [ask(name, length, 9, temperature=1.0) for name, length in (("a", 5), ("b", 20), ("c", 3))]
     return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def without_jax_cache() -> Iterator[None]:
-    """What comes from there is not kept."""
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", True)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +83,79 @@ def test_arguments_are_donated_to_a_kept_program(kept) -> None:
     assert all(array.is_deleted() for array in before)
 
 
-def test_a_broken_file_is_made_anew(kept, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_made_anew_once(kept, caplog: pytest.LogCaptureFixture) -> None:
+    """Though JAX's cache has the program, too."""
     folder, tokens = kept
     (file,) = folder.glob("programs/*/mixed-16")
-    for broken in (b"", b"no pickle", file.read_bytes()[:-100]):
+    good = file.read_bytes()
+    for broken in (b"", b"no pickle", good[:-100], good[:1000] + bytes([good[1000] ^ 1]) + good[1001:]):
         file.write_bytes(broken)
-        with caplog.at_level(logging.WARNING):
-            runner = runner_in(folder)
-            runner.warm_up(lazy=True)
-            assert tokens_of(runner) == tokens
-        assert [str(file) in record.getMessage() for record in caplog.records] == [True]
-        caplog.clear()
-    assert ("mixed", 16) in (store_in(folder) or ())
+        for warnings in (1, 0):
+            with caplog.at_level(logging.WARNING):
+                runner = runner_in(folder)
+                runner.warm_up(lazy=True)
+                assert tokens_of(runner) == tokens
+            assert [str(file) in record.getMessage() for record in caplog.records] == [True] * warnings
+            caplog.clear()
+
+
+def test_what_was_removed_is_kept_again(kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, tokens = kept
+    (programs,) = folder.glob("programs/*")
+    shutil.rmtree(programs)
+    runner = runner_in(folder)
+    runner.warm_up()
+    no_tracing(monkeypatch)
+    runner = runner_in(folder)
+    runner.warm_up()
+    assert tokens_of(runner) == tokens
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise PermissionError("not yours")
+
+
+def test_a_folder_of_somebody_else_is_read(kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be written there, not even when it was used."""
+    folder, tokens = kept
+    monkeypatch.setattr("os.utime", refuse)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr(ProgramStore, "save", refuse)
+    runner = runner_in(folder)
+    runner.warm_up(lazy=True)
+    assert tokens_of(runner) == tokens
+    assert runner.late_programs.count > 0
+    no_tracing(monkeypatch)
+    runner = runner_in(folder)
+    runner.warm_up(lazy=True)
+    assert tokens_of(runner) == tokens
+
+
+@pytest.mark.parametrize("refused", ["pathlib.Path.read_bytes", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"])
+def test_a_folder_that_refuses_costs_only_time(refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = jax.jit(lambda x: x + 1).lower(1).compile()
+    with monkeypatch.context() as patch:
+        patch.setattr(refused, refuse)
+        store = ProgramStore(tmp_path / "set", jax.devices()[:1])
+        assert store.load(("admit", 0)) is None
+        store.save(("admit", 0), compiled)
+        assert store.writable == (refused != "pathlib.Path.mkdir")
+    left = [entry.name for entry in (tmp_path / "set").glob("*")]
+    assert left == (["admit-0"] if refused.endswith("read_bytes") else [])
+
+
+def test_writers_do_not_meet(tmp_path: Path) -> None:
+    """Threads and processes that keep the same programs at once."""
+    compiled = jax.jit(lambda x: x + 1).lower(1).compile()
+
+    def keep(number: int) -> bool:
+        store = ProgramStore(tmp_path / "set", jax.devices()[:1])
+        store.save(("decode", number % 4), compiled)
+        return store.load(("decode", number % 4)) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(keep, range(200)))
+    assert len(list((tmp_path / "set").iterdir())) == 4
 
 
 def test_without_a_cache_nothing_is_kept() -> None:
@@ -128,9 +182,9 @@ def test_what_programs_follow_from_names_them(monkeypatch: pytest.MonkeyPatch) -
     names = [folder_of(), *(folder_of(**{kinds[type(value)]: value}) for value in changed.values())]
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     names.append(folder_of())
-    monkeypatch.setattr(program_store, "_source_digest", lambda: "other lines")
+    monkeypatch.setattr(program_key, "source_digest", lambda: "other lines")
     names.append(folder_of())
-    monkeypatch.setattr(program_store, "processor", lambda: "another")
+    monkeypatch.setattr(program_key, "processor", lambda: "another")
     names.append(folder_of())
     with jax.default_matmul_precision("highest"):
         names.append(folder_of())
@@ -153,10 +207,18 @@ def test_a_line_of_a_kernel_is_part_of_the_name(tmp_path: Path, monkeypatch: pyt
     for line in ("x = 1", "x = 2"):
         (tmp_path / "__init__.py").write_text(line)
         monkeypatch.setattr("jaxinfer_kernels.__file__", str(tmp_path / "__init__.py"))
-        program_store._source_digest.cache_clear()
-        names.append(program_store._source_digest())
-    program_store._source_digest.cache_clear()
+        program_key.source_digest.cache_clear()
+        names.append(program_key.source_digest())
+    program_key.source_digest.cache_clear()
     assert names[0] != names[1]
+
+
+def test_every_module_that_programs_are_made_by_is_followed() -> None:
+    code = "import sys, jaxinfer.runner.programs; print(*(m for m in sys.modules if m.startswith('jaxinfer.')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    modules = {name.removeprefix("jaxinfer.").replace(".", "/") for name in done.stdout.split()}
+    places = {place.removesuffix("/__init__.py").removesuffix(".py") for place in program_key.FOLLOWED}
+    assert modules - places == {name for name in modules - places if name.split("/")[0] in places - {"engine"}}
 
 
 def test_what_calls_back_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -168,16 +230,14 @@ def test_what_calls_back_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFi
     store = ProgramStore(tmp_path / "programs", jax.devices()[:1])
     with caplog.at_level(logging.INFO):
         store.save(("decode", 3), jax.jit(back).lower(np.zeros(3, np.float32)).compile())
-    assert "decode-3 is not kept" in caplog.text
-    assert ("decode", 3) not in store
+    assert "decode 3 is not kept" in caplog.text
     assert list((tmp_path / "programs").iterdir()) == []
 
 
 def test_the_sets_used_last_stay(tmp_path: Path) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()
     for number in range(12):
-        store = ProgramStore(tmp_path / f"set{number}", jax.devices()[:1])
-        store.save(("admit", 0), compiled)
+        ProgramStore(tmp_path / f"set{number}", jax.devices()[:1]).save(("admit", 0), compiled)
         os.utime(tmp_path / f"set{number}", (number, number))
         if number == 6:  # the first is used again
             os.utime(tmp_path / "set0", (100, 100))

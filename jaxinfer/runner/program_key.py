@@ -1,0 +1,72 @@
+"""program_key: a name for all that compiled programs follow from."""
+
+import hashlib
+import os
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import jax
+import jaxinfer_kernels
+
+import jaxinfer
+from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.platform import processor
+from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
+
+_NO_MATTER = (
+    "jax_compilation_cache", "jax_persistent_cache", "jax_log", "jax_dump", "jax_traceback",
+)  # fmt: skip
+"""Settings of JAX whose names begin so leave a program what it is."""
+FOLLOWED = (
+    "runner", "layers", "models", "parallel", "checkpoint", "engine/buckets.py", "engine/packing.py", "engine/plan.py",
+    "engine/shapes.py", "engine/__init__.py", "config.py", "sampling.py", "errors.py", "version.py",
+)  # fmt: skip
+"""What of this package programs follow from: all that `program_table` imports is among it."""
+_COMPILERS = (
+    "jax", "jaxlib", "flax", "libtpu",
+    "jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt",
+)  # fmt: skip
+
+
+def program_key(model: LoadedModel, shapes: EngineShapes, backend: str, options: Options) -> str:
+    """20 hexadecimal digits of the code that makes programs, what they are made for, and who compiles them."""
+    devices = [(device.id, device.process_index, device.device_kind) for device in model.mesh.devices.flat]
+    arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
+    client = model.mesh.devices.flat[0].client
+    versions = [_version(name) for name in _COMPILERS]
+    settings = sorted((name, str(value)) for name, value in jax.config.values.items() if _matters(name))
+    environment = [os.environ.get(name, "") for name in ENVIRONMENT]
+    made_for = [model.config, model.dtype, model.kv_layout, model.mesh.shape, model.rules, arrays, shapes, backend]
+    made_by = [described(options), devices, client.platform_version, processor(), versions, settings, environment]
+    return _digest(source_digest(), *map(repr, (*made_for, *made_by)))
+
+
+def _matters(setting: str) -> bool:
+    return not setting.startswith(_NO_MATTER)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+@cache
+def source_digest() -> str:
+    """Of every line that says what a program is."""
+    own, kernels = Path(jaxinfer.__file__).parent, Path(jaxinfer_kernels.__file__).parent
+    places = [(own, own / name) for name in FOLLOWED] + [(kernels, kernels)]
+    files = [(file.relative_to(root), file.read_bytes()) for root, place in places for file in _sources(place)]
+    return _digest(*map(repr, files))
+
+
+def _sources(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def _digest(*parts: str) -> str:
+    """Of all parts, and of where each ends."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
