@@ -101,7 +101,7 @@ class SchedulerConfig:
     """Requests that may wait; more are refused with 429."""
     max_step_retries: int = 2
     """How often a request whose step failed is tried again without coming further, before it ends with an error; at
-    last alone, so that one that always fails ends by itself."""
+    last alone, while others wait, so that one that always fails ends by itself."""
 
     def __post_init__(self) -> None:
         _at_least("max_num_seqs", self.max_num_seqs, 1)

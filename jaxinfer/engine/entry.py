@@ -135,9 +135,7 @@ class Entry:
     def somebody_may_enter(self) -> bool:
         """True where a request that waits could use a share of this step's tokens."""
         scheduler = self._scheduler
-        if not scheduler.table.num_free or not scheduler.trials.may_enter():
-            return False
-        head = scheduler.waiting.peek(aside=self.takes_long)
+        head = scheduler.waiting.peek(aside=self.takes_long) if scheduler.table.num_free else None
         return head is not None and not self._still_blocked(head)
 
     @property

@@ -39,7 +39,8 @@ class Request:
     held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
     failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
         were computed and collected when a step failed; `reached` also counts those that were not collected.
-    alone: True while it is, or is to be, the only request of a step; trial: the last round that it was in (trials.py).
+    alone: True while it is, or is to be, the only request of a step (trials.py).
+    trial, tried_at: the last round of trials that it was in, and its `furthest` then.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Request:
         "stop_ids",
         "table",
         "trial",
+        "tried_at",
         "trimmed",
         "waiting_tokens",
         "was_admitted",
@@ -132,6 +134,7 @@ class Request:
         self.reached = 0
         self.alone = False
         self.trial = 0
+        self.tried_at = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]

@@ -85,19 +85,20 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Takes slot and pages from a running request, which will compute its tokens again."""
-        self._queue_again(request)
+        self.queue_again(request)
         self.num_preemptions += 1
 
     def start_over(self) -> None:
         """After the device has lost its pages and slots, and every step in flight: all requests are in the queue."""
         for request in [request for request in self.table.requests if request is not None]:
-            self._queue_again(request)
+            self.queue_again(request)
         self.forks.drop_all_holds()
         self.kv.forget_all()
         self.in_flight = 0
         self.entry.blocked = None
 
-    def _queue_again(self, request: Request) -> None:
+    def queue_again(self, request: Request) -> None:
+        """Takes slot and pages from a request, whoever wants them."""
         self._let_go(request)
         if request.owes_prompt_logprobs:
             request.prompt_logprobs = [None]

@@ -1,7 +1,6 @@
 """Who is served, who waits and who gives way, under each policy."""
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean
 from typing import Any
@@ -12,7 +11,6 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.request import Request, Status
 from jaxinfer.engine.simulated import SimulatedRunner
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.engine.waiting import WaitingQueue
 from jaxinfer.errors import ParameterError
 from tests.engine.ledger import check_pages, live_requests
 from tests.engine.small import (
@@ -383,47 +381,3 @@ def test_a_resumed_request_keeps_its_rank() -> None:
         step(core, got)
         assert choice_of(core, "r", 1).rank == ranks[1]
         run(core, got)
-
-
-class Counted(int):
-    """An integer that counts how often one was compared."""
-
-    compared = 0
-
-    def __eq__(self, other: object) -> bool:
-        Counted.compared += 1
-        return int(self) == other
-
-    __hash__ = int.__hash__
-
-
-def test_the_queue_costs_the_logarithm_of_its_length() -> None:
-    count = 100_000
-    queue, order = WaitingQueue(), random.Random(0).sample(range(count), count)
-    core = small_core()
-    make: Callable[[int], Request] = _request_maker(core)
-    Counted.compared = 0
-    for number in order:
-        request = make(number)
-        request.rank = (Counted(number),)
-        queue.push(request)
-    for number in range(100):
-        request = queue.peek()
-        assert request is not None
-        assert request.rank == (number,)
-        queue.take(request)
-    assert len(queue) == queue.num_requests == count - 100
-    # Two comparisons a level of the heap, 17 levels; a search would need `count` a request.
-    assert Counted.compared < 2 * 17 * (count + 2 * 100)
-
-
-def _request_maker(core: EngineCore) -> Callable[[int], Request]:
-    core.add_request(ask("r", 1))
-    template = choice_of(core, "r")
-
-    def make(number: int) -> Request:
-        request = template.child(0)
-        request.request_id = str(number)
-        return request
-
-    return make

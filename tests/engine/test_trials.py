@@ -1,6 +1,7 @@
 """A request that fails by itself takes nobody along; what fails only together comes to an end."""
 
 import random
+from typing import cast
 
 import pytest
 
@@ -70,16 +71,74 @@ def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
 def test_several_that_fail_by_themselves_are_found(policy: str) -> None:
     """In random crowds short of pages, with steps of several tokens, at random positions."""
-    for seed in range(12):
+    for seed in range(60):
         draw = random.Random(seed)
         shapes = small_shapes(pages=draw.choice([16, 24, 40]), decode_steps=draw.choice([1, 4]))
-        core, runner = faulty_core(draw.randrange(4), shapes, scheduling_policy=policy)
+        retries, partial = draw.choice([1, 2]), draw.choice([None, 1])
+        core, runner = faulty_core(
+            draw.randrange(4),
+            shapes,
+            scheduling_policy=policy,
+            max_step_retries=retries,
+            max_num_partial_prefills=partial,
+        )
         names = {f"r{number}" for number in draw.sample(range(10), 2)}
         Poison(core, runner, *names, at=draw.choice(FAULTS), position=draw.randrange(3))
         requests = mixed(10)
         for request in requests:
             core.add_request(request)
         check_others_right(core, run_checked(core), requests, names)
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_two_that_fail_at_different_places_are_found_in_turn(ahead: int) -> None:
+    """The second soon after the first: a round that has found somebody does not stand against another."""
+    core, runner = faulty_core(ahead)
+    early = Poison(core, runner, "early")
+    late = Poison(core, runner, "late", position=11)
+    runner.fails = lambda at, plan: early(at, plan) | late(at, plan)
+    requests = [ask(name, 5, 20) for name in ("a", "late", "early", "b")]
+    for request in requests:
+        core.add_request(request)
+    check_others_right(core, run_checked(core), requests, {"early", "late"})
+
+
+def test_faults_that_passed_long_ago_do_not_stand_against_a_trial() -> None:
+    core, runner = faulty_core(ahead=0, shapes=small_shapes(max_num_batched_tokens=200))
+    requests = [ask(name, 5, 40) for name in ("a", "bad", "b")]
+    for request in requests:
+        core.add_request(request)
+    got: Got = {}
+    for _ in range(2):
+        runner.fail_once("collect")
+        step(core, got)
+    assert core.scheduler.trials.pending
+    while core.scheduler.trials.pending:
+        step(core, got)
+    Poison(core, runner, "bad", position=30)
+    check_others_right(core, run_checked(core, got), requests, {"bad"})
+
+
+def test_a_trial_goes_as_far_as_the_step_that_failed() -> None:
+    """A burst of eight tokens fails at the sixth; alone, each token has a step of its own."""
+    shapes = small_shapes(decode_steps=8, max_num_batched_tokens=200)
+    core, runner = faulty_core(ahead=0, shapes=shapes, max_step_retries=1)
+    requests = [ask(name, 5, 30) for name in ("a", "bad", "b")]
+    for request in requests:
+        core.add_request(request)
+    Poison(core, runner, "bad", position=11)
+    check_others_right(core, run_checked(core), requests, {"bad"})
+
+
+def test_many_that_fail_by_themselves_are_found_where_others_pass_between() -> None:
+    core, runner = faulty_core(ahead=1, shapes=small_shapes(pages=200, max_num_seqs=16, max_scored=16))
+    names = ["bad"] * 6 + ["good"] + ["bad"] * 6 + ["good"] * 3
+    requests = [ask(f"{name}{number}", 1, 5) for number, name in enumerate(names)]
+    bad = {request.request_id for request in requests if request.request_id.startswith("bad")}
+    Poison(core, runner, *bad)
+    for request in requests:
+        core.add_request(request)
+    check_others_right(core, run_checked(core), requests, bad)
 
 
 def test_one_that_comes_again_and_again_ends_nobody_else() -> None:
@@ -147,12 +206,12 @@ def test_what_fails_only_together_comes_to_an_end() -> None:
 def test_a_device_that_fails_every_step_is_not_tried_once_a_request() -> None:
     core, runner = faulty_core(ahead=0, shapes=small_shapes(pages=200, max_num_seqs=16, max_scored=16))
     runner.fails = lambda at, plan: at == "collect"
-    for number in range(10):
+    for number in range(14):
         core.add_request(ask(f"r{number}", 1))
     got = run_checked(core)
-    assert len(ended_with_error(got)) == 10
+    assert len(ended_with_error(got)) == 14
     assert {deltas[0].error for deltas in got.values()} == {"computing the next token failed with StepBroke (tries: 3)"}
-    assert core.stats().step_faults == 2 + 3 + 1
+    assert core.stats().step_faults == 2 + 8 + 1
 
 
 @pytest.mark.parametrize("retries", [0, 1, 4])
@@ -165,6 +224,19 @@ def test_it_is_the_last_try_that_is_alone(retries: int) -> None:
     got = run_checked(core)
     assert ended_with_error(got) == ({"bad"} if retries else {"a", "bad", "b"})
     assert [len(held) for held in poison.failed] == [3] * retries + [1 if retries else 3]
+
+
+def test_a_step_that_fails_after_an_abort_on_trial_is_nobody_elses() -> None:
+    requests = [ask(name, 5, 8) for name in "abc"]
+    core = with_trials_ahead(requests)
+    got: Got = {}
+    step(core, got)
+    core.abort("a")
+    cast(FaultyRunner, core.runner).fail_once("collect")
+    run_checked(core, got)
+    assert core.stats().step_faults == 3
+    assert got["a", 0][-1].finish_reason is FinishReason.ABORT
+    check_right(core, got, requests[1:])
 
 
 @pytest.mark.parametrize("whom", ["on trial", "next"])
