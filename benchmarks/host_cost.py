@@ -150,8 +150,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--steps", type=int, default=1000, help="steps timed a row")
-    parser.add_argument("--turns", type=int, default=5, help=f"turns with and without {WAITING:,} requests waiting")
+    parser.add_argument("--turns", type=int, default=9, help=f"turns with and without {WAITING:,} requests waiting")
     options = parser.parse_args()
+    if options.turns < 1:
+        parser.error("--turns must be at least 1")
     rows = time_rows(options.steps)
     crowd = compare_crowd(options.turns, options.steps)
     print(
