@@ -156,6 +156,8 @@ class RunnerConfig:
     before all others."""
 
     def __post_init__(self) -> None:
+        if self.compile_cache_dir == "":
+            raise ParameterError("compile_cache_dir", "must not be empty; `off` keeps no programs")
         for word in self.xla_flags.split():
             if not re.fullmatch(r"(--)?xla_\w+(=\S*)?", word):
                 raise ParameterError("xla_flags", f"{word} must be an option of XLA, as xla_gpu_autotune_level=2")

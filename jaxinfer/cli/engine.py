@@ -12,7 +12,7 @@ from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine
 from jaxinfer.rpc.channel import check_free
-from jaxinfer.server.config import ServerConfig, is_loopback
+from jaxinfer.server.config import ServerConfig, check_address, is_loopback
 from jaxinfer.version import __version__
 
 
@@ -26,12 +26,10 @@ class ListenConfig:
     """What the log on standard error tells at least."""
 
     def __post_init__(self) -> None:
-        host, colon, port = self.listen.rpartition(":")
-        if self.listen.startswith("unix:"):
-            return
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
-            raise ParameterError("listen", f"{self.listen!r} must be HOST:PORT or unix:PATH")
-        if not is_loopback(host.strip("[]")) and not os.environ.get(KEY_VARIABLE):
+        check_address("listen", self.listen)
+        host = self.listen.rpartition(":")[0].strip("[]")
+        open_to_all = not self.listen.startswith("unix:") and not is_loopback(host)
+        if open_to_all and not os.environ.get(KEY_VARIABLE):
             raise ParameterError("listen", f"{host} can be reached by others; set ${KEY_VARIABLE}, or use 127.0.0.1")
 
 

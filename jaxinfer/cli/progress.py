@@ -1,11 +1,14 @@
 """How far an engine under construction is, on standard error."""
 
 import sys
+import time
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+_QUIET_SECONDS = 10.0
 
 
 def build_progress() -> "BuildBars | BuildLines":
@@ -14,11 +17,12 @@ def build_progress() -> "BuildBars | BuildLines":
 
 
 class BuildLines:
-    """A line a stage, for logs. A context manager."""
+    """A line a stage, and one now and then in a long one, for logs. A context manager."""
 
     def __init__(self) -> None:
         self._stages: set[str] = set()
         self._cached = 0
+        self._last = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -39,10 +43,13 @@ class BuildLines:
         self._cached += cached
         if done == total:
             self._tell(f"{self._cached} of {total} programs came from the cache")
+        elif time.monotonic() - self._last > _QUIET_SECONDS:
+            self._tell(f"{done} of {total} programs")
 
     def _tell(self, stage: str) -> None:
         if stage not in self._stages:
             self._stages.add(stage)
+            self._last = time.monotonic()
             print(stage, file=sys.stderr, flush=True)
 
 

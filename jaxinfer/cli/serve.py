@@ -45,7 +45,7 @@ def _refuse_engine_settings(config: EngineConfig) -> None:
     """Raises ParameterError for the first setting of an engine, where that engine is not this command's to make."""
     for name in differences(config, EngineConfig()):
         if name not in _TEXT_SETTINGS:
-            message = "is a setting of the engine at engine_address: give it to `jaxinfer engine` there"
+            message = "is a setting of the engine at --engine-address: give it to `jaxinfer engine` there"
             raise ParameterError(name, message)
 
 

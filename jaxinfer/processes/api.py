@@ -11,13 +11,12 @@ from pathlib import Path
 from jaxinfer.build import load_text
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.messages import grpc_message, ready_message, stop_message
-from jaxinfer.errors import JaxinferError
 from jaxinfer.metrics import SharedFolder
-from jaxinfer.processes.child import Parent, forget_garbage
+from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
 from jaxinfer.processes.engine import KEY_VARIABLE
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, serve
-from jaxinfer.signals import end_at_once_on_signals, end_process
+from jaxinfer.signals import end_at_once_on_signals
 
 
 def main() -> None:
@@ -25,13 +24,12 @@ def main() -> None:
     end_at_once_on_signals()
     parent = Parent()
     start_log(parent.server)
-    try:
+
+    def run() -> int:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            status = runner.run(_serve(parent))
-    except JaxinferError as error:
-        parent.tell_error(error)
-        status = 2
-    end_process(status)
+            return runner.run(_serve(parent))
+
+    run_to_end(parent, run)
 
 
 async def _serve(parent: Parent) -> int:

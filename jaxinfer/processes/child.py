@@ -7,16 +7,21 @@ file that its first argument numbers. Its standard input ends when the parent do
 import contextlib
 import gc
 import json
+import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NoReturn
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.signals import end_process
+
+log = logging.getLogger(__name__)
 
 _ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
 
@@ -53,6 +58,22 @@ def _end_with_parent() -> None:
     # Nothing is written to standard input after the settings.
     sys.stdin.buffer.read()
     os._exit(1)
+
+
+def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:
+    """Ends the process with what `run` returns: 2 where it cannot begin, which the parent is told, 1 where it failed.
+
+    Python's own end would wait for the thread that reads from the parent, and abort.
+    """
+    try:
+        status = run()
+    except JaxinferError as error:
+        parent.tell_error(error)
+        status = 2
+    except Exception:
+        log.exception("the process fails")
+        status = 1
+    end_process(status)
 
 
 def forget_garbage() -> None:

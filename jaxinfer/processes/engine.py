@@ -11,8 +11,8 @@ from jaxinfer.cli.log import start_log
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.errors import JaxinferError
-from jaxinfer.processes.child import Parent, forget_garbage
-from jaxinfer.signals import end_at_once_on_signals, end_process
+from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
+from jaxinfer.signals import end_at_once_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,14 @@ def main() -> None:
     start_log(parent.server)
     from jaxinfer.build import build_engine
 
-    try:
+    def run() -> int:
         with build_progress() as progress:
             built = build_engine(parent.engine, progress)
-    except JaxinferError as error:
-        parent.tell_error(error)
-        end_process(2)
-    forget_garbage()
-    address = parent.settings["address"]
-    end_process(asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}))))
+        forget_garbage()
+        address = parent.settings["address"]
+        return asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found})))
+
+    run_to_end(parent, run)
 
 
 def check_key() -> None:

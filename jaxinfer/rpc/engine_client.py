@@ -117,7 +117,7 @@ class RemoteEngineClient:
                         if error.code() is not grpc.StatusCode.UNAVAILABLE:
                             self._complain(str(error.details()))
                         elif elsewhere:
-                            self._complain("cannot be reached yet; waiting for it")
+                            self._complain("cannot be reached yet")
                     except Exception as error:
                         self._complain(f"{type(error).__name__}: {error}")
                 if self.ready:
@@ -130,7 +130,7 @@ class RemoteEngineClient:
     def _complain(self, what: str) -> None:
         """Logs what is wrong with the engine, once, however often it is tried."""
         if what != self._complaint:
-            log.error("the engine at %s: %s", self._address, what)
+            log.warning("the engine at %s: %s; it is tried again", self._address, what)
         self._complaint = what
 
     async def _attach(self, stub: engine_pb2_grpc.EngineStub) -> None:

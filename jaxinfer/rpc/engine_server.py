@@ -20,6 +20,8 @@ from jaxinfer.rpc.channel import KEY_NAME, OPTIONS, check_free
 
 log = logging.getLogger(__name__)
 
+_WRONG_KEY = "the key is missing or wrong; $JAXINFER_ENGINE_KEY must be the same on both sides"
+
 STATS_SECONDS = 0.1
 """How often a session is told the engine's statistics, which change in every step."""
 
@@ -96,7 +98,10 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
     async def _check_key(self, context: grpc.aio.ServicerContext) -> None:
         given = dict(context.invocation_metadata() or ()).get(KEY_NAME, "")
         if self._key is not None and not hmac.compare_digest(str(given).encode(), self._key.encode()):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the engine's key is missing or wrong")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                _WRONG_KEY,
+            )
 
     async def _read(self, owner: int, session: "_Session", commands: AsyncIterator[pb.Command]) -> None:
         async for command in commands:

@@ -1,6 +1,5 @@
 """Which attention backend an engine runs: what the device can run, timed on the model's own shapes."""
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,6 +17,7 @@ from jaxinfer.runner.attention_backends import CANDIDATES, check_asked, interpre
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.digest import shapes_digest
+from jaxinfer.runner.notes import read_note, write_note
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,8 @@ def remembered_choice(
     not fit, passes a backend over; any other is raised. A choice is not written where one was passed over for lack of
     memory. Raises RuntimeError where every backend was passed over.
     """
-    known = _read(file)
-    if known is not None and known in candidates:
+    known = read_note(file, "backend")
+    if known in candidates:
         log.info("attention backend %s, as measured at an earlier start", known)
         return known
     timings = [_timed(name, measure) for name in candidates]
@@ -86,8 +86,8 @@ def remembered_choice(
     if not able:
         raise RuntimeError("no attention backend runs: " + "; ".join(f"{t.backend}: {t.error}" for t in timings))
     best = min(able, key=lambda timing: timing.total).backend
-    if file is not None and not any(_NO_MEMORY in timing.error for timing in timings):
-        file.write_text(json.dumps({"backend": best, "timings": [timing._asdict() for timing in timings]}, indent=1))
+    if not any(_NO_MEMORY in timing.error for timing in timings):
+        write_note(file, {"backend": best, "timings": [timing._asdict() for timing in timings]})
     return best
 
 
@@ -127,15 +127,6 @@ def _passes_over(error: Exception) -> bool:
     """Mosaic's errors (MosaicError, LoweringException) are public nowhere: they are known by where they come from."""
     of_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")
     return of_jax or isinstance(error, (NotImplementedError, ValueError, TypeError))
-
-
-def _read(file: Path | None) -> str | None:
-    if file is None or not file.exists():
-        return None
-    try:
-        return str(json.loads(file.read_text())["backend"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return None  # an unreadable note is measured anew and written over
 
 
 def _layout(backend: str, model: LoadedModel) -> KVLayout:

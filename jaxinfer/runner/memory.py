@@ -1,6 +1,5 @@
 """How many KV pages fit beside weights, temporaries and slot state."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.digest import shapes_digest
+from jaxinfer.runner.notes import read_note, write_note
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options, described
@@ -132,14 +132,11 @@ def device_pages(
 def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
     """A number measured once for a key, kept in a file beside the compile cache."""
     file = cache / f"temporaries-{key}.json" if cache else None
-    if file is not None and file.exists():
-        try:
-            return int(json.loads(file.read_text())["bytes"])
-        except (ValueError, KeyError, OSError):
-            pass  # an unreadable note is measured anew and written over
+    known = read_note(file, "bytes")
+    if isinstance(known, int):
+        return known
     value = measure()
-    if file is not None:
-        file.write_text(json.dumps({"bytes": value}))
+    write_note(file, {"bytes": value})
     return value
 
 

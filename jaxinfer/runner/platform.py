@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -82,15 +83,33 @@ def program_options(config: RunnerConfig) -> Options:
 
 
 def use_compile_cache(folder: str | None) -> Path | None:
-    """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns the folder used."""
-    if folder == "off":
+    """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns the folder used.
+
+    One that cannot be written to is read. Raises ParameterError where `folder` cannot be made; the default is then done
+    without.
+    """
+    path = None if folder == "off" else _made_cache(folder)
+    if path is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    path = Path(folder).expanduser() if folder else default_cache()
-    path.mkdir(parents=True, exist_ok=True)
+    writable = os.access(path, os.W_OK | os.X_OK)
+    if not writable:
+        log.warning("%s cannot be written to: what it holds is used, and nothing is kept there", path)
     jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if writable else math.inf)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
+
+
+def _made_cache(folder: str | None) -> Path | None:
+    path = default_cache() if folder is None else Path(folder).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if folder is not None:
+            raise ParameterError("compile_cache_dir", f"cannot make {path}: {error.strerror}") from None
+        log.warning("no compiled programs are kept: cannot make %s: %s", path, error.strerror)
+        return None
     return path
 
 

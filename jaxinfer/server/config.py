@@ -81,6 +81,8 @@ class ServerConfig:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
+        if self.engine_address is not None:
+            check_address("engine_address", self.engine_address)
         if self.otlp_traces_endpoint is not None:
             _check_endpoint(self.otlp_traces_endpoint)
         if self.api_key == "":
@@ -103,6 +105,15 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a package above it is not there
         return False
+
+
+def check_address(param: str, address: str) -> None:
+    """Raises ParameterError where an engine's address is neither HOST:PORT nor `unix:PATH`."""
+    host, _, port = address.rpartition(":")
+    if address.startswith("unix:") and address != "unix:":
+        return
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ParameterError(param, f"{address!r} must be HOST:PORT or unix:PATH")
 
 
 def check_binding(options: ServerConfig) -> None:

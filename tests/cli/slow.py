@@ -1,4 +1,4 @@
-"""The command line where something takes a minute: `python slow.py build|steps|step serve FOLDER …`."""
+"""The command line where something takes a minute, or fails: `python slow.py build|steps|… serve FOLDER …`."""
 
 import sys
 import time
@@ -33,12 +33,22 @@ def build_where_the_folder_is(config: EngineConfig, progress: BuildProgress | No
     return simulated.build_engine(config, progress)
 
 
+def build_that_fails(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
+    """Fails as nothing that was thought of."""
+    raise OSError("the disk is on fire")
+
+
 def slow_down(what: str) -> None:
-    """Makes building, each step by a second, or each by a minute slow, in this process, or building need the folder."""
+    """Makes building, each step by a second, or each by a minute slow, in this process, or building need the folder.
+
+    Or makes building fail.
+    """
     if what == "build":
         jaxinfer.build.build_engine = build_slowly
     elif what == "vanishing":
         jaxinfer.build.build_engine = build_where_the_folder_is
+    elif what == "failing":
+        jaxinfer.build.build_engine = build_that_fails
     elif what:
         simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[what])
 

@@ -94,8 +94,14 @@ def test_flags_have_vllms_names() -> None:
         (["serve", "demo", "--quantization=awq"], "--quantization: quantised weights are not supported yet"),
         (
             ["serve", "--engine-address", "127.0.0.1:1", "--decode-steps", "8"],
-            "--decode-steps: is a setting of the engine at engine_address: give it to `jaxinfer engine` there",
+            "--decode-steps: is a setting of the engine at --engine-address: give it to `jaxinfer engine` there",
         ),
+        (["serve", "--engine-address", "localhost"], "--engine-address: 'localhost' must be HOST:PORT or unix:PATH"),
+        (
+            ["serve", "--compile-cache-dir", "/dev/null/x"],
+            "cannot make /dev/null/x: Not a directory",
+        ),
+        (["generate", "--prompt", "a", "--compile-cache-dir="], "--compile-cache-dir: must not be empty"),
         (["serve", "--model", "demo"], "--model: MODEL is given without a flag"),
     ],
 )
@@ -106,6 +112,14 @@ def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: s
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("jaxinfer: error: ")
     assert said in done.stderr
+
+
+def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(folder: Path) -> None:
+    done = call("failing", "serve", str(folder), "--port", "0", program=[sys.executable, "-m", "tests.cli.slow"])
+    assert done.returncode == 1
+    assert "OSError: the disk is on fire" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("the engine's process ended with status 1, before it was ready")
+    assert "Fatal Python error" not in done.stderr
 
 
 def test_help_says_that_the_model_may_be_left_out() -> None:

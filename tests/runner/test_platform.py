@@ -1,0 +1,85 @@
+"""Where compiled programs are kept, and what is said where they cannot be."""
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxinfer.errors import ParameterError
+from jaxinfer.runner.notes import read_note, write_note
+from jaxinfer.runner.platform import default_cache, use_compile_cache
+
+_SETTINGS = (
+    "jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def settings() -> Iterator[None]:
+    """As they were, afterwards."""
+    before = {name: jax.config.values[name] for name in _SETTINGS}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_a_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    assert use_compile_cache(str(folder)) == folder
+    assert folder.is_dir()
+    assert jax.config.values["jax_compilation_cache_dir"] == str(folder)
+    assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] == 0
+
+
+def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in ("file", "file/below"):
+        with pytest.raises(ParameterError, match=f"cannot make .*/{folder}: (File exists|Not a directory)") as caught:
+            use_compile_cache(str(tmp_path / folder))
+        assert caught.value.param == "compile_cache_dir"
+
+
+def test_where_home_takes_none_it_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "home").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert use_compile_cache(None) is None
+    assert "no compiled programs are kept: cannot make" in caplog.text
+    assert not jax.config.values["jax_enable_compilation_cache"]
+
+
+def test_off_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    assert use_compile_cache("off") is None
+    assert not jax.config.values["jax_enable_compilation_cache"]
+    assert not caplog.records
+
+
+def test_one_that_cannot_be_written_to_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with caplog.at_level(logging.WARNING):
+        assert use_compile_cache(str(tmp_path)) == tmp_path
+    (record,) = caplog.records
+    assert "cannot be written to" in record.getMessage()
+    assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] == math.inf
+
+
+def test_the_default_is_under_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache().is_relative_to(tmp_path / "jaxinfer")
+
+
+def test_a_note_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+    write_note(tmp_path / "absent" / "note.json", {"bytes": 1})
+    assert read_note(tmp_path / "absent" / "note.json", "bytes") is None
+    write_note(tmp_path / "note.json", {"bytes": 1})
+    assert read_note(tmp_path / "note.json", "bytes") == 1
+    assert read_note(tmp_path / "note.json", "other") is None
+    write_note(None, {"bytes": 1})
+    assert read_note(None, "bytes") is None
