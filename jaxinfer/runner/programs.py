@@ -93,7 +93,7 @@ class Programs:
         with closing(self._make_all()) as made:
             for done, (name, seconds, cached) in enumerate(made, start=1):
                 if progress is not None:
-                    progress(f"{name[0]} {name[1]}".removesuffix(" 0"), done, len(self.names), seconds, cached)
+                    progress(_label(name), done, len(self.names), seconds, cached)
         self.seconds = self.seconds._replace(total=time.perf_counter() - start)
 
     def _make_all(self) -> Generator[Made]:
@@ -138,14 +138,14 @@ class Programs:
         """Compiles a program, and keeps it where there is a store. True where JAX's cache had it."""
         before = compile_counter.cached_here
         self._compiled[name] = lowered.compile(compiler_options=self._options)
-        if self._mark and self._store is not None:
+        if self._store is not None and self._store.writable:
             self._store.save(name, self._compiled[name])
         return compile_counter.cached_here > before
 
     def lower(self, name: Name) -> Any:
         """One program, traced and lowered, not compiled."""
         program = self._table[name]
-        function = _named(program.function, f"jaxinfer_{name[0]}_{name[1]}{self._mark}")
+        function = _named(program.function, f"jaxinfer_{_label(name).replace(' ', '_')}{self._mark}")
         jitted = jax.jit(function, donate_argnums=program.donated, out_shardings=program.out_shardings)
         with self._interpreter():
             return jitted.lower(*program.arguments)
@@ -156,13 +156,9 @@ class Programs:
 
     def _compile_late(self, name: Name) -> Any:
         start = time.perf_counter()
-        compiled = self._compile(name)
-        self.late = LatePrograms(self.late.count + 1, self.late.seconds + time.perf_counter() - start)
-        return compiled
-
-    def _compile(self, name: Name) -> Any:
         if self._load(name) is None:
             self._compile_lowered(name, self.lower(name))
+        self.late = LatePrograms(self.late.count + 1, self.late.seconds + time.perf_counter() - start)
         return self._compiled[name]
 
 
@@ -176,6 +172,10 @@ def _no_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def _label(name: Name) -> str:
+    return f"{name[0]} {name[1]}".removesuffix(" 0")
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
