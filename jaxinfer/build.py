@@ -238,4 +238,5 @@ def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo
         block_size=shapes.page_size,
         num_blocks=shapes.groups[0].num_pages,
         attention_backend=backend,
+        scheduling_policy=config.scheduler.scheduling_policy,
     )

@@ -33,7 +33,7 @@ class SamplingParams:
     presence_penalty, frequency_penalty: in [-2, 2], over generated tokens.
     repetition_penalty: in (0, 10], over prompt and generated tokens; 1 is off.
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.
-    logprobs: how many of the most likely tokens to report, 0..20; 0 reports the sampled one only.
+    logprobs: how many of the most likely tokens to report, 0..20; 0 reports the sampled one only, -1 is 20.
     prompt_logprobs: the same for each token of the prompt.
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
@@ -63,6 +63,9 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         object.__setattr__(self, "logit_bias", dict(self.logit_bias or {}))
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, MAX_LOGPROBS)
         object.__setattr__(self, "top_k", max(self.top_k, 0) if self.top_k == -1 else self.top_k)
         self._check_counts()
         self._check_numbers()

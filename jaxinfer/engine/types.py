@@ -177,3 +177,4 @@ class ModelInfo(NamedTuple):
     block_size: int
     num_blocks: int
     attention_backend: str = "xla"
+    scheduling_policy: str = "fcfs"

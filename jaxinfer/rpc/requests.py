@@ -13,7 +13,7 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.server.context import Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import check_length, fit_length, generate_params
+from jaxinfer.server.params import check_length, fit_length, generate_params, truncation
 from jaxinfer.server.prompts import completion_prompts
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text.defaults import GenerationDefaults
@@ -38,7 +38,7 @@ async def prepare(context: Context, body: CompletionBody, defaults: GenerationDe
     context.check_model(body.model)
     info = context.client.info
     params = generate_params(body, defaults, info)
-    (prompt,) = await completion_prompts(body, context.text, info, 1)
+    (prompt,) = await completion_prompts(body, context.text, info, 1, truncation(body, params, info))
     asked_by = None if body.max_tokens is None else "max_tokens"
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
     return Prepared(context.generation([prompt.token_ids], [params], body), prompt.token_ids, params)
@@ -57,7 +57,7 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
         prompt=prompt,
         stop=list(message.stop),
         stop_token_ids=list(message.stop_token_ids),
-        logit_bias=dict(message.logit_bias),
+        logit_bias={str(token): bias for token, bias in message.logit_bias.items()},
         **said,
     )
 

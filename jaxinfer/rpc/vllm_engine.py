@@ -19,6 +19,7 @@ from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.rpc.vllm_reply import VllmReply
 from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body
 from jaxinfer.server.context import Context
+from jaxinfer.server.introspection import scheduler_load
 from jaxinfer.version import __version__
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
@@ -123,17 +124,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     async def GetLoads(self, request: pb.GetLoadsRequest, context: grpc.aio.ServicerContext) -> pb.GetLoadsResponse:
         async with answering(context):
             info, stats = self._context.client.info, self._context.client.stats()
-            load = pb.SchedulerLoad(
-                num_running_reqs=stats.running,
-                num_waiting_reqs=stats.waiting,
-                num_total_reqs=stats.running + stats.waiting,
-                num_used_tokens=stats.kv_pages_used * info.block_size,
-                max_total_num_tokens=stats.kv_pages_total * info.block_size,
-                token_usage=stats.kv_pages_used / max(stats.kv_pages_total, 1),
-                cache_hit_rate=stats.prefix_hits / max(stats.prefix_queries, 1),
-                utilization=stats.running / info.max_num_seqs,
-                max_running_requests=info.max_num_seqs,
-            )
+            load = pb.SchedulerLoad(**scheduler_load(info, stats))
             now = datetime.now(UTC).isoformat()
             return pb.GetLoadsResponse(timestamp=now, version=__version__, dp_rank_count=1, loads=[load])
 

@@ -18,7 +18,7 @@ _SAME = (
     "top_k", "min_p", "frequency_penalty", "presence_penalty", "min_tokens", "skip_special_tokens", "ignore_eos",
     "include_stop_str_in_output",
 )  # fmt: skip
-_OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed")
+_OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prompt_tokens")
 # proto3 cannot tell 0 from nothing in these, and 0 makes no sense.
 _ONE_FOR_ZERO = ("n", "top_p", "repetition_penalty")
 
@@ -31,13 +31,11 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}
     said: dict[str, Any] = {name: getattr(params, name) for name in _SAME}
     said |= {name: getattr(params, name) or 1 for name in _ONE_FOR_ZERO}
-    keep = _kept(params, info)
     return CompletionBody(
-        prompt=_prompt(message, info, cut=keep is not None),
-        truncate_prompt_tokens=keep,
+        prompt=_prompt(message, info, cut=params.HasField("truncate_prompt_tokens")),
         stop=list(params.stop),
         stop_token_ids=list(params.stop_token_ids),
-        logit_bias=dict(params.logit_bias),
+        logit_bias={str(token): bias for token, bias in params.logit_bias.items()},
         **said,
         **given,
     )
@@ -54,13 +52,6 @@ def _check_supported(message: pb.GenerateRequest) -> None:
         asked.append(constraint)
     for name in asked:
         raise ApiError(400, f"{name}: is not supported yet", param=name, code="unsupported_parameter")
-
-
-def _kept(params: pb.SamplingParams, info: ModelInfo) -> int | None:
-    if not params.HasField("truncate_prompt_tokens"):
-        return None
-    # -1 is vLLM's name of the most that fits.
-    return info.max_model_len - 1 if params.truncate_prompt_tokens == -1 else params.truncate_prompt_tokens
 
 
 def _prompt(message: pb.GenerateRequest, info: ModelInfo, *, cut: bool) -> Any:

@@ -6,18 +6,22 @@ from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedFolder
-from jaxinfer.server import health
+from jaxinfer.server import health, introspection
 from jaxinfer.server.admission import Admission, make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
 from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import CONTEXT, Context, told_id
+from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, Context, told_id
 from jaxinfer.server.conversation import answer_form
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import error_middleware
+from jaxinfer.server.fim import fim_completions
+from jaxinfer.server.invocations import invocations
 from jaxinfer.server.tokens import detokenize, tokenize
 from jaxinfer.server.tracing import Tracing
+from jaxinfer.server.unknown_fields import HEADER as IGNORED_HEADER
+from jaxinfer.server.unknown_fields import UnknownFields, header_value
 from jaxinfer.text import TextProcessor
 
 
@@ -45,6 +49,8 @@ def make_app(
         name = told_id(request)
         if name is not None:
             response.headers["X-Request-Id"] = name
+        if IGNORED_FIELDS in request:
+            response.headers[IGNORED_HEADER] = header_value(request[IGNORED_FIELDS])
 
     app.on_response_prepare.append(add_headers)
     form = answer_form(options, text.chat_template.form)
@@ -52,16 +58,24 @@ def make_app(
     if tracing is not None:
         app.on_cleanup.append(lambda app: asyncio.to_thread(tracing.flush))
     metrics = ServerMetrics(client.info, name, shared)
-    app[CONTEXT] = Context(client, text, options, name, metrics, form, admission, tracing)
+    unknown, fingerprint = UnknownFields(options.unknown_fields), introspection.fingerprint_of(client.info)
+    app[CONTEXT] = Context(client, text, options, name, metrics, form, admission, unknown, fingerprint, tracing)
     app.add_routes(
         [
             web.get("/", health.index),
             web.post("/v1/completions", completions),
             web.post("/v1/chat/completions", chat_completions),
+            web.post("/v1/fim/completions", fim_completions),
+            web.post("/invocations", invocations),
             web.post("/tokenize", tokenize),
             web.post("/detokenize", detokenize),
             web.get("/v1/models", health.models),
             web.get("/v1/models/{name:.+}", health.model),
+            web.get("/v1/loads", introspection.loads),
+            web.get("/load", introspection.load),
+            web.get("/tokenizer_info", introspection.tokenizer_info),
+            web.get("/server_info", introspection.server_info),
+            web.get("/ping", health.ready),
             web.get("/healthz", health.alive),
             web.get("/readyz", health.ready),
             web.get("/health", health.ready),

@@ -8,8 +8,8 @@ from aiohttp.typedefs import Middleware
 
 from jaxinfer.server.errors import ApiError, Handler
 
-WRONG_KEY = "the API key is missing or wrong; send it as `Authorization: Bearer KEY`"
-_GUARDED = ("/v1", "/tokenize", "/detokenize")
+WRONG_KEY = "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-Api-Key: KEY`"
+_GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", "/server_info", "/invocations")
 
 
 class KeyCheck:
@@ -18,13 +18,15 @@ class KeyCheck:
     def __init__(self, api_key: str | None):
         self._expected = None if api_key is None else _digest(api_key)
 
-    def allows(self, authorization: str) -> bool:
-        """authorization: what the request says under that name, `Bearer KEY`; empty where it says nothing."""
+    def allows(self, authorization: str, api_key: str = "") -> bool:
+        """authorization: that header's value, `Bearer KEY`. api_key: that of X-Api-Key. Empty where it is absent."""
         if self._expected is None:
             return True
-        scheme, _, key = authorization.partition(" ")
+        scheme, _, bearer = authorization.partition(" ")
         # NOTE: digests have one length, and are compared in a time that does not depend on their content.
-        return scheme.lower() == "bearer" and hmac.compare_digest(_digest(key.strip()), self._expected)
+        by_header = hmac.compare_digest(_digest(api_key.strip()), self._expected)
+        by_scheme = hmac.compare_digest(_digest(bearer.strip()), self._expected) and scheme.lower() == "bearer"
+        return by_header or by_scheme
 
 
 def make_auth_middleware(api_key: str | None) -> Middleware:
@@ -33,7 +35,8 @@ def make_auth_middleware(api_key: str | None) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path.startswith(_GUARDED) and not keys.allows(request.headers.get("Authorization", "")):
+        given = request.headers.get("Authorization", ""), request.headers.get("X-Api-Key", "")
+        if request.path.startswith(_GUARDED) and not keys.allows(*given):
             return ApiError(401, WRONG_KEY, kind="authentication_error", code="invalid_api_key").response()
         return await handler(request)
 

@@ -18,13 +18,16 @@ from jaxinfer.server.responses import (
     ChatLogprobs,
     ChatMessage,
     ChunkChoice,
+    CompletionTokensDetails,
     Delta,
     FunctionCall,
     ToolCall,
     Usage,
+    is_terminal,
 )
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart
+from jaxinfer.text.messages import content_text
 
 
 class ChatReply:
@@ -36,27 +39,36 @@ class ChatReply:
         self._name = name
         self._created = int(time.time())
         self._model = context.model_name
-        self._logprobs = LogprobForm(context.text.tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._fingerprint = context.fingerprint
+        self._logprobs = LogprobForm(context.text.tokenizer, by_id=context.names_tokens_by_id(body))
         self._body = body
         self._prompt = prompt
         self._generation = generation
         self._n = body.n or 1
         thinking = (prompt.text or "").rstrip().endswith(THINK)
         one_call = body.parallel_tool_calls is False
-        self._answers = [_Answer(AnswerParser(form, thinking=thinking), one_call) for _ in range(self._n)]
+        shows_reasoning = body.include_reasoning is not False
+        self._answers = [
+            _Answer(AnswerParser(form, thinking=thinking), one_call=one_call, shows_reasoning=shows_reasoning)
+            for _ in range(self._n)
+        ]
+        self._reasons = form.reasoning
+        self._echoed = echoed_text(body)
         self._prompt_told = not body.return_token_ids
 
     def first(self) -> list[ChunkChoice]:
         """Who speaks, before the first token."""
-        return [ChunkChoice(index, Delta(role="assistant", content="")) for index in range(self._n)]
+        return [ChunkChoice(index, Delta(role="assistant", content=self._echoed)) for index in range(self._n)]
 
     def choices(self, step: Step) -> list[ChunkChoice]:
         """What a step adds, without the choices to which it adds nothing that shows."""
         return [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
 
     def chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
-        """An event of a stream."""
+        """An event of a stream. As in vLLM, those that end something have the fingerprint."""
         event = ChatChunk(self._name, self._created, self._model, choices, usage)
+        if is_terminal(choices):
+            event.system_fingerprint = self._fingerprint
         if not self._prompt_told:
             self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids
         return event
@@ -66,8 +78,8 @@ class ChatReply:
         by_index: dict[int, list[ChunkChoice]] = {}
         for part in parts:
             by_index.setdefault(part.index, []).append(part)
-        choices = [_join(by_index[index]) for index in range(self._n)]
-        reply = ChatCompletion(self._name, self._created, self._model, choices, self.usage())
+        choices = [_join(by_index[index], self._echoed) for index in range(self._n)]
+        reply = ChatCompletion(self._name, self._created, self._model, choices, self.usage(), self._fingerprint)
         entries = self._generation.prompt_logprobs(0)
         if entries is not None:
             reply.prompt_logprobs = self._logprobs.prompt(entries)
@@ -77,7 +89,11 @@ class ChatReply:
 
     def usage(self) -> Usage:
         """Tokens so far."""
-        return self._generation.usage()
+        usage = self._generation.usage()
+        if self._reasons:
+            tokens = sum(answer.reasoning_tokens for answer in self._answers)
+            usage.completion_tokens_details = CompletionTokensDetails(tokens)
+        return usage
 
     def _choice(self, delta: ChoiceDelta) -> ChunkChoice | None:
         answer = self._answers[delta.index]
@@ -96,17 +112,22 @@ class ChatReply:
 class _Answer:
     """One choice, taken apart as it comes."""
 
-    def __init__(self, parser: AnswerParser, one_call: bool):
+    def __init__(self, parser: AnswerParser, *, one_call: bool, shows_reasoning: bool):
         self._parser = parser
         self._one_call = one_call
+        self._shows_reasoning = shows_reasoning
         self._calls = 0
+        self.reasoning_tokens = 0
 
     def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
         """What a delta adds that can be shown; calls get their ids."""
         parts = self._parser.push(delta.text)
+        if self._parser.is_thinking:
+            self.reasoning_tokens += len(delta.token_ids)
         if delta.finish_reason is not None:
             parts += self._parser.flush()
-        return [numbered for part in parts if (numbered := self._numbered(part)) is not None]
+        shown = [part for part in parts if self._shows_reasoning or not part.reasoning]
+        return [numbered for part in shown if (numbered := self._numbered(part)) is not None]
 
     def finish_reason(self, delta: ChoiceDelta) -> str | None:
         """`tool_calls` where the model stopped after calling."""
@@ -126,7 +147,8 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
     calls = [part for part in shown if isinstance(part, ToolCall)]
     texts = [part for part in shown if isinstance(part, AnswerPart)]
     content, reasoning = "".join(part.content for part in texts), "".join(part.reasoning for part in texts)
-    delta = Delta(content=content or UNSET)
+    # A chunk that ends an answer says nothing, in so many words: clients read its content.
+    delta = Delta(content=content if content or not shown else UNSET)
     if reasoning:
         delta.reasoning_content = delta.reasoning = reasoning
     if calls:
@@ -134,12 +156,20 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
     return delta
 
 
-def _join(parts: list[ChunkChoice]) -> ChatChoice:
+def echoed_text(body: ChatBody) -> str:
+    """With `echo`, what the answer continues: the last message, where the assistant wrote it."""
+    last = body.messages[-1] if body.echo else None
+    if last is None or last.role != "assistant":
+        return ""
+    return content_text(last.content, f"messages[{len(body.messages) - 1}].content")
+
+
+def _join(parts: list[ChunkChoice], echoed: str) -> ChatChoice:
     last = parts[-1]
     entries = [entry for part in parts if part.logprobs is not None for entry in part.logprobs.content]
     choice = ChatChoice(
         index=last.index,
-        message=_message([part.delta for part in parts]),
+        message=_message([part.delta for part in parts], echoed),
         logprobs=ChatLogprobs(entries) if any(part.logprobs is not None for part in parts) else None,
         finish_reason=last.finish_reason,
         stop_reason=None if last.stop_reason is UNSET else last.stop_reason,
@@ -149,8 +179,8 @@ def _join(parts: list[ChunkChoice]) -> ChatChoice:
     return choice
 
 
-def _message(deltas: list[Delta]) -> ChatMessage:
-    message = ChatMessage("".join(delta.content or "" for delta in deltas))
+def _message(deltas: list[Delta], echoed: str) -> ChatMessage:
+    message = ChatMessage(echoed + "".join(delta.content or "" for delta in deltas))
     reasoning = "".join(delta.reasoning_content or "" for delta in deltas)
     if reasoning:
         message.reasoning_content = message.reasoning = reasoning

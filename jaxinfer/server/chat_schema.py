@@ -1,4 +1,7 @@
-"""Bodies of conversations as they come in. A field that is not named here is refused."""
+"""Bodies of conversations as they come in.
+
+Unknown keys inside an object are ignored: clients echo what another library added to a message, a part or a tool.
+"""
 
 from typing import Any, Literal
 
@@ -7,14 +10,14 @@ import msgspec
 from jaxinfer.server.schema import GenerateBody
 
 
-class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What the assistant called. arguments: a JSON object as text."""
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """What the assistant called. arguments: a JSON object, as text or, from some clients, as it is."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class ToolCall(msgspec.Struct, kw_only=True):
     """One call in a message of the assistant. index: what a stream's pieces carry, and clients send back."""
 
     function: CalledFunction
@@ -23,8 +26,8 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     index: int | None = None
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One message. reasoning: vLLM's name of reasoning_content. What only media use may be there, empty."""
+class Message(msgspec.Struct, kw_only=True):
+    """One message. reasoning: vLLM's name of reasoning_content. audio, function_call and refusal may only be empty."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -33,14 +36,16 @@ class Message(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     reasoning: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
-    annotations: Any = None
     audio: Any = None
     function_call: Any = None
     refusal: Any = None
 
 
-class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A function that the model may call. parameters: a JSON Schema of its arguments."""
+class Function(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A function that the model may call. parameters: a JSON Schema of its arguments.
+
+    strict: accepted; it has no effect until calls are constrained.
+    """
 
     name: str
     description: str | None = None
@@ -48,17 +53,20 @@ class Function(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_de
     strict: bool | None = None
 
 
-class Tool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Tool(msgspec.Struct, kw_only=True):
     """A tool that the model may call."""
 
     type: Literal["function"]
     function: Function
 
 
-class Thinking(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class Thinking(msgspec.Struct, kw_only=True):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "disabled"]
+
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ChatBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
@@ -69,8 +77,30 @@ class ChatBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: list[Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    thinking: Thinking | None = None
+    thinking: bool | Thinking | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    echo: bool | None = None
+
+
+class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /tokenize: a text, or a conversation as the chat template renders it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    chat_template: Any = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None

@@ -11,7 +11,14 @@ from jaxinfer.server.context import Context
 from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.logprobs import LogprobForm, TextOffsets, join_logprobs
 from jaxinfer.server.prompts import Prompt
-from jaxinfer.server.responses import Completion, CompletionChoice, CompletionLogprobs, Usage
+from jaxinfer.server.responses import (
+    Completion,
+    CompletionChoice,
+    CompletionChunk,
+    CompletionLogprobs,
+    Usage,
+    is_terminal,
+)
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import ChoiceDelta
 
@@ -25,8 +32,9 @@ class CompletionReply:
         self._name = name
         self._created = int(time.time())
         self._model = context.model_name
+        self._fingerprint = context.fingerprint
         self._tokenizer = context.text.tokenizer
-        self._form = LogprobForm(self._tokenizer, by_id=bool(body.return_tokens_as_token_ids))
+        self._form = LogprobForm(self._tokenizer, by_id=context.names_tokens_by_id(body))
         self._body = body
         self._prompts = prompts
         self._generation = generation
@@ -49,8 +57,11 @@ class CompletionReply:
         return [choice for delta in step.deltas if (choice := self._choice(step.prompt_index, delta)) is not None]
 
     def chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
-        """An event of a stream."""
-        return Completion(self._name, self._created, self._model, choices, usage)
+        """An event of a stream. As in vLLM, those that end something have the fingerprint."""
+        event = CompletionChunk(self._name, self._created, self._model, choices, usage)
+        if is_terminal(choices):
+            event.system_fingerprint = self._fingerprint
+        return event
 
     def whole(self, parts: list[CompletionChoice]) -> bytes:
         """The reply from all that the steps added, as JSON."""
@@ -58,7 +69,8 @@ class CompletionReply:
         for part in parts:
             by_index.setdefault(part.index, []).append(part)
         choices = [self._join(index, by_index[made]) for index, made in enumerate(self._shown(by_index))]
-        return msgspec.json.encode(self.chunk(choices, self.usage()))
+        whole = Completion(self._name, self._created, self._model, choices, self.usage(), self._fingerprint)
+        return msgspec.json.encode(whole)
 
     def usage(self) -> Usage:
         """Tokens so far; those of choices that `best_of` drops are counted, for they were made."""
@@ -142,8 +154,9 @@ class CompletionReply:
             logprobs=_joined([part.logprobs for part in parts if part.logprobs is not None]),
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
-            prompt_logprobs=UNSET if entries is None else self._form.prompt(entries),
-            prompt_token_ids=first.prompt_token_ids,
+            prompt_logprobs=None if entries is None else self._form.prompt(entries),
+            prompt_token_ids=first.prompt_token_ids or None,
+            token_ids=None,
         )
         if self._body.return_token_ids:
             whole.token_ids = [token for part in parts for token in part.token_ids or ()]

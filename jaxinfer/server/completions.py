@@ -6,7 +6,7 @@ from jaxinfer.server.body import read_body
 from jaxinfer.server.completion_reply import CompletionReply
 from jaxinfer.server.context import CONTEXT, reply_id
 from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import completion_params, fit_length
+from jaxinfer.server.params import completion_params, fim_params, fit_length, truncation
 from jaxinfer.server.prompts import completion_prompts
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.server.stream import send_reply
@@ -26,7 +26,10 @@ async def _prepare(name: str, request: web.Request, body: CompletionBody) -> tup
     context = request.app[CONTEXT]
     info = context.client.info
     params = completion_params(body, context.text.defaults, info)
-    prompts = await completion_prompts(body, context.text, info, context.options.max_prompts)
+    if body.suffix:
+        params = fim_params(params, context.text.fim.end_ids)
+    cut = truncation(body, params, info)
+    prompts = await completion_prompts(body, context.text, info, context.options.max_prompts, cut)
     asked_by = None if body.max_tokens is None else "max_tokens"
     fitted = [fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by) for prompt in prompts]
     generation = context.generation([prompt.token_ids for prompt in prompts], fitted, body, request)

@@ -41,6 +41,12 @@ class ServerConfig:
     """Log-probabilities that one reply may hold: choices times tokens times (`logprobs` + 1)."""
     max_open_requests: int = 4096
     """Requests under way at once, those that wait included; more are refused with 429."""
+    unknown_fields: Literal["warn", "refuse", "ignore"] = "warn"
+    """Fields of a request that the API does not know; warn: ignored, logged once, and listed in X-Ignored-Fields."""
+    enable_force_include_usage: bool = False
+    """Send the usage in every stream, and in each of its chunks, as if each request asked for it."""
+    return_tokens_as_token_ids: bool = False
+    """Call tokens `token_id:5` in all log-probabilities, as if each request asked for it."""
     tool_call_parser: Literal["auto", "hermes", "none"] = "auto"
     """Form of tool calls in the model's text; auto: as the chat template shows it; none: they stay in the content."""
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
@@ -49,8 +55,8 @@ class ServerConfig:
     """Origins whose pages may use the server from a browser (CORS), or `*`; by default none."""
     allowed_methods: tuple[str, ...] = ("GET", "POST")
     """Methods that such pages may use."""
-    allowed_headers: tuple[str, ...] = ("Authorization", "Content-Type", "X-Request-Id")
-    """Headers that such pages may send."""
+    allowed_headers: tuple[str, ...] = ("*",)
+    """Headers that such pages may send; `*`: all that they ask for."""
     allow_credentials: bool = False
     """Let such pages send cookies and HTTP credentials; not with `*`."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"

@@ -18,8 +18,12 @@ from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.server.tracing import RequestSpan, Tracing
+from jaxinfer.server.unknown_fields import UnknownFields
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
+
+DEFAULT_MODEL = "default"
+"""A name that every server takes for the model it serves."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,21 @@ class Context:
     metrics: ServerMetrics
     answer_form: AnswerFormat
     admission: Admission
+    unknown_fields: UnknownFields
+    fingerprint: str
     tracing: Tracing | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
     def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 where a request names another model; one that names none means this one."""
-        if name is not None and name != self.model_name:
+        """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
+        if name not in (None, DEFAULT_MODEL, self.model_name):
             message = f"model: {name!r} is not served here; {self.model_name!r} is"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def names_tokens_by_id(self, body: GenerateBody) -> bool:
+        """Whether log-probabilities call tokens `token_id:5`."""
+        given = body.return_tokens_as_token_ids
+        return self.options.return_tokens_as_token_ids if given is None else given
 
     def generation(
         self,
@@ -54,9 +65,10 @@ class Context:
         request: that of HTTP, where it came so.
         """
         self._check_size(prompts, params, body)
+        priority = self._priority(body, request)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         requests = [
-            GenerateRequest(f"{name}-{i}", prompt, param, body.priority or 0, body.cache_salt or "")
+            GenerateRequest(f"{name}-{i}", prompt, param, priority, body.cache_salt or "")
             for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
         ]
         return Generation(
@@ -67,6 +79,17 @@ class Context:
             tells_timings=body.wants_timings,
             span=self._span(body, request),
         )
+
+    def _priority(self, body: GenerateBody, request: web.Request | None) -> int:
+        """That of the request; 0, and reported, where the engine's scheduling policy reads none."""
+        policy = self.client.info.scheduling_policy
+        if not body.priority or policy == "priority":
+            return body.priority or 0
+        if request is None:
+            self.unknown_fields.report(["priority"])
+        else:
+            report_ignored(request, "priority", f"the scheduling policy is {policy}")
+        return 0
 
     def _span(self, body: GenerateBody, request: web.Request | None) -> RequestSpan | None:
         if self.tracing is None:
@@ -102,6 +125,17 @@ class Context:
 CONTEXT = web.AppKey("context", Context)
 REQUEST_ID = web.RequestKey("request_id", str)
 """Where a request keeps its id for the response's header."""
+
+IGNORED_FIELDS = web.RequestKey("ignored_fields", list)
+"""Where a request keeps the names of its fields without effect, for the response's header."""
+
+
+def report_ignored(request: web.Request, name: str, reason: str) -> None:
+    """Reports a field that has no effect here. Raises ApiError where the policy is to refuse such fields."""
+    unknown = request.app[CONTEXT].unknown_fields
+    if unknown.refuses:
+        raise ApiError(400, f"{name}: has no effect: {reason}", param=name)
+    request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *unknown.report([name])]
 
 
 def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:

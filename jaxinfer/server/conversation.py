@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from jaxinfer.server.chat_schema import ChatBody
+from jaxinfer.server.chat_schema import ChatBody, Thinking, TokenizeBody
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Conversation
@@ -15,16 +15,27 @@ from jaxinfer.text.tools import check_tools
 
 def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: ChatTemplate) -> Conversation:
     """What the template renders. Raises ApiError."""
-    if body.thinking is not None and not template.takes_thinking:
-        message = "thinking: the model's chat template does not read whether the model shall think"
-        raise ApiError(400, message, param="thinking", code="unsupported_parameter")
     return Conversation(
         messages=body.messages,
         tools=tools,
-        template_kwargs=_template_kwargs(body),
+        template_kwargs={**_thinking_kwargs(body, template), **(body.chat_template_kwargs or {})},
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
+        continue_final_message=continues(body),
     )
+
+
+def continues(body: ChatBody | TokenizeBody) -> bool:
+    """Whether the prompt ends with the last message, open-ended. Raises ApiError."""
+    if body.continue_final_message and body.add_generation_prompt:
+        message = "continue_final_message: contradicts add_generation_prompt; give one of them"
+        raise ApiError(400, message, param="continue_final_message")
+    return body.continue_final_message is True
+
+
+def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
+    """True where `reasoning_effort` is given and the model's template reads nothing that it could turn."""
+    return body.reasoning_effort is not None and not (template.takes_thinking or template.takes_effort)
 
 
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
@@ -41,11 +52,6 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
         if choice == "auto":
             raise ApiError(400, "tool_choice: `auto` needs tools", param="tool_choice")
         return None
-    for i, tool in enumerate(body.tools):
-        if tool.function.strict:
-            param = f"tools[{i}].function.strict"
-            message = f"{param} needs constrained decoding, which is not supported yet"
-            raise ApiError(400, message, param=param, code="unsupported_parameter")
     tools = [msgspec.to_builtins(tool) for tool in body.tools]
     check_tools(tools)
     if choice == "none":
@@ -64,16 +70,56 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     )
 
 
-def _template_kwargs(body: ChatBody) -> dict[str, Any] | None:
-    if body.thinking is None:
-        return body.chat_template_kwargs
-    said, thinks = body.chat_template_kwargs or {}, body.thinking.type == "enabled"
-    for name in ("enable_thinking", "thinking"):
-        if said.get(name, thinks) is not thinks:
-            message = f"thinking: contradicts chat_template_kwargs.{name}; give one of them"
-            raise ApiError(400, message, param="thinking")
-    # Qwen's and DeepSeek's names of it.
-    return {**said, "enable_thinking": thinks, "thinking": thinks}
+def _thinking_kwargs(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
+    """What tells the template whether, and how hard, the model shall think. Raises ApiError.
+
+    An explicit switch goes before `reasoning_effort`, which many clients send by default.
+    """
+    given = _switches(body)
+    if given and not template.takes_thinking:
+        name = next(iter(given))
+        message = f"{name}: the model's chat template does not read whether the model shall think"
+        raise ApiError(400, message, param=name, code="unsupported_parameter")
+    if len(set(given.values())) > 1:
+        first, second = given
+        raise ApiError(400, f"{first}: contradicts {second}; give one of them", param=first)
+    _check_contradiction(body, given)
+    effort, kwargs = body.reasoning_effort, {}
+    if effort not in (None, "none") and template.takes_effort:
+        kwargs["reasoning_effort"] = effort
+    thinks = next(iter(given.values())) if given else _thinks_by_effort(body)
+    if thinks is None or not template.takes_thinking:
+        return kwargs
+    return {**kwargs, **dict.fromkeys(_SWITCHES, thinks)}
+
+
+def _thinks_by_effort(body: ChatBody) -> bool | None:
+    """What `reasoning_effort` says of thinking; None where it is absent, or the template's own arguments say it."""
+    if body.reasoning_effort is None or _SWITCHES & (body.chat_template_kwargs or {}).keys():
+        return None
+    return body.reasoning_effort != "none"
+
+
+_SWITCHES = frozenset({"enable_thinking", "thinking"})
+"""What Qwen's and DeepSeek's templates read."""
+
+
+def _switches(body: ChatBody) -> dict[str, bool]:
+    """The explicit switches of thinking that the request gives."""
+    thinking = body.thinking
+    if isinstance(thinking, Thinking):
+        thinking = thinking.type == "enabled"
+    named = {"thinking": thinking, "enable_thinking": body.enable_thinking}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _check_contradiction(body: ChatBody, given: dict[str, bool]) -> None:
+    kwargs = body.chat_template_kwargs or {}
+    for switch, thinks in given.items():
+        for name in _SWITCHES & kwargs.keys():
+            if kwargs[name] is not thinks:
+                message = f"{switch}: contradicts chat_template_kwargs.{name}; give one of them"
+                raise ApiError(400, message, param=switch)
 
 
 def _shown(choice: Any) -> str:

@@ -22,7 +22,7 @@ def make_cors_middleware(options: ServerConfig) -> Middleware:
             status=204,
             headers={
                 hdrs.ACCESS_CONTROL_ALLOW_METHODS: ", ".join(options.allowed_methods),
-                hdrs.ACCESS_CONTROL_ALLOW_HEADERS: ", ".join(options.allowed_headers),
+                hdrs.ACCESS_CONTROL_ALLOW_HEADERS: _headers(request, options),
                 hdrs.ACCESS_CONTROL_MAX_AGE: str(MAX_AGE_SECONDS),
             },
         )
@@ -39,9 +39,19 @@ def add_cors_headers(request: web.Request, response: web.StreamResponse, options
         return
     every = "*" in options.allowed_origins
     response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = "*" if every else request.headers[hdrs.ORIGIN]
-    response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Request-Id, Retry-After"
+    response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Request-Id, X-Ignored-Fields, Server-Timing, Retry-After"
     if options.allow_credentials:
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_CREDENTIALS] = "true"
+
+
+def _headers(request: web.Request, options: ServerConfig) -> str:
+    """Names of what a page may send. OpenAI's client for Node sends a dozen headers of its own.
+
+    They are repeated, since browsers take a literal `*` for a name where credentials are sent.
+    """
+    if "*" not in options.allowed_headers:
+        return ", ".join(options.allowed_headers)
+    return request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "*")
 
 
 def _allowed(request: web.Request, options: ServerConfig) -> bool:

@@ -50,6 +50,8 @@ def _model(request: web.Request) -> dict[str, object]:
         "object": "model",
         "created": context.started,
         "owned_by": "jaxinfer",
+        "root": context.client.info.name,
+        "parent": None,
         "max_model_len": length,
     }
 

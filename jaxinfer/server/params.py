@@ -1,12 +1,13 @@
 """From a request's body to SamplingParams."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
 from jaxinfer.errors import ParameterError
-from jaxinfer.sampling import MAX_N, SamplingParams
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody, GenerateBody
@@ -14,14 +15,18 @@ from jaxinfer.text.defaults import GenerationDefaults
 
 _SAME = (
     "n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "logit_bias", "prompt_logprobs", "stop", "stop_token_ids", "include_stop_str_in_output",
-    "ignore_eos", "skip_special_tokens",
+    "repetition_penalty", "prompt_logprobs", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
+    "skip_special_tokens",
 )  # fmt: skip
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of /v1/completions; a chat goes on to the end of the context by default."""
 
+FITTING = -1
+"""vLLM's value of `truncate_prompt_tokens` for as many tokens as leave room for the answer."""
+
 _SALT_CHARS = 256
+_TOKEN_ID = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 
 
 def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
@@ -68,6 +73,12 @@ def _echo_params(body: CompletionBody) -> dict[str, Any]:
     return own
 
 
+def fim_params(params: SamplingParams, end_ids: Sequence[int]) -> SamplingParams:
+    """Parameters for filling in the middle, which the family's own tokens end, too."""
+    room = MAX_STOP_TOKEN_IDS // 2 - len(params.stop_token_ids)
+    return dataclasses.replace(params, stop_token_ids=[*params.stop_token_ids, *end_ids[:room]])
+
+
 def generate_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """A request that comes by gRPC: a completion that goes on to the end of the context by default.
 
@@ -78,6 +89,8 @@ def generate_params(body: CompletionBody, defaults: GenerationDefaults, info: Mo
 
 def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """Raises ApiError, naming the field."""
+    if body.echo and not body.continue_final_message:
+        raise ApiError(400, "echo: needs continue_final_message, whose beginning it repeats", param="echo")
     if body.top_logprobs and not body.logprobs:
         raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
     both = (body.max_tokens, body.max_completion_tokens)
@@ -96,14 +109,26 @@ def _params(
     body: GenerateBody, defaults: GenerationDefaults, info: ModelInfo, own: dict[str, Any], names: dict[str, str]
 ) -> SamplingParams:
     _check_common(body, info)
-    given = {name: getattr(body, name) for name in _SAME} | own
+    given: dict[str, Any] = {name: getattr(body, name) for name in _SAME} | own
     try:
-        params = defaults.params(**given)
+        params = defaults.params(**given, logit_bias=_logit_bias(body.logit_bias))
         params.check_vocabulary(info.vocab_size)
     except ParameterError as error:
         param = names.get(error.param, error.param)
         raise ApiError(400, f"{param}: {error.message}", param=param) from None
     return params
+
+
+def _logit_bias(biases: dict[str, Any] | None) -> dict[int, float] | None:
+    """Token ids, which JSON writes as text, to biases; SamplingParams checks the rest. Raises ParameterError."""
+    if biases is None:
+        return None
+    if len(biases) > MAX_LOGIT_BIAS:
+        raise ParameterError("logit_bias", f"has {len(biases)} entries; at most {MAX_LOGIT_BIAS} are allowed")
+    wrong = [key for key in biases if not _TOKEN_ID.fullmatch(key)]
+    if wrong:
+        raise ParameterError("logit_bias", f"keys must be token ids; {', '.join(map(repr, wrong))} must not be there")
+    return {int(key): bias for key, bias in biases.items()}
 
 
 def _check_common(body: GenerateBody, info: ModelInfo) -> None:
@@ -116,9 +141,29 @@ def _check_common(body: GenerateBody, info: ModelInfo) -> None:
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= _SALT_CHARS:
         raise ApiError(400, f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
     keep, longest = body.truncate_prompt_tokens, info.max_model_len - 1
-    if keep is not None and not 1 <= keep <= longest:
-        message = f"truncate_prompt_tokens: {keep} is out of range; 1 to {longest} is allowed"
+    if keep not in (None, FITTING) and not 1 <= keep <= longest:
+        message = f"truncate_prompt_tokens: {keep} is out of range; 1 to {longest}, or -1, is allowed"
         raise ApiError(400, message, param="truncate_prompt_tokens")
+
+
+class Truncation(NamedTuple):
+    """Which tokens of a prompt are kept: `keep` of them, from the side that is not cut; None: all."""
+
+    keep: int | None = None
+    cut: Literal["left", "right"] = "left"
+
+    def __call__(self, ids: list[int]) -> list[int]:
+        if self.keep is None or len(ids) <= self.keep:
+            return ids
+        return ids[-self.keep :] if self.cut == "left" else ids[: self.keep]
+
+
+def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> Truncation:
+    """What `truncate_prompt_tokens` and `truncation_side` ask for. params: those of the request."""
+    keep = body.truncate_prompt_tokens
+    if keep == FITTING:
+        keep = max(1, info.max_model_len - (params.max_tokens or 1))
+    return Truncation(keep, body.truncation_side or "left")
 
 
 def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.chat_schema import Message
 from jaxinfer.server.errors import ApiError
-from jaxinfer.server.params import check_ids, check_length
+from jaxinfer.server.params import Truncation, check_ids, check_length
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.messages import template_message
@@ -26,46 +26,67 @@ class Prompt(NamedTuple):
 
 
 class Conversation(NamedTuple):
-    """What a chat template renders. tools: of OpenAI's form. template_kwargs: from the template's allow-list."""
+    """What a chat template renders. tools: of OpenAI's form. template_kwargs: from the template's allow-list.
+
+    continue_final_message: the prompt ends with the last message, open-ended.
+    """
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None = None
     template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool = True
     add_special_tokens: bool = False
+    continue_final_message: bool = False
 
 
 async def completion_prompts(
-    body: CompletionBody, text: TextProcessor, info: ModelInfo, max_prompts: int
+    body: CompletionBody, text: TextProcessor, info: ModelInfo, max_prompts: int, cut: Truncation
 ) -> list[Prompt]:
-    """Every prompt of a completion request. Raises ApiError or ParameterError."""
-    prompts = _as_list(body.prompt, info, max_prompts, body.truncate_prompt_tokens)
+    """Every prompt of a completion request, cut as it asks for. Raises ApiError or ParameterError."""
+    if body.suffix:
+        return await _fim_prompts(body, text, info, max_prompts, cut)
+    prompts = _as_list(body.prompt, info, max_prompts, cut)
     params = _names(body.prompt, len(prompts))
     texts = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, str)}
     ids = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, list)}
-    ids = {param: truncated(prompt, body.truncate_prompt_tokens) for param, prompt in ids.items()}
+    ids = {param: cut(prompt) for param, prompt in ids.items()}
     for param, prompt in ids.items():
         check_length(prompt, info, param)
         check_ids(prompt, info, param)
     special = body.add_special_tokens is not False
     encoded = await text.encode_async(list(texts.values()), add_special_tokens=special, params=list(texts))
-    ids.update(zip(texts, (truncated(prompt, body.truncate_prompt_tokens) for prompt in encoded), strict=True))
+    ids.update(zip(texts, map(cut, encoded), strict=True))
     return [Prompt(ids[param], param, texts.get(param)) for param in params]
 
 
-def truncated(prompt: list[int], keep: int | None) -> list[int]:
-    """The last `keep` tokens; all of them where None is said."""
-    return prompt if keep is None else prompt[-keep:]
+async def _fim_prompts(
+    body: CompletionBody, text: TextProcessor, info: ModelInfo, max_prompts: int, cut: Truncation
+) -> list[Prompt]:
+    """Prompts that ask for what stands between each of them and `suffix`."""
+    prompts = _as_list(body.prompt, info, max_prompts, cut)
+    params = _names(body.prompt, len(prompts))
+    suffix, special = body.suffix or "", body.add_special_tokens is not False
+    for name, given in (("echo", body.echo), ("truncate_prompt_tokens", cut.keep)):
+        if given:
+            raise ApiError(400, f"{name}: does not go with suffix", param=name)
+    found = []
+    for prompt, param in zip(prompts, params, strict=True):
+        if not isinstance(prompt, str):
+            raise ApiError(400, f"{param}: must be a text where suffix is given", param=param)
+        ids = await text.fim_prompt(prompt, suffix, add_special_tokens=special)
+        check_length(ids, info, param)
+        found.append(Prompt(ids, param, prompt))
+    return found
 
 
-def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, keep: int | None) -> list[str | list[int]]:
+def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Truncation) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
         raise ApiError(400, "prompt: is empty; give a text or token ids", param="prompt")
     if isinstance(prompt[0], int):
         # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
-        prompt = truncated(prompt, keep)
+        prompt = cut(prompt)
         check_length(prompt, info, "prompt")
         if all(isinstance(item, int) for item in prompt):
             return [prompt]
@@ -98,6 +119,7 @@ async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt
         messages,
         tools=conversation.tools,
         add_generation_prompt=conversation.add_generation_prompt,
+        continue_final_message=conversation.continue_final_message,
         template_kwargs=conversation.template_kwargs,
     )
     # A template writes the special tokens itself, the first one included.
@@ -115,7 +137,7 @@ def _check_count(messages: list[Message]) -> None:
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
-    for name in ("annotations", "audio", "function_call", "refusal"):
+    for name in ("audio", "function_call", "refusal"):
         if getattr(message, name):
             param = f"{where}.{name}"
             raise ApiError(400, f"{param} is not supported yet", param=param, code="unsupported_parameter")

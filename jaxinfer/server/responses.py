@@ -1,5 +1,6 @@
 """Response bodies, in OpenAI's form."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +11,12 @@ class PromptTokensDetails(msgspec.Struct):
     """cached_tokens: prompt tokens whose KV was reused."""
 
     cached_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct):
+    """reasoning_tokens: those of the completion that are reasoning."""
+
+    reasoning_tokens: int
 
 
 class Timings(msgspec.Struct):
@@ -37,6 +44,7 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
     timings: Timings | UnsetType = UNSET
 
 
@@ -57,13 +65,13 @@ class CompletionChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_logprobs: list[dict[str, Any] | None] | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType | None = UNSET
 
 
-class Completion(msgspec.Struct):
-    """A completion, or a chunk of one."""
+class CompletionChunk(msgspec.Struct):
+    """An event of a streamed completion."""
 
     id: str
     created: int
@@ -71,6 +79,21 @@ class Completion(msgspec.Struct):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     object: str = "text_completion"
+    system_fingerprint: str | UnsetType = UNSET
+
+
+class Completion(msgspec.Struct):
+    """A completion. Keys that vLLM sends as null are there."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    system_fingerprint: str
+    object: str = "text_completion"
+    service_tier: None = None
+    kv_transfer_params: None = None
 
 
 class TopLogprob(msgspec.Struct):
@@ -113,13 +136,16 @@ class ToolCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """What the assistant said; reasoning is vLLM's name of reasoning_content."""
+    """The assistant's answer. reasoning: vLLM's name of reasoning_content. tool_calls: absent where there are none."""
 
     content: str | None
     role: str = "assistant"
     refusal: str | None = None
-    reasoning_content: str | UnsetType = UNSET
-    reasoning: str | UnsetType = UNSET
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -131,20 +157,23 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(msgspec.Struct):
-    """The answer to a conversation."""
+    """The answer to a conversation. Keys that vLLM sends as null are there."""
 
     id: str
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    system_fingerprint: str
     object: str = "chat.completion"
-    prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    service_tier: None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+    kv_transfer_params: None = None
 
 
 class Delta(msgspec.Struct):
@@ -177,4 +206,10 @@ class ChatChunk(msgspec.Struct):
     choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     object: str = "chat.completion.chunk"
+    system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+def is_terminal(choices: Sequence[CompletionChoice] | Sequence[ChunkChoice]) -> bool:
+    """True for the choices of an event that ends one of them, or the stream."""
+    return not choices or any(choice.finish_reason is not None for choice in choices)

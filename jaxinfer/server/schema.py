@@ -1,13 +1,13 @@
-"""Request bodies as they come in. A field that is not named here is refused."""
+"""Request bodies of both generating endpoints, and of completions. Other fields: see unknown_fields.py."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """include_usage: a last chunk tells the usage. continuous_usage_stats: every chunk does. include_timings: a usage
-    that is told has timings, and the last chunk tells it.
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """include_usage: a last chunk has the usage. continuous_usage_stats: with it, every chunk has. include_timings: the
+    usage has timings, and the last chunk has the usage.
     """
 
     include_usage: bool | None = None
@@ -16,14 +16,14 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Known from OpenAI or vLLM, not supported yet: a value that asks for something is refused by name."""
+    """In OpenAI's or vLLM's schema, and not supported yet: a value that asks for something is refused by name."""
 
     allowed_token_ids: Any = None
     audio: Any = None
     bad_words: Any = None
     chat_template: Any = None
-    continue_final_message: Any = None
     documents: Any = None
+    ec_transfer_params: Any = None
     function_call: Any = None
     functions: Any = None
     guided_choice: Any = None
@@ -32,29 +32,50 @@ class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     guided_regex: Any = None
     kv_transfer_params: Any = None
     length_penalty: Any = None
+    logprob_token_ids: Any = None
+    media_io_kwargs: Any = None
+    mm_processor_kwargs: Any = None
     modalities: Any = None
     moderation: Any = None
     prediction: Any = None
     prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    reasoning_effort: Any = None
+    prompt_embeds: Any = None
+    repetition_detection: Any = None
     response_format: Any = None
+    return_prompt_text: Any = None
+    return_weight_versions: Any = None
+    routed_experts_prompt_start: Any = None
     spaces_between_special_tokens: Any = None
     structured_outputs: Any = None
-    suffix: Any = None
+    thinking_token_budget: Any = None
     use_beam_search: Any = None
-    verbosity: Any = None
+    vllm_xargs: Any = None
+    watermarking: Any = None
     web_search_options: Any = None
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "continue_final_message": (False,),
+    "allowed_token_ids": ([],),
+    "bad_words": ([],),
+    "documents": ([],),
+    "ec_transfer_params": ({},),
+    "function_call": ("none",),
     "functions": ([],),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1.0,),
+    "logprob_token_ids": ([],),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
+    "return_prompt_text": (False,),
+    "return_weight_versions": (False,),
+    "routed_experts_prompt_start": (0,),
     "spaces_between_special_tokens": (True,),
-    "suffix": ("",),
+    "thinking_token_budget": (-1,),
     "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    "watermarking": (False,),
 }
 """Values of unsupported fields that ask for nothing but what is done anyway."""
 
@@ -63,15 +84,22 @@ class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):
     """Accepted, without effect: the documented list."""
 
     metadata: dict[str, Any] | None = None
+    mm_payload: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    return_mm_kwargs: bool | None = None
+    return_token_offsets: bool | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
+    session_id: str | None = None
     store: bool | None = None
-    user: str | None = None
+    stream_interval: int | None = None
+    user: str | dict[str, Any] | None = None
+    verbosity: str | None = None
 
 
 class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
-    """What both generating endpoints take. Null means: not said."""
+    """What both generating endpoints take. Null means: absent."""
 
     model: str | None = None
     n: int | None = None
@@ -85,7 +113,7 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -94,6 +122,7 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     priority: int | None = None
@@ -105,7 +134,7 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def wants_timings(self) -> bool:
-        """Asked for, in either place."""
+        """True where they are asked for, in either place."""
         return bool(self.include_timings or (self.stream_options is not None and self.stream_options.include_timings))
 
 
@@ -113,6 +142,7 @@ class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: str | list[str | int | list[int]]
+    suffix: str | None = None
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None

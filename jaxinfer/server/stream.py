@@ -8,6 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
+from jaxinfer.server.context import CONTEXT
 from jaxinfer.server.errors import as_api_error
 from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.responses import Usage
@@ -44,9 +45,10 @@ async def send_reply(
     request: web.Request, body: GenerateBody, generation: Generation, reply: Reply
 ) -> web.StreamResponse:
     """Submits a generation and answers, in a stream where the body asks for one."""
+    always_usage = request.app[CONTEXT].options.enable_force_include_usage
     async with generation:
         if body.stream:
-            return await _stream_reply(request, _options(body), generation, reply)
+            return await _stream_reply(request, _options(body, always_usage), generation, reply)
         return await _whole_reply(generation, reply)
 
 
@@ -59,12 +61,13 @@ async def _whole_reply(generation: Generation, reply: Reply) -> web.Response:
     return web.Response(body=body, content_type="application/json", headers=headers)
 
 
-def _options(body: GenerateBody) -> StreamOptions:
-    """Timings are told with the usage."""
+def _options(body: GenerateBody, always_usage: bool) -> StreamOptions:
+    """Timings come with the usage; continuous usage needs `include_usage`, as in vLLM."""
+    if always_usage:
+        return StreamOptions(include_usage=True, continuous_usage_stats=True)
     asked = body.stream_options or StreamOptions()
-    return StreamOptions(
-        include_usage=asked.include_usage or body.wants_timings, continuous_usage_stats=asked.continuous_usage_stats
-    )
+    include = asked.include_usage or body.wants_timings
+    return StreamOptions(include_usage=include, continuous_usage_stats=include and asked.continuous_usage_stats)
 
 
 async def _stream_reply(

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from jaxinfer.server.body import read_json
-from jaxinfer.server.chat_schema import Message, Tool
+from jaxinfer.server.body import read_body, read_json
+from jaxinfer.server.chat_schema import TokenizeBody
 from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.conversation import continues
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import check_ids
 from jaxinfer.server.prompts import Conversation, chat_prompt
@@ -18,19 +19,6 @@ Made = TypeVar("Made")
 
 _MANY = 4096
 """Tokens above which the event loop must not wait."""
-
-
-class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A text, or a conversation as the chat template renders it."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[Tool] | None = None
-    add_generation_prompt: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_special_tokens: bool | None = None
-    return_token_strs: bool = False
 
 
 class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -43,15 +31,14 @@ class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 async def tokenize(request: web.Request) -> web.Response:
     """Token ids of a text (special tokens added by default) or of a conversation (by default as rendered)."""
     context = request.app[CONTEXT]
-    body = await read_json(request, TokenizeBody)
+    body = await read_body(request, TokenizeBody)
     context.check_model(body.model)
     ids = await _token_ids(body, context)
-    answer: dict[str, Any] = {"count": len(ids), "max_model_len": context.client.info.max_model_len, "tokens": ids}
+    longest = context.client.info.max_model_len
 
     def written() -> bytes:
-        if body.return_token_strs:
-            answer["token_strs"] = [context.text.tokenizer.token_text(token) for token in ids]
-        return msgspec.json.encode(answer)
+        strings = list(map(context.text.tokenizer.id_to_token, ids)) if body.return_token_strs else None
+        return msgspec.json.encode({"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": strings})
 
     return web.Response(body=await off_loop(len(ids), written), content_type="application/json")
 
@@ -60,7 +47,7 @@ async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        for name in ("tools", "chat_template_kwargs", "add_generation_prompt"):
+        for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
             if getattr(body, name) is not None:
                 raise ApiError(400, f"{name}: needs messages", param=name)
         special = body.add_special_tokens is not False
@@ -71,6 +58,7 @@ async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
         template_kwargs=body.chat_template_kwargs,
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
+        continue_final_message=continues(body),
     )
     return (await chat_prompt(said, context.text)).token_ids
 

@@ -56,6 +56,11 @@ class AnswerParser:
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
 
+    @property
+    def is_thinking(self) -> bool:
+        """True where the text so far ends in reasoning."""
+        return self._state == self._thinking
+
     def push(self, text: str) -> list[AnswerPart]:
         """What can be told now."""
         if not text:

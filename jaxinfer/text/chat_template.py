@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.messages import ROLES
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
+
+_Rendered = Callable[[Sequence[Mapping[str, Any]]], str]
 
 ALWAYS_ALLOWED = frozenset({"enable_thinking", "thinking"})
 """Arguments that may be sent to every template; one that does not read them renders the same."""
@@ -49,12 +53,13 @@ class ChatTemplate:
     """A model's chat template.
 
     Jobs run one after another in a worker process that is replaced when it exceeds its limits.
-    Safe to use from several threads. `close` ends the process. form: how the model writes what it thinks
-    and what it calls, as far as its template shows it.
+    Safe to use from several threads. `close` ends the process. source: the default template's text. form: how the
+    model writes what it thinks and what it calls, as far as its template shows it.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], limits: TemplateLimits):
         self._processes = {name: TemplateProcess(text, limits) for name, text in templates.items()}
+        self.source = templates.get("default")
         self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
         self._special_tokens = dict(special_tokens)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="chat-template")
@@ -71,13 +76,15 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         now: datetime | None = None,
     ) -> str:
         """The prompt's text. Blocks until the worker has answered; see `render_async`.
 
-        tools: of OpenAI's form; see `check_tools`. template_kwargs: further variables, from an allow-list: those
-        that the template reads, and `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
+        tools: of OpenAI's form; see `check_tools`. continue_final_message: the text ends with the last message's
+        content, open-ended. template_kwargs: further variables, from an allow-list: those that the template reads, and
+        `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
         """
         process = self._process(bool(tools))
         if tools and not self.takes_tools:
@@ -86,12 +93,18 @@ class ChatTemplate:
         variables = {
             **(template_kwargs or {}),
             **self._special_tokens,
-            "messages": list(messages),
             "tools": list(tools) if tools else None,
             "documents": None,
-            "add_generation_prompt": add_generation_prompt,
+            "add_generation_prompt": add_generation_prompt and not continue_final_message,
         }
-        return process.render(variables, now or datetime.now())
+        at = now or datetime.now()
+
+        def rendered(said: Sequence[Mapping[str, Any]]) -> str:
+            return process.render({**variables, "messages": list(said)}, at)
+
+        text = _open_ended(messages, rendered) if continue_final_message else rendered(messages)
+        _check_custom_roles(messages, rendered)
+        return text
 
     async def render_async(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """`render`, off the event loop."""
@@ -111,7 +124,12 @@ class ChatTemplate:
     @property
     def takes_thinking(self) -> bool:
         """True where the template reads whether the model shall think. Starts the worker where it does not run."""
-        return bool(self._processes) and bool({"enable_thinking", "thinking"} & self._process(False).names())
+        return self._reads("enable_thinking") or self._reads("thinking")
+
+    @property
+    def takes_effort(self) -> bool:
+        """True where the template reads `reasoning_effort`. Starts the worker where it does not run."""
+        return self._reads("reasoning_effort")
 
     def check(self) -> None:
         """Starts the workers. Raises ModelError where a template is not valid."""
@@ -123,6 +141,9 @@ class ChatTemplate:
         for process in self._processes.values():
             process.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _reads(self, name: str) -> bool:
+        return bool(self._processes) and name in self._process(False).names()
 
     def _process(self, with_tools: bool) -> TemplateProcess:
         if with_tools and "tool_use" in self._processes:
@@ -143,3 +164,35 @@ class ChatTemplate:
             json.dumps(kwargs, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise ParameterError("chat_template_kwargs", f"cannot be sent to a template: {error}") from None
+
+
+def _open_ended(messages: Sequence[Mapping[str, Any]], rendered: _Rendered) -> str:
+    """The rendered text up to the end of the last message's content."""
+    mark, last = _mark(), len(messages) - 1
+    text, found, _ = rendered(_marked(messages, {last: mark})).partition(mark)
+    if not found:
+        raise ParameterError("continue_final_message", "the model's chat template leaves out the last message")
+    return text
+
+
+def _check_custom_roles(messages: Sequence[Mapping[str, Any]], rendered: _Rendered) -> None:
+    """Raises ParameterError for a message whose role is none of ROLES and which the template leaves out."""
+    marks = {i: _mark() for i, message in enumerate(messages) if message["role"] not in ROLES}
+    if not marks:
+        return
+    text = rendered(_marked(messages, marks))
+    for i, mark in marks.items():
+        if mark not in text:
+            role = messages[i]["role"]
+            message = f"{role!r} is not taken by the model's chat template; others are {', '.join(ROLES)}"
+            raise ParameterError(f"messages[{i}].role", message)
+
+
+def _mark() -> str:
+    """A text that no message has."""
+    return f"[{uuid.uuid4().hex}]"
+
+
+def _marked(messages: Sequence[Mapping[str, Any]], marks: Mapping[int, str]) -> list[Mapping[str, Any]]:
+    """The messages with marks at the end of their contents, by their index."""
+    return [{**message, "content": message["content"] + marks.get(i, "")} for i, message in enumerate(messages)]

@@ -7,26 +7,32 @@ from typing import Any
 from jaxinfer.errors import ParameterError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of OpenAI's API. Others are for templates that know them."""
+
+MAX_ROLE_CHARS = 64
 
 
 def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A message of OpenAI's form as chat templates read it: content as one text, arguments of calls as objects.
+
+    The content may be absent beside calls, and beside what the assistant thought.
 
     where: what errors call it, `messages[0]`. Raises ParameterError.
     """
     role, calls = message.get("role"), message.get("tool_calls")
     if calls is not None and (isinstance(calls, str) or not isinstance(calls, Sequence)):
         raise ParameterError(f"{where}.tool_calls", "must be a list of calls")
-    if role not in ROLES:
-        raise ParameterError(f"{where}.role", f"{role!r} is none of {', '.join(ROLES)}")
+    if not isinstance(role, str) or not 1 <= len(role) <= MAX_ROLE_CHARS:
+        raise ParameterError(f"{where}.role", f"must have 1 to {MAX_ROLE_CHARS} characters")
     if calls and role != "assistant":
         raise ParameterError(f"{where}.tool_calls", "only a message of the assistant may have them")
     content = message.get("content")
+    optional = calls or (role == "assistant" and (message.get("reasoning_content") or message.get("reasoning")))
     # OpenAI's newer name of the system role, which few templates know and some drop in silence.
     plain: dict[str, Any] = {
         **message,
         "role": "system" if role == "developer" else role,
-        "content": "" if content is None and calls else content_text(content, f"{where}.content"),
+        "content": "" if content is None and optional else content_text(content, f"{where}.content"),
     }
     reasoning = plain.pop("reasoning", None)
     if reasoning is not None and plain.setdefault("reasoning_content", reasoning) != reasoning:
@@ -41,7 +47,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ParameterError(where, "must have a `function` with `name` and `arguments`")
     arguments = function.get("arguments")
-    if isinstance(arguments, str):
+    if arguments is None or isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
@@ -68,8 +74,12 @@ def content_text(content: Any, where: str) -> str:
 
 def _part_text(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-    if kind != "text":
+    if kind not in _TEXT_PARTS:
         raise ParameterError(f"{where}.type", f"{kind!r} is not supported; only text parts are")
-    if set(part) != {"type", "text"} or not isinstance(part["text"], str):
-        raise ParameterError(where, "must be {'type': 'text', 'text': a string} and nothing else")
+    if not isinstance(part.get("text"), str):
+        raise ParameterError(where, "must be {'type': 'text', 'text': a string}")
     return part["text"]
+
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+"""OpenAI's name of a text part in chats, and those of its newer API, which some clients send here, too."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.defaults import GenerationDefaults
+from jaxinfer.text.fim import FillInTheMiddle
 from jaxinfer.text.template_process import TemplateLimits
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
 
@@ -16,11 +17,12 @@ SHORT_CHARS = 4096
 
 @dataclass(frozen=True)
 class TextProcessor:
-    """Tokenizer, chat template and default sampling parameters of one model."""
+    """Tokenizer, chat template, fill-in-the-middle prompts and default sampling parameters of one model."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     defaults: GenerationDefaults
+    fim: FillInTheMiddle
 
     @classmethod
     def from_folder(
@@ -37,7 +39,7 @@ class TextProcessor:
         own = Tokenizer(tokenizer or folder, max_chars=max_chars)
         limits = template_limits or TemplateLimits(max_chars=max_chars)
         template = ChatTemplate.from_tokenizer(own, limits)
-        return cls(own, template, GenerationDefaults.from_folder(folder))
+        return cls(own, template, GenerationDefaults.from_folder(folder), FillInTheMiddle(own))
 
     async def encode_async(
         self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str]
@@ -50,6 +52,12 @@ class TextProcessor:
         return await asyncio.to_thread(
             self.tokenizer.encode_batch, texts, add_special_tokens=add_special_tokens, params=params
         )
+
+    async def fim_prompt(self, prefix: str, suffix: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Ids of a prompt that asks for what stands between two texts. Raises ParameterError."""
+        before, after = await self.encode_async([prefix, suffix], add_special_tokens=False, params=["prompt", "suffix"])
+        start = self.tokenizer.encode("")[:1] if add_special_tokens else []
+        return self.fim.prompt_ids(before, after, [token for token in start if token == self.tokenizer.bos_token_id])
 
     def close(self) -> None:
         """Ends the processes that render templates."""

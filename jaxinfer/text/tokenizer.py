@@ -24,7 +24,8 @@ class Tokenizer:
     Reads tokenizer.json, and what tokenizer_config.json and special_tokens_map.json add to it, by the
     rules of transformers: an explicit `add_bos_token` or `add_eos_token` replaces the post-processor.
 
-    special_tokens: the named ones that the folder sets, `bos_token` -> `<s>`. Raises ModelError.
+    special_tokens: the named ones that the folder sets, `bos_token` -> `<s>`. added_ids: tokens that are matched as a
+    whole before the text is split, control tokens among them. Raises ModelError.
     """
 
     def __init__(self, folder: Path, *, max_chars: int = MAX_PROMPT_CHARS):
@@ -36,6 +37,7 @@ class Tokenizer:
         self._add_config_tokens()
         self._set_post_processor()
         added = self._backend.get_added_tokens_decoder()
+        self.added_ids = {token.content: token_id for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.pieces = Pieces(self._backend, added)
 
@@ -95,6 +97,10 @@ class Tokenizer:
             return piece.decode()
         except UnicodeDecodeError:
             return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """A token as the vocabulary writes it, or None."""
+        return self._backend.id_to_token(token_id)
 
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary writes it, or None."""

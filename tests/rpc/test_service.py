@@ -72,6 +72,7 @@ async def test_max_tokens_goes_to_the_end_of_the_context_by_default(serve: Serve
 
 async def test_every_parameter_reaches_the_engine(serve: Serve) -> None:
     served = await serve()
+    served.engine.info = served.engine.info._replace(scheduling_policy="priority")
     values: dict[str, Any] = {
         "n": 2, "max_tokens": 9, "min_tokens": 1, "temperature": 0.5, "top_p": 0.5, "top_k": 3, "min_p": 0.25,
         "seed": -5, "presence_penalty": 1.5, "frequency_penalty": -1.5, "repetition_penalty": 1.25, "logprobs": 2,

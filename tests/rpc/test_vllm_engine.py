@@ -135,7 +135,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"mm_inputs": pb.MultimodalInputs()}, {}, "mm_inputs"), ({"media_refs": pb.MediaRefs()}, {}, "media_refs"),
     ({"extra_mm_inputs": [pb.MultimodalInputs()]}, {}, "extra_mm_inputs"),
     ({"data_parallel_rank": 1}, {}, "data_parallel_rank"), ({"tokenized": None}, {}, "input"),
-    ({}, {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({}, {"logprobs": -1}, "logprobs"),
+    ({}, {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({}, {"logprobs": -2}, "logprobs"),
     ({}, {"n": 200}, "n"), ({}, {"top_p": 2.0}, "top_p"), ({}, {"max_tokens": 0}, "max_tokens"),
     ({}, {"max_tokens": 300}, "max_tokens"), ({"tokenized": pb.TokenizedInput(input_ids=[999])}, {}, "prompt"),
     ({"tokenized": pb.TokenizedInput(input_ids=[1] * 256)}, {}, "prompt"), ({"request_id": "a b"}, {}, "request_id"),

@@ -14,10 +14,12 @@ from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError, as_api_error
 from jaxinfer.server.params import chat_params, completion_params, fit_length
 from jaxinfer.server.schema import CompletionBody
+from jaxinfer.server.unknown_fields import UnknownFields
 from jaxinfer.text.defaults import GenerationDefaults
 
 INFO = ModelInfo("m", 256, 300, 8, 16, 64)
 DEFAULTS = GenerationDefaults()
+UNKNOWN = UnknownFields()
 
 NUMBERS = st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.integers(-3, 30))
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=5))
@@ -34,7 +36,7 @@ def bodies(kind: Any, required: dict[str, Any]) -> st.SearchStrategy[bytes]:
 
 
 def read_completion(data: bytes) -> int:
-    body = decode_body(data, CompletionBody)
+    body = decode_body(data, CompletionBody, UNKNOWN)[0]
     check_supported(body)
     params = completion_params(body, DEFAULTS, INFO)
     assert fit_length([1], params, INFO, param="prompt", asked_by=None).max_tokens in range(1, 256)
@@ -42,7 +44,7 @@ def read_completion(data: bytes) -> int:
 
 
 def read_chat(data: bytes) -> int:
-    body = decode_body(data, ChatBody)
+    body = decode_body(data, ChatBody, UNKNOWN)[0]
     check_supported(body)
     assert chat_params(body, DEFAULTS, INFO).n in range(1, 129)
     return 200

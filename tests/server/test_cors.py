@@ -25,12 +25,24 @@ async def test_a_page_of_an_allowed_origin_may(serve) -> None:
         assert response.status == 204  # a preflight request brings no key
         assert response.headers["Access-Control-Allow-Origin"] == "https://page.example"
         assert "POST" in response.headers["Access-Control-Allow-Methods"]
-        assert "Content-Type" in response.headers["Access-Control-Allow-Headers"]
+        assert response.headers["Access-Control-Allow-Headers"] == "content-type"
         assert response.headers["Vary"] == "Origin"
     for headers, status in ((PAGE, 401), ({**PAGE, "Authorization": "Bearer secret"}, 200)):
         answer = await served.post("/v1/completions", {"prompt": "a"}, headers=headers)
         assert answer.status == status
         assert answer.headers["Access-Control-Allow-Origin"] == "https://page.example"  # so that it can read errors
+
+
+async def test_the_headers_that_a_page_asks_for_are_granted(serve) -> None:
+    """OpenAI's package for Node names these in its preflight request."""
+    served: Served = await serve(allowed_origins=("https://page.example",))
+    asked = "authorization,content-type,x-stainless-arch,x-stainless-retry-count,x-stainless-runtime-version"
+    headers = {**ASKS, "Access-Control-Request-Headers": asked}
+    async with served.session.options(served.url + "/v1/completions", headers=headers) as response:
+        assert response.headers["Access-Control-Allow-Headers"] == asked
+    narrow: Served = await serve(allowed_origins=("https://page.example",), allowed_headers=("Content-Type",))
+    async with narrow.session.options(narrow.url + "/v1/completions", headers=headers) as response:
+        assert response.headers["Access-Control-Allow-Headers"] == "Content-Type"
 
 
 async def test_a_stream_can_be_read_too(serve) -> None:

@@ -210,7 +210,7 @@ async def test_a_stop_string_ends_the_choice_and_counts_kept_tokens(serve, strea
         text, reason = reply.choices[0].text, reply.choices[0].finish_reason
         assert reply.usage is not None
         assert reply.usage.completion_tokens == len(served.engine.tokenizer.encode("one STOP"))
-        assert reply.choices[0].model_extra == {"stop_reason": "STOP"}
+        assert reply.choices[0].stop_reason == "STOP"
     assert (text, reason) == ("one ", "stop")
     request_id = served.engine.submitted[0].request_id
     assert served.engine.stopped == [(request_id, 0)]

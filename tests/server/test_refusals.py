@@ -29,10 +29,12 @@ UNSUPPORTED = {
     "response_format": {"type": "json_object"},
     "structured_outputs": {"regex": "a+"},
     "guided_json": {"type": "object"},
-    "suffix": "x",
     "audio": {"voice": "alloy"},
-    "reasoning_effort": "high",
-    "continue_final_message": True,
+    "allowed_token_ids": [5],
+    "logprob_token_ids": [5],
+    "prompt_embeds": "gASV",
+    "thinking_token_budget": 5,
+    "vllm_xargs": {"a": 1},
 }
 
 
@@ -56,16 +58,10 @@ async def test_unsupported_parameters_that_ask_for_nothing_are_fine(serve) -> No
 async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
     served: Served = await serve()
     without = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
-    without |= {"prompt_cache_key": "k", "safety_identifier": "s"}
+    without |= {"prompt_cache_key": "k", "safety_identifier": "s", "prompt_cache_retention": "24h", "verbosity": "low"}
+    without |= {"session_id": "s", "stream_interval": 2, "return_token_offsets": False, "mm_payload": "none"}
     assert (await served.post("/v1/completions", {"prompt": "a", **without})).status == 200
     assert (await served.post("/v1/chat/completions", {"messages": CHAT, **without})).status == 200
-
-
-@pytest.mark.parametrize("body", [{"prompt": "a"}, {"messages": CHAT}])
-async def test_an_unknown_field_is_named(serve, body: dict[str, object]) -> None:
-    served: Served = await serve()
-    path = "/v1/completions" if "prompt" in body else "/v1/chat/completions"
-    check(await served.post(path, {**body, "temprature": 1}), 400, "temprature", "unknown field")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +71,7 @@ async def test_an_unknown_field_is_named(serve, body: dict[str, object]) -> None
         ("max_tokens", -(2**63)), ("max_tokens", 2**40), ("min_tokens", -1), ("temperature", -0.1),
         ("temperature", 1e9), ("temperature", "hot"), ("top_p", 0), ("top_p", 1.1), ("top_k", -2), ("top_k", 2**31),
         ("min_p", 2), ("seed", 2**63), ("presence_penalty", 3), ("frequency_penalty", -3), ("repetition_penalty", 0),
-        ("logprobs", 21), ("logprobs", -1), ("prompt_logprobs", 21), ("stop", ["x"] * (MAX_STOP_STRINGS + 1)),
+        ("logprobs", 21), ("logprobs", -2), ("prompt_logprobs", 21), ("stop", ["x"] * (MAX_STOP_STRINGS + 1)),
         ("stop", ""), ("stop", ["x" * 257]), ("stop", 5), ("stop_token_ids", list(range(100))),
         ("stop_token_ids", [-1]), ("stop_token_ids", [10**6]), ("logit_bias", {str(i): 1 for i in range(301)}),
         ("logit_bias", {"1": 101}), ("logit_bias", {"1000000": 1}), ("logit_bias", {"-1": 1}),
@@ -99,19 +95,16 @@ async def test_names_of_the_chat_endpoint_are_the_users(serve) -> None:
     check(await served.post(path, {"messages": CHAT, "logprobs": True, "top_logprobs": 21}), 400, "top_logprobs")
     check(await served.post(path, {"messages": CHAT, "top_logprobs": 1}), 400, "top_logprobs")
     check(await served.post(path, {"messages": CHAT, "stream_options": {}}), 400, "stream_options")
-    wrong = {"messages": CHAT, "stream": True, "stream_options": {"include_usge": True}}
-    check(await served.post(path, wrong), 400, "stream_options.include_usge")
 
 
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
         ([], "messages"),
-        ([{"role": "robot", "content": "x"}], "messages[0].role"),
+        ([{"role": "", "content": "x"}], "messages[0].role"),
         ([{"role": "user"}], "messages[0].content"),
         ([{"content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
-        ([{"role": "user", "content": "x", "colour": 1}], "messages[0].colour"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0]"),
         ([*CHAT, {"role": "assistant", "tool_calls": [{"id": "1"}]}], "messages[1].tool_calls[0].function"),
         ([{"role": "user", "content": "x", "tool_calls": [{"function": CALL}]}], "messages[0].tool_calls"),
@@ -227,6 +220,7 @@ async def test_the_openai_package_understands_the_errors(serve) -> None:
 
 async def test_sampling_parameters_reach_the_engine(serve) -> None:
     served: Served = await serve()
+    served.engine.info = served.engine.info._replace(scheduling_policy="priority")
     said = {
         "n": 2, "max_tokens": 20, "min_tokens": 3, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1,
         "seed": 11, "presence_penalty": 0.2, "frequency_penalty": 0.3, "repetition_penalty": 1.1,

@@ -10,7 +10,10 @@ async def test_a_text_there_and_back(serve) -> None:
     tokens = answer.body["tokens"]
     assert tokens == served.engine.tokenizer.encode("hello 😀")
     assert (answer.body["count"], answer.body["max_model_len"]) == (len(tokens), 256)
-    assert answer.body["token_strs"][0] == "hello"
+    # As the vocabulary writes them, a space as `\u0120` and half a character as its bytes' letters.
+    assert answer.body["token_strs"][:2] == ["hello", "\u0120"]
+    assert answer.body["token_strs"] == [served.engine.tokenizer.id_to_token(token) for token in tokens]
+    assert (await served.post("/tokenize", {"prompt": "hello"})).body["token_strs"] is None
     assert (await served.post("/detokenize", {"tokens": tokens})).body == {"prompt": "hello 😀"}
 
 

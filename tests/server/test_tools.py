@@ -183,8 +183,7 @@ def deep(levels: int) -> dict[str, Any]:
         ([{"type": "function", "function": {"name": "f", "parameters": deep(400)}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": "f", "description": "x" * 70_000}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "tools"),
-        ([{"type": "function", "function": {"name": "f", "strict": True}}], "tools[0].function.strict"),
-        ([{"type": "function", "function": {"name": "f", "colour": 1}}], "tools[0].function.colour"),
+        ([{"type": "function", "function": {"name": "f", "strict": "yes"}}], "tools[0].function.strict"),
         ("get_weather", "tools"),
     ],
 )  # fmt: skip

@@ -1,0 +1,113 @@
+"""What runs here, for gateways and operators: the tokenizer, the load, the settings that matter."""
+
+import asyncio
+import hashlib
+import platform
+import time
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from aiohttp import web
+
+from jaxinfer.engine.types import EngineStats, ModelInfo
+from jaxinfer.errors import EngineDeadError
+from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.errors import unavailable
+from jaxinfer.version import __version__
+
+_PACKAGES = ("jax", "jaxlib", "flax", "tokenizers", "aiohttp", "grpcio", "numpy")
+
+
+async def tokenizer_info(request: web.Request) -> web.Response:
+    """GET /tokenizer_info, vLLM's: tokenizer_config.json, with the chat template in use."""
+    text = request.app[CONTEXT].text
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **text.tokenizer.config}
+    if text.chat_template.exists:
+        config["chat_template"] = text.chat_template.source
+    return web.json_response(config)
+
+
+async def load(request: web.Request) -> web.Response:
+    """GET /load, vLLM's: requests under way in the whole server."""
+    stats = _stats(request)
+    return web.json_response({"server_load": stats.running + stats.waiting})
+
+
+async def loads(request: web.Request) -> web.Response:
+    """GET /v1/loads, SGLang's: what the scheduler holds, for gateways that spread requests."""
+    info, stats = request.app[CONTEXT].client.info, _stats(request)
+    return web.json_response(loads_of(info, stats))
+
+
+async def server_info(request: web.Request) -> web.Response:
+    """GET /server_info: versions, the model's sizes, and the server's settings but for its key."""
+    context = request.app[CONTEXT]
+    return web.json_response(await asyncio.to_thread(_server_info, context))
+
+
+def _server_info(context: Context) -> dict[str, Any]:
+    settings = {name: value for name, value in vars(context.options).items() if name != "api_key"}
+    return {
+        "version": __version__,
+        "model": context.model_name,
+        "system_fingerprint": context.fingerprint,
+        "uptime_seconds": round(time.time() - context.started, 3),
+        "model_info": context.client.info._asdict(),
+        "server_config": settings,
+        "system_env": {"python": platform.python_version(), "platform": platform.platform(), **_versions()},
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def scheduler_load(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:
+    """The load under the names of SGLang's SchedulerLoad, which its gateway reads by HTTP and by gRPC."""
+    return {
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting,
+        "num_total_reqs": stats.running + stats.waiting,
+        "num_used_tokens": stats.kv_pages_used * info.block_size,
+        "max_total_num_tokens": stats.kv_pages_total * info.block_size,
+        "token_usage": stats.kv_pages_used / max(stats.kv_pages_total, 1),
+        "cache_hit_rate": stats.prefix_hits / max(stats.prefix_queries, 1),
+        "utilization": stats.running / info.max_num_seqs,
+        "max_running_requests": info.max_num_seqs,
+    }
+
+
+def loads_of(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:
+    """One scheduler's load, in the form of a list over data-parallel ranks."""
+    one = scheduler_load(info, stats)
+    total = {
+        "total_running_reqs": stats.running,
+        "total_waiting_reqs": stats.waiting,
+        "total_reqs": stats.running + stats.waiting,
+        "avg_token_usage": one["token_usage"],
+        "avg_utilization": one["utilization"],
+    }
+    now = datetime.now(UTC).isoformat()
+    loads = [{"dp_rank": 0, **one}]
+    return {"timestamp": now, "version": __version__, "dp_rank_count": 1, "loads": loads, "aggregate": total}
+
+
+def fingerprint_of(info: ModelInfo) -> str:
+    """`system_fingerprint`: changes with the version, the model, and how it is computed; not with free memory."""
+    sizes = info.max_model_len, info.vocab_size, info.block_size
+    parts = (info.name, *sizes, info.attention_backend, *_versions().items())
+    return f"jaxinfer-{__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
+
+
+def _stats(request: web.Request) -> EngineStats:
+    try:
+        return request.app[CONTEXT].client.stats()
+    except EngineDeadError as error:
+        raise unavailable(str(error)) from None
