@@ -49,7 +49,11 @@ class EngineClient(Protocol):
         ...
 
     def stats(self) -> EngineStats:
-        """The newest reading; cheap."""
+        """The newest reading that has come, some tenths of a second old at most; cheap."""
+        ...
+
+    async def read_stats(self) -> EngineStats:
+        """A reading of now: no older than the call. Raises EngineDeadError."""
         ...
 
     async def close(self) -> None:

@@ -226,8 +226,17 @@ class EngineCore:
         self.scheduler.finish(choice)
         for index in range(choice.index, choice.index + choice.fork_to):
             handle = choice.handle - choice.index + index
-            delta = TokenDelta(choice.request_id, index, [], finish_reason=reason, error=error, handle=handle)
-            self._ended.append(delta)
+            self._ended.append(
+                TokenDelta(
+                    choice.request_id,
+                    index,
+                    [],
+                    finish_reason=reason,
+                    error=error,
+                    handle=handle,
+                    preemptions=choice.preemptions,
+                )
+            )
 
     def _retire(self, request_id: str) -> None:
         """Forgets a request whose choices have all ended, once no result of its is in flight."""

@@ -24,6 +24,7 @@ class Entry:
         self.partial = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
+        self.admitted_tokens = 0
         self._first_victim: Request | None = None
         self._preempted = 0
         self._max_partial = config.max_num_partial_prefills
@@ -158,6 +159,7 @@ class Entry:
             return
         request.was_admitted = True
         request.cached_tokens = hit
+        self.admitted_tokens += request.prompt_len
         if self._scheduler.kv.caching:
             self.prefix_queries += request.prompt_len
             self.prefix_hits += hit

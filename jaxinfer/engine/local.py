@@ -53,6 +53,9 @@ class LocalEngineClient:
     def stats(self) -> EngineStats:
         return self._engine.stats()
 
+    async def read_stats(self) -> EngineStats:
+        return self._engine.stats()
+
     async def close(self) -> None:
         self._engine.close()
         await asyncio.to_thread(self._engine.join)

@@ -61,6 +61,7 @@ class Request:
         "namespace",
         "pages",
         "params",
+        "preemptions",
         "priority",
         "prompt_len",
         "prompt_logprobs",
@@ -128,6 +129,7 @@ class Request:
         self.held = False
         self.held_computed = 0
         self.cached_tokens = 0
+        self.preemptions = 0
         self.was_admitted = False
         self.failures = 0
         self.furthest = 0

@@ -94,6 +94,7 @@ def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arra
         error=_NOT_FINITE if token < 0 else None,
         times=times,
         handle=request.handle,
+        preemptions=0 if request.finish_reason is None else request.preemptions,
     )
 
 

@@ -87,6 +87,7 @@ class Scheduler:
         """Takes slot and pages from a running request, which will compute its tokens again."""
         self.queue_again(request)
         self.num_preemptions += 1
+        request.preemptions += 1
 
     def start_over(self) -> None:
         """After the device has lost its pages and slots, and every step in flight: all requests are in the queue."""

@@ -68,7 +68,8 @@ class TokenDelta(NamedTuple):
     finish_reason is set on a choice's last delta. stop_token_id is the stop id that ended it, or None.
     cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with choice
     0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
-    handle: names the choice in every later StepOutput; -1 where it ended before its first token.
+    handle: names the choice in every later StepOutput; -1 where it ended before its first token. preemptions: how often
+    the choice lost its slot to another, with its last delta.
     """
 
     request_id: str
@@ -82,6 +83,7 @@ class TokenDelta(NamedTuple):
     error: str | None = None
     times: RequestTimes | None = None
     handle: int = -1
+    preemptions: int = 0
 
 
 class StepOutput(NamedTuple):
@@ -123,6 +125,8 @@ class EngineStats(NamedTuple):
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
     """Prompt tokens found there."""
+    admitted_tokens: int = 0
+    """Prompt tokens of requests that have got a slot."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
     steps: int = 0
@@ -159,6 +163,8 @@ class EngineStats(NamedTuple):
     flops: int = 0
     bytes: int = 0
     """Operations and bytes of memory that the steps needed, by a model of the step (work.py)."""
+    iteration_tokens: int = 0
+    """Prompt tokens computed and tokens generated, in all steps; what `step_tokens` counts."""
     step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)
     """Steps by their number of tokens: up to each edge of STEP_TOKENS, and above."""
     memory_used: int = 0

@@ -52,6 +52,7 @@ class StepWork:
         self.padded_tokens = 0
         self.flops = 0
         self.bytes = 0
+        self.iteration_tokens = 0
         self.step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def add(self, plan: StepPlan) -> None:
@@ -73,7 +74,7 @@ class StepWork:
         for rows, steps in Counter(self._decoded).items():
             self.decode_steps += steps
             size = bucket_of(rows, self._buckets.rows)
-            self._count_tokens(_Tokens(prefill=0, decode=rows, scored=rows, padded=size - rows), steps)
+            self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=size - rows), steps)
         self._decoded.clear()
         held, chunks = self._held.take(), self._chunks.take()
         if self._costs is not None:
@@ -84,11 +85,12 @@ class StepWork:
         if plan.burst:
             passes, tokens = int(plan.counts.max()), int(plan.counts.sum())
             self.burst_steps += 1
-            self._count_tokens(_Tokens(0, tokens, tokens, size * passes - tokens), 1, passes)
+            self._count_tokens(_Tokens(0, tokens, tokens, tokens, size * passes - tokens), 1, passes)
         else:
             self.mixed_steps += 1
             padded = size - plan.num_tokens
-            self._count_tokens(_Tokens(len(plan.tokens), plan.num_decode, plan.num_scored, padded), 1)
+            drawn = int(plan.draws.sum())
+            self._count_tokens(_Tokens(len(plan.tokens), plan.num_decode, drawn, plan.num_scored, padded), 1)
 
     def _count_tokens(self, tokens: "_Tokens", steps: int, passes: int = 1) -> None:
         """So many steps of one kind. passes: through the model's layers, in each."""
@@ -96,7 +98,9 @@ class StepWork:
         self.prefill_tokens += tokens.prefill * steps
         self.decode_tokens += tokens.decode * steps
         self.padded_tokens += tokens.padded * steps
-        self.step_tokens[bisect_left(STEP_TOKENS, count)] += steps
+        iteration = tokens.prefill + tokens.drawn
+        self.iteration_tokens += iteration * steps
+        self.step_tokens[bisect_left(STEP_TOKENS, iteration)] += steps
         if self._costs is not None:
             self.flops += steps * (self._costs.token_flops * count + self._costs.scored_flops * tokens.scored)
             self.bytes += steps * (self._costs.weight_bytes * passes + sum(self._costs.kv_bytes) * count)
@@ -109,10 +113,11 @@ class StepWork:
 
 
 class _Tokens(NamedTuple):
-    """What one step computes."""
+    """What one step computes, scores and draws."""
 
     prefill: int
     decode: int
+    drawn: int
     scored: int
     padded: int
 

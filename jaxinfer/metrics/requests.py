@@ -2,7 +2,7 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ _INTER_TOKEN = (
 )  # fmt: skip
 _WHOLE = (0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960)
 _PHASE = (0.001, 0.005, 0.01, 0.05, 0.1, *_WHOLE[2:], 1920, 7680)
+_COUNT = (1, 2, 5, 10, 20)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000)
 
 
@@ -41,11 +42,27 @@ _HISTOGRAMS = {
     "decode": _Family("vllm:request_decode_time_seconds", "First token to last token.", _PHASE),
     "prompt_tokens": _Family("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
     "generation_tokens": _Family("vllm:request_generation_tokens", "Tokens generated for a request.", _TOKENS),
-}
+    "output_token": _Family("vllm:request_time_per_output_token_seconds", "Mean of a request, after the first token of "
+                            "each choice.", _INTER_TOKEN),
+    "inference": _Family("vllm:request_inference_time_seconds", "From slot to last token.", _PHASE),
+    "longest_choice": _Family("vllm:request_max_num_generation_tokens", "Tokens of a request's longest choice.",
+                              _TOKENS),
+    "n": _Family("vllm:request_params_n", "`n` of requests.", _COUNT),
+    "max_tokens": _Family("vllm:request_params_max_tokens", "`max_tokens` of requests that have it.", _TOKENS),
+    "preemptions": _Family("vllm:request_num_preemptions", "Preemptions of a request, all choices together.",
+                           (0, *_COUNT)),
+    "computed_tokens": _Family("vllm:request_prefill_kv_computed_tokens",
+                               "Prompt tokens of a request whose KV was computed, not found.", _TOKENS),
+}  # fmt: skip
 _SUCCESS = "vllm:request_success", "Choices that ended."
+_REJECTIONS = "vllm:admission_rejections", "Requests refused because too many wait, or are under way (429)."
+REJECTION_REASONS: tuple[str, ...] = ("max_waiting", "max_open_requests")
+"""The setting that refused a request."""
 
-NUM_VALUES = sum(family.size for family in _HISTOGRAMS.values()) + len(FinishReason)
+NUM_VALUES = sum(family.size for family in _HISTOGRAMS.values()) + len(FinishReason) + len(REJECTION_REASONS)
 """Numbers in which requests are counted."""
+_FIRST_REJECTION = NUM_VALUES - len(REJECTION_REASONS)
+_FIRST_END = _FIRST_REJECTION - len(FinishReason)
 
 
 class Histogram:
@@ -81,9 +98,20 @@ class RequestMetrics:
         self.decode = histogram("decode")
         self.prompt_tokens = histogram("prompt_tokens")
         self.generation_tokens = histogram("generation_tokens")
+        self.output_token = histogram("output_token")
+        self.inference = histogram("inference")
+        self.longest_choice = histogram("longest_choice")
+        self.n = histogram("n")
+        self.max_tokens = histogram("max_tokens")
+        self.preemptions = histogram("preemptions")
+        self.computed_tokens = histogram("computed_tokens")
         self._values = values
-        first = NUM_VALUES - len(FinishReason)
-        self._ended = {reason: first + i for i, reason in enumerate(FinishReason)}
+        self._ended = {reason: _FIRST_END + i for i, reason in enumerate(FinishReason)}
+        self._rejected = {reason: _FIRST_REJECTION + i for i, reason in enumerate(REJECTION_REASONS)}
+
+    def rejected(self, reason: str) -> None:
+        """Counts a request that was refused for one of REJECTION_REASONS."""
+        self._values[self._rejected[reason]] += 1
 
     def ended(self, reason: FinishReason) -> None:
         """Counts a choice that has ended."""
@@ -93,14 +121,27 @@ class RequestMetrics:
 def request_families(values: Sequence[float], model_name: str) -> Iterator[Metric]:
     """The families of NUM_VALUES numbers, those of one process or sums over several."""
     for family, at in zip(_HISTOGRAMS.values(), _places(), strict=True):
+        labels = common_labels(family.name, model_name)
         counts, total = values[at : at + family.size - 1], values[at + family.size - 1]
-        metric = HistogramMetricFamily(family.name, family.text, labels=["model_name"])
-        metric.add_metric([model_name], cumulative(family.edges, counts), total)
+        metric = HistogramMetricFamily(family.name, family.text, labels=[*labels])
+        metric.add_metric([*labels.values()], cumulative(family.edges, counts), total)
         yield metric
-    done = CounterMetricFamily(*_SUCCESS, labels=["model_name", "finished_reason"])
-    for reason, count in zip(FinishReason, values[NUM_VALUES - len(FinishReason) :], strict=True):
-        done.add_metric([model_name, reason.value], count)
-    yield done
+    yield _counter(*_SUCCESS, "finished_reason", dict(zip(FinishReason, values[_FIRST_END:], strict=False)), model_name)
+    rejections = dict(zip(REJECTION_REASONS, values[_FIRST_REJECTION:], strict=True))
+    yield _counter(*_REJECTIONS, "reason", rejections, model_name)
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, float], model_name: str) -> Metric:
+    labels = common_labels(name, model_name)
+    family = CounterMetricFamily(name, text, labels=[*labels, label])
+    for value, count in values.items():
+        family.add_metric([*labels.values(), str(value)], count)
+    return family
+
+
+def common_labels(name: str, model_name: str) -> dict[str, str]:
+    """The labels of every series; those under vLLM's names have its number of the engine, of which there is one."""
+    return {"model_name": model_name} | ({"engine": "0"} if name.startswith("vllm:") else {})
 
 
 def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[str, float]]:
@@ -112,6 +153,16 @@ def cumulative(edges: Sequence[float], counts: Sequence[float]) -> list[tuple[st
 def _places() -> list[int]:
     """Where each histogram's numbers begin."""
     return list(accumulate((family.size for family in _HISTOGRAMS.values()), initial=0))[:-1]
+
+
+class EndedRequest(NamedTuple):
+    """What is known of a request at its end. tokens: those of each choice. max_tokens: None where nobody gave it."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: Sequence[int]
+    preemptions: int
+    max_tokens: int | None
 
 
 class RequestTimer:
@@ -170,11 +221,22 @@ class RequestTimer:
         """A choice has ended."""
         self._metrics.ended(reason)
 
-    def request_ended(self, prompt_tokens: int, generation_tokens: int) -> None:
+    def request_ended(self, request: EndedRequest) -> None:
         """Every choice has ended."""
-        self._metrics.whole.observe(self.age)
-        decode = self.decode
+        metrics, decode, tokens = self._metrics, self.decode, sum(request.tokens)
+        metrics.whole.observe(self.age)
         if decode is not None:
-            self._metrics.decode.observe(decode)
-        self._metrics.prompt_tokens.observe(prompt_tokens)
-        self._metrics.generation_tokens.observe(generation_tokens)
+            metrics.decode.observe(decode)
+            later = tokens - self.num_begun
+            if later > 0:
+                metrics.output_token.observe(self.interval_sum / later)
+            if self.times is not None:
+                metrics.inference.observe(self.times.prefill + decode)
+        metrics.prompt_tokens.observe(request.prompt_tokens)
+        metrics.computed_tokens.observe(request.prompt_tokens - request.cached_tokens)
+        metrics.generation_tokens.observe(tokens)
+        metrics.longest_choice.observe(max(request.tokens))
+        metrics.n.observe(len(request.tokens))
+        metrics.preemptions.observe(request.preemptions)
+        if request.max_tokens is not None:
+            metrics.max_tokens.observe(request.max_tokens)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -31,6 +31,10 @@ class ServerMetrics:
         """Starts to measure a request."""
         return RequestTimer(self._requests)
 
+    def rejected(self, reason: str) -> None:
+        """Counts a request that was refused because of a limit, one of REJECTION_REASONS."""
+        self._requests.rejected(reason)
+
     def exposition(self, stats: EngineStats | None) -> bytes:
         """Everything in Prometheus' text form; milliseconds of work, so call it in a thread.
 
@@ -38,6 +42,7 @@ class ServerMetrics:
         """
         registry = CollectorRegistry()
         registry.register(_Families(list(self._families(stats))))
+        ProcessCollector(registry=registry)
         return generate_latest(registry)
 
     def _families(self, stats: EngineStats | None) -> Iterator[Metric]:

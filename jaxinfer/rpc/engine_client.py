@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import AsyncIterator
 
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _CLOSE_SECONDS = 2.0
+_STATS_SECONDS = 1.0
 
 
 class RemoteEngineClient:
@@ -31,6 +33,8 @@ class RemoteEngineClient:
         self._metadata = () if key is None else ((KEY_NAME, key),)
         self._streams = Streams()
         self._answers: dict[str, asyncio.Future[JaxinferError | None]] = {}
+        self._readings: dict[int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
         self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
         self._info: ModelInfo | None = None
         self._stats: EngineStats | None = None
@@ -86,6 +90,20 @@ class RemoteEngineClient:
         if self._stats is None or not self.ready:
             raise EngineDeadError("the engine has stopped")
         return self._stats
+
+    async def read_stats(self) -> EngineStats:
+        if not self.ready:
+            raise EngineDeadError("the engine has stopped")
+        number = next(self._numbers)
+        reading = self._readings[number] = asyncio.get_running_loop().create_future()
+        self._send(pb.Command(read_stats=pb.ReadStats(number=number)))
+        try:
+            await asyncio.wait_for(reading, _STATS_SECONDS)
+        except TimeoutError:
+            log.warning("the engine at %s does not tell its statistics; those of before are used", self._address)
+        finally:
+            self._readings.pop(number, None)
+        return self.stats()
 
     async def close(self) -> None:
         """Aborts what is open, tells its readers, and lets go of the engine, which runs on."""
@@ -160,6 +178,10 @@ class RemoteEngineClient:
             self._take_answer(event.answer)
         elif kind == "failure":
             self._streams.fail(event.failure.request_id, wire.unpack_error(event.failure.error))
+        elif kind == "stats_read":
+            reading = self._readings.get(event.stats_read.number)
+            if reading is not None and not reading.done():
+                reading.set_result(None)
         elif kind == "hello":
             self._take_hello(event.hello)
 
@@ -190,6 +212,9 @@ class RemoteEngineClient:
         for answer in self._answers.values():
             answer.set_result(EngineDeadError("the engine has stopped"))
         self._answers.clear()
+        for reading in self._readings.values():
+            if not reading.done():
+                reading.set_result(None)
 
 
 def _seen_by_text(info: ModelInfo) -> tuple[str, int, int, int]:

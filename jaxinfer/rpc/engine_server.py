@@ -112,6 +112,8 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
                 self._engine.stop(command.stop.request_id, command.stop.index)
             elif kind == "abort":
                 self._engine.abort(command.abort.request_id)
+            elif kind == "read_stats":
+                session.put(pb.Event(stats_read=command.read_stats, stats=wire.pack_stats(self._engine.stats())))
         session.end()
 
     def _submit(self, owner: int, message: pb.Submit) -> pb.Event:

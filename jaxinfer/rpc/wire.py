@@ -164,6 +164,7 @@ def _pack_delta(delta: TokenDelta) -> pb.Delta:
         error=delta.error or "",
         times=None if delta.times is None else pb.Times(queue=delta.times.queue, prefill=delta.times.prefill),
         handle=delta.handle,
+        preemptions=delta.preemptions,
     )
 
 
@@ -183,4 +184,5 @@ def _unpack_delta(message: pb.Delta) -> TokenDelta:
         message.error or None,
         RequestTimes(message.times.queue, message.times.prefill) if message.HasField("times") else None,
         message.handle,
+        message.preemptions,
     )

@@ -33,7 +33,8 @@ def make_app(
     shared: where requests are counted together with other processes of this server.
     """
     name = options.served_model_name or client.info.name
-    admission = Admission(options.max_open_requests)
+    metrics = ServerMetrics(client.info, name, shared)
+    admission = Admission(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
     app = web.Application(
         middlewares=[
             error_middleware,
@@ -57,7 +58,6 @@ def make_app(
     tracing = None if options.otlp_traces_endpoint is None else Tracing(options.otlp_traces_endpoint, name)
     if tracing is not None:
         app.on_cleanup.append(lambda app: asyncio.to_thread(tracing.flush))
-    metrics = ServerMetrics(client.info, name, shared)
     unknown, fingerprint = UnknownFields(options.unknown_fields), introspection.fingerprint_of(client.info)
     app[CONTEXT] = Context(client, text, options, name, metrics, form, admission, unknown, fingerprint, tracing)
     app.add_routes(

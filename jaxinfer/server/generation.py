@@ -7,8 +7,8 @@ from typing import NamedTuple, Self
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
-from jaxinfer.errors import EngineDeadError
-from jaxinfer.metrics import RequestTimer, ServerMetrics
+from jaxinfer.errors import EngineDeadError, QueueFullError
+from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics
 from jaxinfer.server.errors import ApiError, unavailable
 from jaxinfer.server.responses import PromptTokensDetails, Timings, Usage
 from jaxinfer.server.timings import timings_of
@@ -45,6 +45,7 @@ class Generation:
         self._span = span
         self._failure: str | None = None
         self._client = client
+        self._metrics = metrics
         self._runs = [_Run(client, tokenizer, request, metrics.timer()) for request in requests]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,6 +56,8 @@ class Generation:
             for run in self._runs:
                 await run.submit()
         except BaseException as error:
+            if isinstance(error, QueueFullError):
+                self._metrics.rejected("max_waiting")
             self._failure = type(error).__name__
             await self._leave()
             raise
@@ -145,6 +148,7 @@ class _Run:
     def __init__(self, client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest, timer: RequestTimer):
         self.request = request
         self.cached_tokens = 0
+        self.preemptions = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self.finish_reasons: list[str] = []
         self.timer = timer
@@ -195,9 +199,14 @@ class _Run:
                 yield held
                 held = []
             if self.finished:
-                self.timer.request_ended(len(self.request.prompt_token_ids), self.num_tokens)
+                self.timer.request_ended(self._ended())
                 return
         raise unavailable("the engine ended the request before its last token")
+
+    def _ended(self) -> EndedRequest:
+        tokens = [choice.num_tokens for choice in self._choices]
+        asked = self.request.sampling.max_tokens
+        return EndedRequest(len(self.request.prompt_token_ids), self.cached_tokens, tokens, self.preemptions, asked)
 
     def _waits_for_prompt(self) -> bool:
         wanted = self.request.sampling.prompt_logprobs is not None
@@ -205,6 +214,7 @@ class _Run:
 
     def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
+        self.preemptions += delta.preemptions
         if delta.times is not None:
             self.timer.started(delta.times)
         if delta.prompt_logprobs is not None:

@@ -65,7 +65,7 @@ async def metrics(request: web.Request) -> web.Response:
     """GET /metrics: Prometheus' text form."""
     context = request.app[CONTEXT]
     try:
-        stats = context.client.stats()
+        stats = await context.client.read_stats()
     except EngineDeadError:
         stats = None
     text = await asyncio.to_thread(context.metrics.exposition, stats)

@@ -30,13 +30,13 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 
 async def load(request: web.Request) -> web.Response:
     """GET /load, vLLM's: requests under way in the whole server."""
-    stats = _stats(request)
+    stats = await _stats(request)
     return web.json_response({"server_load": stats.running + stats.waiting})
 
 
 async def loads(request: web.Request) -> web.Response:
     """GET /v1/loads, SGLang's: what the scheduler holds, for gateways that spread requests."""
-    info, stats = request.app[CONTEXT].client.info, _stats(request)
+    info, stats = request.app[CONTEXT].client.info, await _stats(request)
     return web.json_response(loads_of(info, stats))
 
 
@@ -106,8 +106,8 @@ def fingerprint_of(info: ModelInfo) -> str:
     return f"jaxinfer-{__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
 
 
-def _stats(request: web.Request) -> EngineStats:
+async def _stats(request: web.Request) -> EngineStats:
     try:
-        return request.app[CONTEXT].client.stats()
+        return await request.app[CONTEXT].client.read_stats()
     except EngineDeadError as error:
         raise unavailable(str(error)) from None

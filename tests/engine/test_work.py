@@ -58,8 +58,12 @@ def test_steps_and_tokens_by_kind(decode_steps: int) -> None:
     assert (work.burst_steps > 0) == (decode_steps > 1)
     assert work.mixed_steps == sum(bool(len(plan.tokens)) for plan in plans)
     assert work.decode_steps == len(plans) - work.burst_steps - work.mixed_steps
+    # Of an iteration vLLM counts the prompt tokens that it computed and the tokens that it generated.
+    drawn = [int(plan.counts.sum()) if plan.burst else int(plan.draws.sum()) for plan in plans]
+    made = [len(plan.tokens) + tokens for plan, tokens in zip(plans, drawn, strict=True)]
+    assert work.iteration_tokens == sum(made)
     for i, edge in enumerate(STEP_TOKENS):
-        assert sum(work.step_tokens[: i + 1]) == sum(size <= edge for size in sizes)
+        assert sum(work.step_tokens[: i + 1]) == sum(size <= edge for size in made)
     assert sum(work.step_tokens) == len(plans)
 
 

@@ -26,7 +26,9 @@ CASES = [
     ("jaxinfer:device_memory_bytes", {"kind": "peak"}, {"memory_peak": 7}, 7),
     ("vllm:iteration_tokens_total_bucket", {"le": "8.0"}, {"step_tokens": (1, 2, *[0] * (len(STEP_TOKENS) - 2), 4)}, 3),
     ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, {"step_tokens": (1, *[0] * (len(STEP_TOKENS) - 1), 4)}, 5),
-    ("vllm:iteration_tokens_total_sum", {}, {"prefill_tokens": 30, "decode_tokens": 12}, 42),
+    ("vllm:iteration_tokens_total_sum", {}, {"iteration_tokens": 42, "prefill_tokens": 9}, 42),
+    ("vllm:prompt_tokens_by_source_total", {"source": "local_cache_hit"}, {"admitted_tokens": 20, "prefix_hits": 8}, 8),
+    ("vllm:prompt_tokens_by_source_total", {"source": "local_compute"}, {"admitted_tokens": 20, "prefix_hits": 8}, 12),
 ]  # fmt: skip
 
 

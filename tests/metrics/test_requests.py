@@ -4,17 +4,18 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxinfer.engine.types import EngineStats, FinishReason, ModelInfo, RequestTimes
-from jaxinfer.metrics import ServerMetrics, SharedFolder
+from jaxinfer.metrics import EndedRequest, ServerMetrics, SharedFolder
 from jaxinfer.metrics import requests as module
 
 INFO = ModelInfo("m", 64, 61, 4, 4, 40)
 
 
 def value(metrics: ServerMetrics, name: str, stats: EngineStats | None = None, **labels: str) -> float:
-    """A sample as Prometheus' own parser reads it."""
+    """A sample as Prometheus' own parser reads it. Series under vLLM's names have its number of the engine."""
+    common = {"model_name": "m", "engine": "0"} if name.startswith("vllm:") else {"model_name": "m"}
     for family in text_string_to_metric_families(metrics.exposition(stats).decode()):
         for sample in family.samples:
-            if sample.name == name and sample.labels == {"model_name": "m", **labels}:
+            if sample.name == name and sample.labels == {**common, **labels}:
                 return sample.value
     raise KeyError(name)
 
@@ -32,7 +33,7 @@ def test_queue_prefill_and_decode(monkeypatch) -> None:
     now = 103.0
     timer.tokens(0)
     now = 104.0
-    timer.request_ended(7, 3)
+    timer.request_ended(EndedRequest(7, cached_tokens=2, tokens=[2, 1], preemptions=3, max_tokens=9))
     assert value(metrics, "vllm:request_queue_time_seconds_sum") == 0.25
     assert value(metrics, "vllm:request_prefill_time_seconds_sum") == 0.5
     assert value(metrics, "vllm:request_decode_time_seconds_sum") == 2.0
@@ -41,6 +42,13 @@ def test_queue_prefill_and_decode(monkeypatch) -> None:
     assert value(metrics, "vllm:time_to_first_token_seconds_count") == 1
     assert value(metrics, "vllm:inter_token_latency_seconds_sum") == 2.0
     assert value(metrics, "vllm:request_prompt_tokens_sum") == 7
+    assert value(metrics, "vllm:request_prefill_kv_computed_tokens_sum") == 5
+    assert value(metrics, "vllm:request_time_per_output_token_seconds_sum") == 2.0  # one later token, after 2 s
+    assert value(metrics, "vllm:request_inference_time_seconds_sum") == 2.5
+    assert value(metrics, "vllm:request_max_num_generation_tokens_sum") == 2
+    assert value(metrics, "vllm:request_params_n_sum") == 2
+    assert value(metrics, "vllm:request_params_max_tokens_sum") == 9
+    assert value(metrics, "vllm:request_num_preemptions_sum") == 3
     assert value(metrics, "vllm:request_generation_tokens_bucket", le="2.0") == 0
     assert value(metrics, "vllm:request_generation_tokens_bucket", le="5.0") == 1
     assert value(metrics, "vllm:request_generation_tokens_bucket", le="+Inf") == 1
@@ -57,7 +65,9 @@ def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(sec
 
 def test_a_request_without_a_token_has_no_decode_time() -> None:
     metrics = ServerMetrics(INFO, "m")
-    metrics.timer().request_ended(7, 0)
+    metrics.timer().request_ended(EndedRequest(7, 0, [0], 0, None))
+    assert value(metrics, "vllm:request_time_per_output_token_seconds_count") == 0
+    assert value(metrics, "vllm:request_params_max_tokens_count") == 0
     assert value(metrics, "vllm:request_decode_time_seconds_count") == 0
     assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 1
 

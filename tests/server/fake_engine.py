@@ -93,6 +93,9 @@ class FakeEngine:
             generation_tokens=self._generated,
         )
 
+    async def read_stats(self) -> EngineStats:
+        return self.stats()
+
     async def close(self) -> None:
         for active in list(self._active.values()):
             active.end_all(FinishReason.ABORT)
