@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.messages import with_reasoning_names
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -76,6 +77,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. Blocks until the worker has answered; see `render_async`.
 
+        messages: of `template_message`; the reasoning of each reaches the template under the names that it reads.
         tools: of OpenAI's form; see `check_tools`. template_kwargs: further variables, from an allow-list: those
         that the template reads, and `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
         """
@@ -86,7 +88,7 @@ class ChatTemplate:
         variables = {
             **(template_kwargs or {}),
             **self._special_tokens,
-            "messages": list(messages),
+            "messages": [with_reasoning_names(message, process.fields()) for message in messages],
             "tools": list(tools) if tools else None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
