@@ -13,6 +13,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+TOKENS, PROMPT, NEW = 40, 9, 24
 SIZES = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -39,6 +40,12 @@ _YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 32,
     "beta_fast": 4.0,
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.05, 1.1, 1.2],
+    "long_factor": [1.2, 1.6, 3.0, 5.5],
 }
 _YARN_SCALES = {**_YARN, "mscale": 1.3, "mscale_all_dim": 0.7, "truncate": False}
 
@@ -75,10 +82,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], torch.dtype]] = {
     ),
     "llama_yarn": ("Llama", {"rope_parameters": _YARN}, torch.float32),
     "qwen3_yarn": ("Qwen3", {"rope_parameters": _YARN_SCALES, "head_dim": 24}, torch.float32),
+    # The prompt is longer than the original context: transformers, too, has the long factors from the first token on.
+    "llama_longrope": (
+        "Llama",
+        {"rope_parameters": _LONGROPE, "original_max_position_embeddings": PROMPT - 1},
+        torch.float32,
+    ),
 }
 LOGITS_STD = 3.0
 MIN_MARGIN = 1e-3
-TOKENS, PROMPT, NEW = 40, 9, 24
 
 
 def make(name: str, folder: Path, seed: int | None = None) -> None:

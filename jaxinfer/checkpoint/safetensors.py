@@ -61,18 +61,22 @@ class Checkpoint:
         """Names of all tensors."""
         return self._tensors.keys()
 
+    def check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raises ModelError where a tensor is missing, or of another shape, or of a type that cannot be read."""
+        info = self._tensors.get(name)
+        if info is None:
+            raise ModelError(f"{self._folder}: tensor {name} is missing")
+        if info.shape != shape:
+            found, wanted = list(info.shape), list(shape)
+            raise ModelError(f"{info.file}: tensor {name} has shape {found}; config.json asks for {wanted}")
+        if info.dtype not in _READABLE:
+            raise ModelError(f"{info.file}: tensor {name} is {info.dtype}; F32, F16 and BF16 can be read")
+
     def check(self, shapes: Mapping[str, tuple[int, ...]], ignored: frozenset[str] | None = None) -> None:
         """Raises ModelError where a tensor of `shapes` is missing or of another shape or type, or where one is
         neither in `shapes` nor in `ignored`."""
         for name, shape in shapes.items():
-            info = self._tensors.get(name)
-            if info is None:
-                raise ModelError(f"{self._folder}: tensor {name} is missing")
-            if info.shape != shape:
-                found, wanted = list(info.shape), list(shape)
-                raise ModelError(f"{info.file}: tensor {name} has shape {found}; config.json asks for {wanted}")
-            if info.dtype not in _READABLE:
-                raise ModelError(f"{info.file}: tensor {name} is {info.dtype}; F32, F16 and BF16 can be read")
+            self.check_tensor(name, shape)
         extra = self._tensors.keys() - shapes.keys() - (ignored or frozenset())
         extra = sorted(name for name in extra if not name.endswith("rotary_emb.inv_freq"))
         if extra:

@@ -26,6 +26,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
         return _llama3(rope, plain).astype(np.float32)
     if rope.kind == "yarn":
         return _yarn(rope, plain).astype(np.float32)
+    if rope.kind == "longrope":
+        factors = rope.long_factor if rope.stretched else rope.short_factor
+        return (plain / np.array(factors, np.float32)).astype(np.float32)
     return plain.astype(np.float32)
 
 

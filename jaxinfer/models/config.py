@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from jaxinfer.errors import ModelError
@@ -32,10 +32,11 @@ class RopeConfig:
     that turn more than beta_fast times over the original context, divided by factor for those that turn less than
     beta_slow times, blended between by the number of the pair; truncate: the ends of that range are whole numbers.
     attention_factor: what cosines and sines are multiplied by. `dynamic`: theta grows with the position from
-    original_max_position_embeddings on (NTK; layers/rope.py).
+    original_max_position_embeddings on (NTK; layers/rope.py). `longrope`: each pair of channels is divided by a factor
+    of its own, out of long_factor where `stretched`, else out of short_factor (LongRoPE; DecoderConfig.at_context).
     """
 
-    kind: Literal["default", "linear", "llama3", "yarn", "dynamic"] = "default"
+    kind: Literal["default", "linear", "llama3", "yarn", "dynamic", "longrope"] = "default"
     theta: float = 10000.0
     factor: float = 1.0
     low_freq_factor: float = 1.0
@@ -45,11 +46,17 @@ class RopeConfig:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
+    stretched: bool = False
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             if not 0 < getattr(self, name) < math.inf:
                 raise ModelError(f"config.json: rope {name} must be above 0, not {getattr(self, name)}")
+        for name in ("short_factor", "long_factor"):
+            if not all(0 < factor < math.inf for factor in getattr(self, name)):
+                raise ModelError(f"config.json: rope {name} must hold numbers above 0")
         if self.kind in ("yarn", "dynamic") and self.factor < 1:
             raise ModelError(f"config.json: rope factor must be at least 1 for {self.kind}, not {self.factor}")
         if self.kind == "yarn" and self.theta <= 1:
@@ -116,12 +123,29 @@ class DecoderConfig:
             raise ModelError(f"config.json: head_dim must be even for rotary embedding, not {self.head_dim}")
         if self.rope.kind == "dynamic" and self.head_dim < 4:
             raise ModelError(f"config.json: head_dim must be at least 4 for dynamic rope, not {self.head_dim}")
+        if self.rope.kind == "longrope":
+            self._check_longrope()
         if len(self.windows) != self.num_layers:
             raise ModelError(f"config.json: {len(self.windows)} layer windows for {self.num_layers} layers")
         if any(window is not None and window < 1 for window in self.windows):
             raise ModelError("config.json: sliding_window must be at least 1")
         if not self.rms_norm_eps > 0:
             raise ModelError(f"config.json: rms_norm_eps must be above 0, not {self.rms_norm_eps}")
+
+    def _check_longrope(self) -> None:
+        for name in ("short_factor", "long_factor"):
+            found, wanted = len(getattr(self.rope, name)), self.head_dim // 2
+            if found != wanted:
+                raise ModelError(f"config.json: rope {name} must have {wanted} numbers, head_dim / 2, not {found}")
+
+    def at_context(self, length: int) -> "DecoderConfig":
+        """The decoder for sequences of at most `length` tokens; differs for `longrope` only.
+
+        Its factors are the long ones for every token where sequences may be longer than the original context, as in
+        vLLM. transformers chooses anew for each forward, by its longest sequence.
+        """
+        stretched = self.rope.kind == "longrope" and length > self.rope.original_max_position_embeddings
+        return replace(self, rope=replace(self.rope, stretched=stretched))
 
     @property
     def group_size(self) -> int:

@@ -20,6 +20,7 @@ _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
 def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = None, **differences: Any) -> DecoderConfig:
     """The shared fields of a config.json, with what the family says beside: windows, biases, norms.
 
+    Where they are absent, rms_norm_eps is 1e-6 and hidden_act silu: transformers' defaults in all these families.
     Raises ModelError, naming the field, for what is missing, of a wrong type or unknown.
     """
     refuse_other_forms(fields)
@@ -39,8 +40,8 @@ def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = Non
         head_dim=fields.integer("head_dim", hidden // max(heads, 1)),
         max_position_embeddings=context,
         windows=(None,) * layers if windows is None else windows,
-        rms_norm_eps=fields.number("rms_norm_eps"),
-        activation=fields.choice("hidden_act", _ACTIVATIONS),
+        rms_norm_eps=fields.number("rms_norm_eps", DecoderConfig.rms_norm_eps),
+        activation=fields.choice("hidden_act", _ACTIVATIONS, DecoderConfig.activation),
         rope=rope,
         tie_word_embeddings=fields.flag("tie_word_embeddings"),
         bos_token_ids=fields.token_ids("bos_token_id"),
@@ -62,15 +63,23 @@ def refuse_other_forms(fields: Fields) -> None:
     fields.only("pruned_heads", {})
 
 
-def typed_windows(fields: Fields, layers: int, window: int | None, default: list[bool]) -> tuple[int | None, ...]:
-    """A window for each layer from `layer_types`, or where that is absent from `default`: which layers have one."""
+def sliding_layers(fields: Fields, layers: int, default: list[bool]) -> list[bool]:
+    """Which layers have a window: from `layer_types`, or `default` where that is absent."""
     types = fields.get("layer_types")
     if types is None:
-        sliding = default
-    else:
-        if not isinstance(types, list) or len(types) != layers or not set(types) <= _LAYER_TYPES.keys():
-            raise fields.error("layer_types", f"must be {layers} names out of {', '.join(_LAYER_TYPES)}")
-        sliding = [_LAYER_TYPES[name] for name in types]
+        return default
+    if not isinstance(types, list) or len(types) != layers or not all(map(_is_layer_type, types)):
+        raise fields.error("layer_types", f"must be {layers} names out of {', '.join(_LAYER_TYPES)}")
+    return [_LAYER_TYPES[name] for name in types]
+
+
+def _is_layer_type(name: object) -> bool:
+    return isinstance(name, str) and name in _LAYER_TYPES
+
+
+def typed_windows(fields: Fields, layers: int, window: int | None, default: list[bool]) -> tuple[int | None, ...]:
+    """A window for each layer of `sliding_layers`."""
+    sliding = sliding_layers(fields, layers, default)
     if any(sliding) and window is None:
         raise fields.error("layer_types", "has sliding_attention, but no sliding_window is set")
     return tuple(window if slides else None for slides in sliding)

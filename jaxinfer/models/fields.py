@@ -44,6 +44,13 @@ class Fields:
             raise self.error(name, f"must be a number, not {value!r}")
         return float(value)
 
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of integers or floats."""
+        values = self._needed(name, _MISSING)
+        if not isinstance(values, list) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in values):
+            raise self.error(name, f"must be a list of numbers, not {values!r}")
+        return tuple(map(float, values))
+
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean; `default` where absent."""
         value = self._needed(name, default)

@@ -21,6 +21,7 @@ from jaxinfer.models import decoder
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.decoder import Decoder, Head
 from jaxinfer.models.huggingface import ignored_tensors, weight_sources
+from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 
@@ -120,13 +121,16 @@ def load_model(
 ) -> LoadedModel:
     """Reads a Hugging Face folder, each weight straight to its shards and cast to `dtype` on the way.
 
-    mesh: by default one device. Raises ModelError that names tensor and file for one that is missing, extra, of a
+    mesh: by default one device. The model's config differs from `config` where the checkpoint holds a head that is not
+    the embedding (`with_own_head`). Raises ModelError that names tensor and file for one that is missing, extra, of a
     wrong shape or truncated.
     """
-    plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
-    every = (*plan.weights, *plan.head)
-    sources = [weight_sources(config, weight.path, weight.layers) for weight in every]
+    mesh = mesh or make_mesh()
     with Checkpoint(folder) as checkpoint:
+        config = with_own_head(config, checkpoint, jnp.dtype(dtype))
+        plan = plan_model(config, jnp.dtype(dtype), layout)
+        every = (*plan.weights, *plan.head)
+        sources = [weight_sources(config, weight.path, weight.layers) for weight in every]
         shapes = {t.name: t.shape for several in sources for source in several for t in source.tensors}
         checkpoint.check(shapes, ignored_tensors(config))
         total, done, arrays = checkpoint.size(shapes), 0, []

@@ -10,6 +10,8 @@ _DEFAULT_WINDOW = 4096
 
 def parse(fields: Fields) -> DecoderConfig:
     """`sliding_window` holds for every layer; an absent key is 4096, null is none."""
+    fields.only("attention_bias", False)
+    fields.only("mlp_bias", False)
     layers = fields.integer("num_hidden_layers")
     fields.integer("num_key_value_heads")
     window = fields.nullable_integer("sliding_window", _DEFAULT_WINDOW)

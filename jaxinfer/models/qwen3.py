@@ -11,6 +11,7 @@ _DEFAULT_HEAD_DIM = 128
 def parse(fields: Fields) -> DecoderConfig:
     """`head_dim` is 128 where it is absent; `attention_bias` as in Llama."""
     bias = fields.flag("attention_bias")
+    fields.only("mlp_bias", False)
     windows = qwen_windows(fields)
     fields.default("head_dim", _DEFAULT_HEAD_DIM)
     return read_decoder(fields, windows=windows, qkv_bias=bias, out_bias=bias, qk_norm=True)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxinfer.models.config import RopeConfig
 from jaxinfer.models.fields import Fields
 
-_KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic")}
+_KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")}
 
 
 class Rope(NamedTuple):
@@ -20,9 +20,12 @@ class Rope(NamedTuple):
 def read_rope(fields: Fields) -> Rope:
     """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
 
+    `original_max_position_embeddings` may stand outside of them, where Phi-3 has it.
+
     Raises ModelError where they contradict one another, or a key inside is unknown.
     """
     declared = fields.integer("max_position_embeddings")
+    fields.integer("original_max_position_embeddings", declared)
     found = [
         _read(fields, name, inner, declared)
         for name in ("rope_parameters", "rope_scaling")
@@ -45,9 +48,21 @@ def _read(fields: Fields, name: str, inner: Fields, declared: int) -> Rope:
     theta = inner.number("rope_theta", outer)
     if theta != outer:
         raise inner.error("rope_theta", f"{theta} contradicts rope_theta outside of {name}, {outer}")
+    _take_original(fields, inner, name)
     rope = _READERS[kind](inner, theta, declared)
     inner.finish(_HARMLESS[kind])
     return rope
+
+
+def _take_original(fields: Fields, inner: Fields, name: str) -> None:
+    """Gives `inner` the original context where it stands outside only."""
+    key = "original_max_position_embeddings"
+    if key not in fields:
+        return
+    outside = fields.integer(key)
+    if inner.integer(key, outside) != outside:
+        raise inner.error(key, f"{inner.integer(key)} contradicts {key} outside of {name}, {outside}")
+    inner.default(key, outside)
 
 
 def _default(inner: Fields, theta: float, declared: int) -> Rope:
@@ -97,6 +112,30 @@ def _yarn(inner: Fields, theta: float, declared: int) -> Rope:
     return Rope(rope, max(declared, int(original * factor)))
 
 
+def _longrope(inner: Fields, theta: float, declared: int) -> Rope:
+    """The context is the declared one: `factor` says only what cosines and sines are multiplied by."""
+    original = inner.integer("original_max_position_embeddings", declared)
+    if original < 2:
+        raise inner.error("original_max_position_embeddings", f"must be at least 2, not {original}")
+    factor = inner.number("factor", declared / original)
+    rope = RopeConfig(
+        "longrope",
+        theta,
+        factor,
+        original_max_position_embeddings=original,
+        attention_factor=inner.number("attention_factor", _longrope_attention(factor, original)),
+        short_factor=inner.numbers("short_factor"),
+        long_factor=inner.numbers("long_factor"),
+        stretched=declared > original,
+    )
+    return Rope(rope, declared)
+
+
+def _longrope_attention(factor: float, original: int) -> float:
+    """What cosines and sines are multiplied by, where the file does not say; after LongRoPE's paper."""
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
 def _yarn_attention(factor: float, mscale: float, mscale_all_dim: float) -> float:
     """What cosines and sines are multiplied by, where the file does not say; after YaRN's paper and DeepSeek's code."""
 
@@ -112,12 +151,14 @@ _READERS: dict[str, Callable[[Fields, float, int], Rope]] = {
     "llama3": _llama3,
     "yarn": _yarn,
     "dynamic": _dynamic,
+    "longrope": _longrope,
 }
 # Keys that files carry beside those that their kind reads.
 _HARMLESS: dict[str, frozenset[Any]] = {
-    "default": frozenset({"factor"}),
+    "default": frozenset({"factor", "original_max_position_embeddings"}),
     "linear": frozenset({"original_max_position_embeddings"}),
     "llama3": frozenset(),
     "yarn": frozenset(),
     "dynamic": frozenset(),
+    "longrope": frozenset(),
 }

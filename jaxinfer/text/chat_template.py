@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.text.answer import AnswerFormat
-from jaxinfer.text.messages import ROLES
+from jaxinfer.text.messages import ROLES, with_reasoning_names
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -82,6 +82,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. Blocks until the worker has answered; see `render_async`.
 
+        messages: of `template_message`; the reasoning of each reaches the template under the names that it reads.
         tools: of OpenAI's form; see `check_tools`. continue_final_message: the text ends with the last message's
         content, open-ended. template_kwargs: further variables, from an allow-list: those that the template reads, and
         `ALWAYS_ALLOWED`. now: what `strftime_now` tells. Raises ParameterError.
@@ -100,7 +101,8 @@ class ChatTemplate:
         at = now or datetime.now()
 
         def rendered(said: Sequence[Mapping[str, Any]]) -> str:
-            return process.render({**variables, "messages": list(said)}, at)
+            named = [with_reasoning_names(message, process.fields()) for message in said]
+            return process.render({**variables, "messages": named}, at)
 
         text = _open_ended(messages, rendered) if continue_final_message else rendered(messages)
         _check_custom_roles(messages, rendered)

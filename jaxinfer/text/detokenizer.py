@@ -3,19 +3,21 @@
 import codecs
 from collections.abc import Sequence
 
+from jaxinfer.text.pieces import Pieces
 from jaxinfer.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
 _HELD_TOKENS = 16
+_HALF_BYTES = 3  # the most that UTF-8 can lack of a character's end
 
 
 class Detokenizer:
     """Turns a growing sequence of token ids into pieces of text.
 
     A piece never ends in half a character: bytes are held back until their character is complete, or
-    can no longer become one. `flush` gives what is left. The pieces join to the text of the whole
-    sequence as the tokenizer decodes it; where a byte-fallback tokenizer meets bytes that are not
-    UTF-8, every byte that belongs to no character is one U+FFFD.
+    can no longer become one. `flush` gives what is left. The pieces join to what `Tokenizer.decode` makes of
+    prompt and tokens, after the part of it that it makes of the prompt alone; a character that begins in the
+    prompt and is completed by the tokens is theirs.
 
     prompt_token_ids: what stands before. It decides whether a leading space belongs to the text.
     skip_special_tokens: special tokens give no text.
@@ -23,9 +25,9 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True):
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        at_start = all(token in self._skipped for token in prompt_token_ids)
         if tokenizer.pieces.exact:
-            self._decoder: _ByteDecoder | _WindowDecoder = _ByteDecoder(tokenizer, at_start)
+            before = _last_bytes(tokenizer.pieces, prompt_token_ids, self._skipped)
+            self._decoder: _ByteDecoder | _WindowDecoder = _ByteDecoder(tokenizer.pieces, before)
         else:
             context = [token for token in prompt_token_ids[-8:] if token not in self._skipped]
             self._decoder = _WindowDecoder(tokenizer, context)
@@ -39,25 +41,53 @@ class Detokenizer:
         return self._decoder.flush()
 
 
-class _ByteDecoder:
-    """For tokenizers whose text is the sum of their tokens' bytes."""
+def _last_bytes(pieces: Pieces, token_ids: Sequence[int], skipped: frozenset[int]) -> bytes:
+    """The end of the tokens' text, long enough to hold half a character; empty where they have no text."""
+    end = b""
+    for token in reversed(token_ids):
+        if token not in skipped:
+            end = pieces.piece(token) + end
+        if len(end) >= _HALF_BYTES:
+            break
+    return end
 
-    def __init__(self, tokenizer: Tokenizer, at_start: bool):
-        self._pieces = tokenizer.pieces
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._strip = at_start and tokenizer.pieces.strips_space
+
+class _ByteDecoder:
+    """For tokenizers whose text is the sum of their tokens' bytes.
+
+    before: the last bytes of what stands before; where they end in half a character, it is shown as U+FFFD
+    there, and `_shown` counts how many of these the text must not show again.
+    """
+
+    def __init__(self, pieces: Pieces, before: bytes):
+        self._pieces = pieces
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(pieces.utf8_errors)
+        self._strip = not before and pieces.strips_space
+        self._utf8.decode(before)
+        half, _ = self._utf8.getstate()
+        self._shown = len(half.decode("utf-8", pieces.utf8_errors))
 
     def push(self, token_id: int) -> str:
-        return self._stripped(self._utf8.decode(self._pieces.piece(token_id)))
+        return self._new(self._utf8.decode(self._pieces.piece(token_id)))
 
     def flush(self) -> str:
-        return self._stripped(self._utf8.decode(b"", final=True))
+        return self._new(self._utf8.decode(b"", final=True))
 
-    def _stripped(self, text: str) -> str:
-        if self._strip and text:
+    def _new(self, text: str) -> str:
+        if text and self._strip:
             self._strip = False
             return text.removeprefix(" ")
+        if text and self._shown:
+            shown, self._shown = self._shown, 0
+            return _without(text, shown)
         return text
+
+
+def _without(text: str, shown: int) -> str:
+    """`text` without the U+FFFD that it begins with, at most `shown` of them."""
+    while shown and text.startswith(_REPLACEMENT):
+        text, shown = text[1:], shown - 1
+    return text
 
 
 class _WindowDecoder:
@@ -87,4 +117,6 @@ class _WindowDecoder:
 
     def _added(self) -> str:
         before = self._tokenizer.decode(self._ids[: self._read], skip_special_tokens=False)
-        return self._tokenizer.decode(self._ids, skip_special_tokens=False)[len(before) :]
+        whole = self._tokenizer.decode(self._ids, skip_special_tokens=False)
+        complete = before.rstrip(_REPLACEMENT)
+        return _without(whole[len(complete) :], len(before) - len(complete))

@@ -1,7 +1,7 @@
 """Messages of a conversation as templates take them: a role, a text, and what tools say."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from jaxinfer.errors import ParameterError
@@ -10,12 +10,15 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of OpenAI's API. Others are for templates that know them."""
 
 MAX_ROLE_CHARS = 64
+REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""What APIs and templates call the reasoning of the assistant: DeepSeek and Qwen, vLLM, gpt-oss and Ollama."""
 
 
 def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A message of OpenAI's form as chat templates read it: content as one text, arguments of calls as objects.
 
-    The content may be absent beside calls, and beside what the assistant thought.
+    The content may be absent beside calls, and beside reasoning. Reasoning is `reasoning_content`, whatever it was
+    called; `with_reasoning_names` gives it a template's names.
 
     where: what errors call it, `messages[0]`. Raises ParameterError.
     """
@@ -27,19 +30,39 @@ def template_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     if calls and role != "assistant":
         raise ParameterError(f"{where}.tool_calls", "only a message of the assistant may have them")
     content = message.get("content")
-    optional = calls or (role == "assistant" and (message.get("reasoning_content") or message.get("reasoning")))
+    optional = calls or (role == "assistant" and any(message.get(name) for name in REASONING_NAMES))
     # OpenAI's newer name of the system role, which few templates know and some drop in silence.
     plain: dict[str, Any] = {
         **message,
         "role": "system" if role == "developer" else role,
         "content": "" if content is None and optional else content_text(content, f"{where}.content"),
     }
-    reasoning = plain.pop("reasoning", None)
-    if reasoning is not None and plain.setdefault("reasoning_content", reasoning) != reasoning:
-        raise ParameterError(f"{where}.reasoning", "is another name of reasoning_content, and differs from it")
+    given = {name: plain.pop(name) for name in REASONING_NAMES if name in plain}
+    plain.update(_reasoning(given, where))
     if calls:
         plain["tool_calls"] = [_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(calls)]
     return plain
+
+
+def with_reasoning_names(message: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """A message of `template_message` that has its reasoning also under those of `names` that are REASONING_NAMES."""
+    reasoning = message.get("reasoning_content")
+    if reasoning is None:
+        return message
+    return {**message, **{name: reasoning for name in REASONING_NAMES if name in names}}
+
+
+def _reasoning(given: Mapping[str, Any], where: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, reasoning in given.items():
+        if reasoning is None:
+            continue
+        if not isinstance(reasoning, str):
+            raise ParameterError(f"{where}.{name}", f"must be a string, not {type(reasoning).__name__}")
+        if found.setdefault("reasoning_content", reasoning) != reasoning:
+            others = " and ".join(other for other in REASONING_NAMES if other in given and other != name)
+            raise ParameterError(f"{where}.{name}", f"is another name of {others}, and differs from it")
+    return found
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:

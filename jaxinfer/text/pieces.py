@@ -1,11 +1,23 @@
 """Pieces: the bytes that a token adds to a text, for the tokenizers whose text is the sum of its tokens."""
 
+import codecs
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
 _METASPACE = "\u2581"
+_EACH_BYTE = "jaxinfer.each_byte"
+
+
+def _replace_each_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+# Python's own "replace" writes one U+FFFD for all bytes of half a character.
+codecs.register_error(_EACH_BYTE, _replace_each_byte)
 
 
 class Pieces:
@@ -14,7 +26,10 @@ class Pieces:
     exact: the text of a sequence is the UTF-8 text of its tokens' bytes, so that a stream can be
     decoded byte by byte. True for byte-level BPE and for SentencePiece's decoders; where it is False,
     `piece` still gives the token's own text.
+    sentencepiece: tokens are SentencePiece's, and so is what becomes of bytes that are not UTF-8.
     strips_space: the decoder drops one space at the very start of a text.
+    utf8_errors: what becomes of bytes that belong to no character, as a name for `bytes.decode`. Of SentencePiece's
+    each is one U+FFFD; byte-level BPE has one for a whole half of a character.
     """
 
     def __init__(self, backend: Tokenizer, added: dict[int, AddedToken]):
@@ -24,9 +39,10 @@ class Pieces:
         steps = _decoder_steps(backend)
         kinds = [step["type"] for step in steps]
         self._byte_level = kinds == ["ByteLevel"]
-        self._sentencepiece = _is_sentencepiece(steps)
-        self.exact = self._byte_level or self._sentencepiece
+        self.sentencepiece = _is_sentencepiece(steps)
+        self.exact = self._byte_level or self.sentencepiece
         self.strips_space = "Strip" in kinds
+        self.utf8_errors = _EACH_BYTE if self.sentencepiece else "replace"
 
     def piece(self, token_id: int) -> bytes:
         """The bytes of a token; none for an id outside the vocabulary."""
@@ -35,13 +51,18 @@ class Pieces:
             found = self._cache[token_id] = self._make(token_id)
         return found
 
+    def text(self, token_ids: Iterable[int]) -> str:
+        """The text of a whole sequence, where `exact`."""
+        text = b"".join(map(self.piece, token_ids)).decode("utf-8", self.utf8_errors)
+        return text.removeprefix(" ") if self.strips_space else text
+
     def _make(self, token_id: int) -> bytes:
         token = self._added.get(token_id) or self._backend.id_to_token(token_id)
         if token is None:
             return b""
         if self._byte_level:
             return _byte_level_bytes(token)
-        if self._sentencepiece:
+        if self.sentencepiece:
             return _sentencepiece_bytes(token)
         return self._backend.decode([token_id], skip_special_tokens=False).encode()
 

@@ -48,6 +48,7 @@ class TemplateProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._names: frozenset[str] | None = None
+        self._fields: frozenset[str] = frozenset()
 
     def names(self) -> frozenset[str]:
         """The variables that the template reads; once known, at once. Raises ModelError where it is not a template."""
@@ -56,6 +57,11 @@ class TemplateProcess:
                 self._start()
         assert self._names is not None
         return self._names
+
+    def fields(self) -> frozenset[str]:
+        """Names that the template may look up in objects, such as messages. Raises as `names` does."""
+        self.names()
+        return self._fields
 
     def render(self, variables: Mapping[str, Any], now: datetime) -> str:
         """The rendered text. Raises ParameterError where the template refuses or exceeds its limits."""
@@ -94,7 +100,7 @@ class TemplateProcess:
         if "error" in answer:
             self._kill()
             raise ModelError(f"the chat template is not valid: {answer['error']}")
-        self._names = frozenset(answer["names"])
+        self._names, self._fields = frozenset(answer["names"]), frozenset(answer["fields"])
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process

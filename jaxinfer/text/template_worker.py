@@ -2,9 +2,10 @@
 
 Run as a script, with the standard library and jinja2 only. Reads and writes frames on standard input
 and output: four bytes of length, big-endian, then JSON. The first frame is
-`{"template", "memory_bytes", "cpu_seconds"}` and is answered with `{"names": [...]}`, the variables that
-the template reads; each frame after it is a job `{"variables", "now", "cpu_seconds", "max_chars"}`,
-answered with `{"text"}` or `{"error"}`. A job that takes too much processor time or memory ends the process.
+`{"template", "memory_bytes", "cpu_seconds"}` and is answered with `{"names": [...], "fields": [...]}`, the
+variables that the template reads and what it may look up in them; each frame after it is a job
+`{"variables", "now", "cpu_seconds", "max_chars"}`, answered with `{"text"}` or `{"error"}`. A job that takes too
+much processor time or memory ends the process.
 """
 
 import contextlib
@@ -103,6 +104,12 @@ def _render(template: jinja2.Template, job: dict[str, Any]) -> dict[str, Any]:
     return {"text": text}
 
 
+def _fields(tree: nodes.Template) -> set[str]:
+    """`a.name`, and strings that could be names: `a["name"]`, `"name" in a`, `a.get("name")`."""
+    strings = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+    return {node.attr for node in tree.find_all(nodes.Getattr)} | {text for text in strings if text.isidentifier()}
+
+
 def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return work()
@@ -124,9 +131,10 @@ def main() -> None:
     compiled: list[jinja2.Template] = []
 
     def prepare() -> dict[str, Any]:
-        names = jinja2.meta.find_undeclared_variables(environment.parse(first["template"]))
+        tree = environment.parse(first["template"])
+        names, fields = jinja2.meta.find_undeclared_variables(tree), _fields(tree)
         compiled.append(environment.from_string(first["template"]))
-        return {"names": sorted(names)}
+        return {"names": sorted(names), "fields": sorted(fields)}
 
     _write_frame(sink, _answer(prepare))
     while compiled and (job := _read_frame(source)) is not None:

@@ -87,7 +87,15 @@ class Tokenizer:
             raise ParameterError(param, f"has a lone surrogate at character {error.start}") from None
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of a whole sequence. Ids that are not in the vocabulary give nothing."""
+        """The text of a whole sequence. Ids that are not in the vocabulary give nothing.
+
+        Bytes that belong to no character are one U+FFFD each where tokens are SentencePiece's, as it decodes them.
+        The tokenizers package would lose every character whose bytes stand in one run with them, so that one more
+        token could change the text before it.
+        """
+        if self.pieces.sentencepiece:
+            skipped = self.special_ids if skip_special_tokens else frozenset()
+            return self.pieces.text(token for token in token_ids if token not in skipped)
         return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError
+from jaxinfer.models import tied_head
 from jaxinfer.models.loaded import load_model, plan_model
 from jaxinfer.models.registry import parse_config
 
@@ -95,6 +96,40 @@ def test_harmless_extras(tmp_path: Path):
     save_file(tensors, tmp_path / "model.safetensors")
     model = load(tmp_path, "qwen3")
     assert any(model.head[0] is leaf for leaf in model.weights)
+
+
+def test_a_head_that_differs_from_the_tied_embedding_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """transformers uses it, with a warning. Logits are the untied model's, whose config.json says so."""
+    tensors = tensors_of("qwen3")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][::-1].copy()
+    save_file(tensors, tmp_path / "model.safetensors")
+    model = load(tmp_path, "qwen3")
+    assert not model.config.tie_word_embeddings
+    np.testing.assert_array_equal(np.asarray(model.head[0]), tensors["lm_head.weight"])
+    np.testing.assert_array_equal(named(model)["embed",], tensors["model.embed_tokens.weight"])
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "model.embed_tokens.weight and lm_head.weight differ" in warning.getMessage()
+
+
+def test_a_head_is_compared_to_its_end_and_in_the_type_of_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    tensors = tensors_of("qwen3")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    tensors["lm_head.weight"][-1, -1] *= 1 + 2**-20
+    save_file(tensors, tmp_path / "model.safetensors")
+    monkeypatch.setattr(tied_head, "_COMPARED_AT_ONCE", 7 * 32)
+    assert load(tmp_path, "qwen3", dtype=jnp.bfloat16).config.tie_word_embeddings
+    assert not caplog.records
+    assert not load(tmp_path, "qwen3").config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("head", [np.ones((95, 32), np.float32), np.ones((96, 32), np.int8)])
+def test_a_tied_head_of_another_shape_or_type_is_refused(tmp_path: Path, head: np.ndarray):
+    save_file({**tensors_of("qwen3"), "lm_head.weight": head}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"tensor lm_head.weight (has shape \[95, 32\]|is I8)"):
+        load(tmp_path, "qwen3")
 
 
 def without(name):

@@ -12,6 +12,13 @@ from jaxinfer.models.config import RopeConfig
 from jaxinfer.models.registry import parse_config
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 2048}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": np.linspace(1.0, 1.5, 32).tolist(),
+    "long_factor": np.geomspace(1.0, 64.0, 32).tolist(),
+    "original_max_position_embeddings": 2048,
+}
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
 KINDS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 1e6},
@@ -28,6 +35,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "yarn without original": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0},
     "yarn on few tokens": {**YARN, "original_max_position_embeddings": 16},
     "dynamic": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.5},
+    "longrope": LONGROPE,
+    "longrope with a factor": {**LONGROPE, "factor": 8.0},
+    "longrope attention": {**LONGROPE, "attention_factor": 1.25},
+    "longrope on its own context": {**LONGROPE, "original_max_position_embeddings": 4096},
 }
 CONTEXT = 4096
 CONFIG = {
@@ -51,14 +62,17 @@ def rope_of(parameters: dict[str, Any]) -> RopeConfig:
 @pytest.mark.parametrize("spelling", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_tables_equal_transformers(kind: str, spelling: str) -> None:
-    """Cosines and sines of whole sequences up to the original context, and of `dynamic` token by token beyond it."""
+    """Cosines and sines of whole sequences up to the declared context, and of `dynamic` token by token beyond it.
+
+    `longrope`: of a model that serves sequences as long as each and no longer.
+    """
     torch = pytest.importorskip("torch", reason="the parity extra is not installed")
     transformers = pytest.importorskip("transformers", reason="the parity extra is not installed")
     parameters = dict(KINDS[kind])
     raw: dict[str, Any] = {spelling: parameters}
     if spelling == "rope_scaling":
         raw = {"rope_theta": parameters.pop("rope_theta"), "rope_scaling": parameters}
-    rope = parse_config({**CONFIG, **raw}).rope
+    config = parse_config({**CONFIG, **raw})
     theirs = transformers.LlamaConfig(**{**CONFIG, **raw, "head_dim": 64})
     table = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(theirs)
     pieces = [torch.arange(length) for length in (1, 7, 2048, CONTEXT)]
@@ -67,6 +81,7 @@ def test_tables_equal_transformers(kind: str, spelling: str) -> None:
         pieces += [torch.arange(9)]  # short again: the first table is back
     for positions in pieces:
         cos, sin = table(torch.zeros(1, 1, 64), positions[None])
+        rope = config.at_context(int(positions.max()) + 1).rope
         ours = rotation(rope, 64, jnp.asarray(positions.numpy(), jnp.int32))
         # An angle of thousands of radians has that much of a float32's last bit.
         atol = 3e-7 * max(10, int(positions.max()))
@@ -81,7 +96,7 @@ def test_frequencies_equal_transformers(kind: str) -> None:
     transformers = pytest.importorskip("transformers", reason="the parity extra is not installed")
     theirs = transformers.LlamaConfig(**{**CONFIG, "rope_parameters": dict(KINDS[kind]), "head_dim": 64})
     table = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(theirs)
-    rope = rope_of(KINDS[kind])
+    rope = parse_config({**CONFIG, "rope_parameters": KINDS[kind]}).at_context(1).rope
     np.testing.assert_allclose(inverse_frequencies(rope, 64), table.inv_freq.numpy(), rtol=5e-7)
     assert rope.attention_factor == pytest.approx(table.attention_scaling, rel=1e-9)
 
@@ -100,6 +115,17 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(beta_fast: float, beta_slow
     assert rope.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
     cos, sin = rotation(rope, 64, jnp.arange(50))
     np.testing.assert_allclose(cos**2 + sin**2, rope.attention_factor**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("context", "name"), [(2048, "short_factor"), (2049, "long_factor")])
+def test_longrope_divides_each_pair_by_its_own_factor(context: int, name: str) -> None:
+    rope = parse_config({**CONFIG, "rope_parameters": LONGROPE}).at_context(context).rope
+    positions = np.array([0, 1, 100, 2047])
+    angles = positions[:, None] * 1e4 ** -(np.arange(0, 64, 2, dtype=np.float64) / 64) / np.array(LONGROPE[name])
+    scale = math.sqrt(1 + math.log(2) / math.log(2048))  # 4096 tokens are twice the original 2048
+    cos, sin = rotation(rope, 64, jnp.asarray(positions, jnp.int32))
+    np.testing.assert_allclose(cos, scale * np.cos(angles), atol=3e-4)
+    np.testing.assert_allclose(sin, scale * np.sin(angles), atol=3e-4)
 
 
 def test_dynamic_depends_on_the_position_alone() -> None:

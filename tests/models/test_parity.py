@@ -8,6 +8,7 @@ import pytest
 
 from .paged import PagedModel, run_paged
 from .test_goldens import FAMILIES, ODD_CHUNKS, load
+from .test_registry import SAME
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_goldens.py"
 
@@ -33,6 +34,27 @@ def test_logits_equal_transformers(family: str, goldens_script, tmp_path: Path):
     assert np.abs(golden["logits"] - committed["logits"]).max() > 1
     for row in run_paged(PagedModel(load(tmp_path)), golden["token_ids"], ODD_CHUNKS):
         np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_transformers_reads_nothing_of_what_is_accepted_as_so_anyway(architecture: str, goldens_script) -> None:
+    """What `SAME` adds to a config.json, and what lacks its activation and epsilon, computes the same there."""
+    import torch
+    import transformers
+
+    def logits(**fields) -> np.ndarray:
+        torch.manual_seed(5)
+        config = getattr(transformers, f"{architecture}Config")(**{**goldens_script.SIZES, **fields})
+        with torch.no_grad():
+            return getattr(transformers, f"{architecture}ForCausalLM")(config)(torch.arange(3, 30)[None]).logits.numpy()
+
+    plain = logits(hidden_act="silu", rms_norm_eps=1e-6)
+    np.testing.assert_array_equal(logits(), plain)
+    for same in SAME:
+        if "layer_types" in same:
+            same = {"layer_types": same["layer_types"][: goldens_script.SIZES["num_hidden_layers"]]}
+        np.testing.assert_array_equal(logits(**same), plain)
 
 
 @pytest.mark.parity

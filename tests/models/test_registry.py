@@ -22,6 +22,7 @@ LLAMA: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "vocab_size": 100,
 }
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 LLAMA3_ROPE = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -96,6 +97,69 @@ def test_yarn_and_dynamic():
     assert scaled.max_position_embeddings == 640
 
 
+def test_longrope_chooses_its_factors_by_the_longest_context():
+    config = parse(rope_scaling=LONGROPE, original_max_position_embeddings=64)
+    rope = config.rope
+    assert (rope.kind, rope.original_max_position_embeddings, rope.factor) == ("longrope", 64, 4.0)
+    assert (rope.short_factor, rope.long_factor) == ((1.0,) * 8, (4.0,) * 8)
+    assert config.max_position_embeddings == 256
+    assert rope.stretched
+    assert config.at_context(65) == config
+    assert not config.at_context(64).rope.stretched
+    assert not parse(rope_scaling=LONGROPE).rope.stretched
+    assert parse().at_context(10**6) == parse()
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "yarn", "factor": 4.0},
+        {key: value for key, value in LLAMA3_ROPE.items() if key != "original_max_position_embeddings"},
+        LONGROPE,
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 2.0},
+    ],
+)
+@pytest.mark.parametrize("name", ["rope_scaling", "rope_parameters"])
+def test_the_original_context_may_stand_outside(scaling: dict[str, Any], name: str):
+    original: dict[str, Any] = {"original_max_position_embeddings": 64}
+    inside: dict[str, Any] = {name: {**scaling, **original}}
+    outside: dict[str, Any] = {name: scaling, **original}
+    assert parse(**outside) == parse(**inside) == parse(**inside, **original)
+    assert parse(**original) == parse()  # Phi-3-mini-4k has it beside no scaling at all
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Mistral", "Qwen2", "Qwen3"])
+def test_fields_that_say_what_is_so_anyway(architecture: str):
+    """transformers gives the same logits with them and without (tests/models/test_parity.py)."""
+    plain = parse(f"{architecture}ForCausalLM", sliding_window=None)
+    for same in SAME:
+        assert parse(f"{architecture}ForCausalLM", sliding_window=None, **same) == plain, same
+    raw = {**LLAMA, "architectures": [f"{architecture}ForCausalLM"]}
+    del raw["hidden_act"], raw["rms_norm_eps"]
+    defaults = parse_config(raw)
+    assert (defaults.activation, defaults.rms_norm_eps) == ("silu", 1e-6)
+
+
+SAME = [{"attention_bias": False}, {"mlp_bias": False}, {"layer_types": ["full_attention"] * 4}]
+
+
+@pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
+def test_no_layer_slides_without_use_sliding_window(architecture: str):
+    types = ["sliding_attention", "full_attention"] * 2
+    config = parse(architecture, use_sliding_window=False, sliding_window=32, layer_types=types)
+    assert config.windows == (None,) * 4
+    with pytest.raises(ModelError, match="layer_types must be 4 names"):
+        parse(architecture, use_sliding_window=False, layer_types=types[1:])
+
+
+def test_biases_that_a_family_does_not_have_are_refused():
+    with pytest.raises(ModelError, match="attention_bias True is not supported"):
+        parse("MistralForCausalLM", attention_bias=True)
+    with pytest.raises(ModelError, match="mlp_bias True is not supported"):
+        parse("Qwen2ForCausalLM", mlp_bias=True)
+
+
 def test_qwen_windows():
     options = {"sliding_window": 32, "max_window_layers": 3}
     assert parse("Qwen2ForCausalLM", use_sliding_window=True, **options).windows == (None, None, None, 32)
@@ -126,7 +190,17 @@ def test_several_end_of_sequence_ids():
         ),
         ({"architectures": ["LlamaForCausalLM", "X"]}, "architectures must be a list of one name"),
         ({"architectures": None, "model_type": "gpt2"}, "model_type 'gpt2' is not one of llama"),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: rope_type 'longrope' is not supported"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_scaling: short_factor is missing"),
+        ({"rope_scaling": {**LONGROPE, "long_factor": 4}}, "long_factor must be a list of numbers, not 4"),
+        ({"rope_scaling": {**LONGROPE, "long_factor": [4.0] * 7}}, "long_factor must have 8 numbers, head_dim / 2"),
+        ({"rope_scaling": {**LONGROPE, "short_factor": [0] * 8}}, "short_factor must hold numbers above 0"),
+        ({"rope_scaling": {**LONGROPE, "short_mscale": 1.2}}, "short_mscale is unknown"),
+        ({"rope_scaling": LONGROPE, "original_max_position_embeddings": 1}, "must be at least 2, not 1"),
+        (
+            {"rope_scaling": LLAMA3_ROPE, "original_max_position_embeddings": 64},
+            "8192 contradicts original_max_position_embeddings outside of rope_scaling, 64",
+        ),
+        ({"original_max_position_embeddings": "64"}, "original_max_position_embeddings must be an integer"),
         ({"rope_parameters": {"type": "su", "factor": 4.0}}, "rope_parameters: type 'su' is not supported"),
         ({"rope_scaling": {"type": "yarn"}}, "rope_scaling: factor is missing"),
         ({"rope_scaling": {"type": "yarn", "factor": 0.5}}, "rope factor must be at least 1 for yarn"),
@@ -179,7 +253,9 @@ def test_layer_types_refused(changes: dict):
     with pytest.raises(ModelError, match="layer_types must be 4 names out of full_attention"):
         parse("Qwen3ForCausalLM", **changes)
     with pytest.raises(ModelError, match="no sliding_window is set"):
-        parse("Qwen2ForCausalLM", layer_types=["sliding_attention"] * 4)
+        parse("MistralForCausalLM", sliding_window=None, layer_types=["sliding_attention"] * 4)
+    with pytest.raises(ModelError, match="no sliding_window is set"):
+        parse("LlamaForCausalLM", layer_types=["sliding_attention"] * 4)
 
 
 def test_llama_does_not_know_windows():

@@ -17,8 +17,12 @@ CDF_MARGIN = 1e-5
 def adjusted(
     logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], stop_ids: Collection[int]
 ) -> np.ndarray:
-    """Penalties, logit bias, min_tokens: [V] -> [V] float64."""
+    """Logit bias, min_tokens, penalties: [V] -> [V] float64."""
     logits = np.array(logits, np.float64)
+    for token, bias in params.logit_bias.items():
+        logits[token] += bias
+    if len(output) < params.min_tokens:
+        logits[list(stop_ids)] = -np.inf
     for token in {*prompt, *output}:
         if logits[token] > 0:
             logits[token] /= params.repetition_penalty
@@ -26,10 +30,6 @@ def adjusted(
             logits[token] *= params.repetition_penalty
     for token, count in Counter(output).items():
         logits[token] -= params.frequency_penalty * count + params.presence_penalty
-    for token, bias in params.logit_bias.items():
-        logits[token] += bias
-    if len(output) < params.min_tokens:
-        logits[list(stop_ids)] = -np.inf
     return logits
 
 

@@ -23,14 +23,14 @@ VOCABULARY = 1300  # two blocks of the cumulative distribution, and part of a th
 ROWS = 32
 
 
-def random_params(rng: np.random.Generator) -> SamplingParams:
-    """Each parameter is off about half of the time."""
+def random_params(rng: np.random.Generator, likely: np.ndarray) -> SamplingParams:
+    """Each parameter is off about half of the time. likely: the ids that most biases are for."""
 
     def maybe(value, off):
         return value if rng.random() < 0.5 else off
 
     penalised = rng.random() < 0.6
-    biased = rng.choice(VOCABULARY, maybe(rng.integers(1, 12), 0), replace=False)
+    biased = {*rng.choice(likely, maybe(rng.integers(1, 12), 0)), *rng.choice(VOCABULARY, maybe(3, 0))}
     return SamplingParams(
         temperature=float(rng.choice([0.0, 0.3, 0.8, 1.0, 1.0, 2.5])),
         top_p=float(maybe(rng.uniform(0.05, 1.0), 1.0)),
@@ -52,7 +52,7 @@ def random_row(rng: np.random.Generator) -> Row:
     likely = np.argsort(-logits)[:30]  # what was seen is likely, or penalties would not matter
     return Row(
         logits,
-        random_params(rng),
+        random_params(rng, likely),
         prompt=rng.choice(likely, rng.integers(1, 20)).tolist(),
         output=rng.choice(likely, rng.integers(0, 20)).tolist(),
         stop_ids=rng.choice(likely, rng.integers(1, 5), replace=False).tolist(),
@@ -128,19 +128,27 @@ def test_order_of_filters(asked, left) -> None:
 
 
 def test_order_of_adjustments() -> None:
-    """Penalties see raw logits, the bias comes after them, and a banned id stays banned whatever its bias."""
+    """Penalties see biased logits, and a banned id stays banned whatever its bias and its penalties."""
     logits = np.array([2.0, -1.0, 0.5, 3.0], np.float32)
+    bias = {0: 10.0, 2: -1.5, 3: 100.0}
     params = SamplingParams(
-        repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25, logit_bias={0: 10, 3: 100}, min_tokens=9
+        repetition_penalty=2.0, frequency_penalty=0.5, presence_penalty=0.25, logit_bias=bias, min_tokens=9
     )
-    row = Row(logits, params, prompt=[0, 1, 1], output=[1, 2, 2], stop_ids=[3])
+    row = Row(logits, params, prompt=[0, 1, 1, 3], output=[1, 2, 2], stop_ids=[3])
     counts = row_counts(row)[None]
     own = slot_params([row])
     generated = jnp.array([3])
     adjusted = adjust(jnp.asarray(logits)[None], jnp.asarray(counts), jnp.array([0]), own, generated)
-    # 0: in the prompt. 1: in both, generated once. 2: generated twice. 3: banned.
-    by_hand = [2 / 2 + 10, -1 * 2 - 0.5 - 0.25, 0.5 / 2 - 2 * 0.5 - 0.25, -np.inf]
+    # 0: in the prompt. 1: in both, generated once. 2: generated twice, negative with its bias. 3: banned.
+    by_hand = [(2 + 10) / 2, -1 * 2 - 0.5 - 0.25, (0.5 - 1.5) * 2 - 2 * 0.5 - 0.25, -np.inf]
     np.testing.assert_allclose(np.asarray(adjusted)[0], by_hand, rtol=1e-6)
+
+
+def test_a_tiny_repetition_penalty_leaves_a_banned_token_banned() -> None:
+    """1e-46 is 0 in float32, and 0 times minus infinity is no number."""
+    params = SamplingParams(temperature=0.0, repetition_penalty=1e-46, min_tokens=1)
+    row = Row(np.array([1.0, 3.0, 2.0]), params, prompt=[1], stop_ids=[1])
+    assert run_just([row]).tokens.tolist() == [2]
 
 
 def test_bias_of_all_entries_and_of_none() -> None:

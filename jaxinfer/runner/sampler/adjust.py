@@ -1,4 +1,4 @@
-"""What changes logits before a draw: penalties, logit bias, banned stop ids."""
+"""What changes logits before a draw: logit bias, banned stop ids, penalties."""
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,17 @@ from jaxinfer.runner.state import SlotParams
 def adjust(
     logits: jax.Array, counts: jax.Array, slots: jax.Array, params: SlotParams, generated: jax.Array
 ) -> jax.Array:
-    """Penalties, then logit bias, then min_tokens: float32 [S, V] -> [S, V].
+    """Logit bias, then min_tokens, then penalties, as vLLM orders them: float32 [S, V] -> [S, V].
 
     counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S]. generated: int32 [S], output tokens
     before the one to be drawn. Each part is skipped where no row asks for it.
     """
-    logits = jax.lax.cond(
-        jnp.any(params.uses_counts > 0), lambda: _penalise(logits, counts[slots], params), lambda: logits
-    )
-    logits = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params), lambda: logits)
+    biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params), lambda: logits)
     early = generated < params.min_tokens
-    return jax.lax.cond(jnp.any(early), lambda: _ban_stops(logits, params.stop_ids, early), lambda: logits)
+    allowed = jax.lax.cond(jnp.any(early), lambda: _ban_stops(biased, params.stop_ids, early), lambda: biased)
+    return jax.lax.cond(
+        jnp.any(params.uses_counts > 0), lambda: _penalise(allowed, counts[slots], params), lambda: allowed
+    )
 
 
 def count_drawn(counts: jax.Array, slots: jax.Array, tokens: jax.Array, uses_counts: jax.Array) -> jax.Array:
@@ -43,7 +43,8 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     # A tiny factor must not make infinities of finite logits.
     largest = jnp.finfo(jnp.float32).max
     repeated = jnp.where(logits > 0, jnp.minimum(logits / factor, largest), logits * factor)
-    penalised = jnp.where(seen, repeated, logits)
+    # A factor that float32 rounds to 0 must not make NaN of a banned token.
+    penalised = jnp.where(seen & (logits > -jnp.inf), repeated, logits)
     penalised -= params.frequency_penalty[:, None] * generated
     penalised -= params.presence_penalty[:, None] * (generated > 0)
     return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)

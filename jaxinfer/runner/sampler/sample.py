@@ -26,7 +26,7 @@ def sample_tokens(
     positions: jax.Array,
     targets: jax.Array,
 ) -> Sampled:
-    """Penalties, bias, min_tokens, temperature, min_p, top_k, top_p, draw; log-probabilities of the raw logits.
+    """Bias, min_tokens, penalties, temperature, min_p, top_k, top_p, draw; log-probabilities of the raw logits.
 
     logits: float32 [S, V]. counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S].
     positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
