@@ -59,9 +59,18 @@ async function passes(one) {
   try {
     await one();
   } catch (error) {
-    console.log(`FAILED ${one.name}\n    ${String(error?.stack ?? error).replaceAll("\n", "\n    ")}`);
+    console.log(`FAILED ${one.name}\n${explain(error)}`);
     return false;
   }
   console.log(`ok     ${one.name}`);
   return true;
+}
+
+// An error with the lines of the script that led to it, without the client's own.
+function explain(error) {
+  const lines = String(error?.stack ?? error).split("\n");
+  return lines
+    .filter((line) => !/^\s+at .*(node_modules|node:internal)/.test(line))
+    .map((line) => `    ${line}`)
+    .join("\n");
 }

@@ -30,8 +30,8 @@ def get_weather(city: str) -> str:
     return WEATHER_RESULT
 
 
-class Reservation(BaseModel):
-    """Book a table"""
+class book_table(BaseModel):
+    """Book a table"""  # both are the tool's, in words that the demo model knows
 
     name: str
     seats: int
@@ -101,8 +101,8 @@ def a_tool_call_in_a_stream_goes_back(server: Server) -> None:
 
 @scenario
 def a_pydantic_class_as_a_tool(server: Server) -> None:
-    chain = chat_model(server).bind_tools([Reservation], strict=True) | PydanticToolsParser(tools=[Reservation])
-    assert chain.invoke("Reservation with name Anna and seats 4.") == [Reservation(name="Anna", seats=4)]
+    chain = chat_model(server).bind_tools([book_table], strict=True) | PydanticToolsParser(tools=[book_table])
+    assert chain.invoke("Book a table with name Anna and seats 4.") == [book_table(name="Anna", seats=4)]
 
 
 @scenario
@@ -153,7 +153,7 @@ def a_prompt_that_is_too_long(server: Server) -> None:
 @scenario
 def structured_answers_are_refused_by_name(server: Server) -> None:
     for method, field in (("json_schema", "response_format"), ("function_calling", "tool_choice")):
-        structured = chat_model(server).with_structured_output(Reservation, method=method)
+        structured = chat_model(server).with_structured_output(book_table, method=method)
         assert refused(openai.BadRequestError, lambda it=structured: it.invoke("Anna, 4 seats")).param == field
 
 

@@ -3,11 +3,11 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+from llm.cli import cli
 from scenarios import SUM_ANSWER, SUM_QUESTION, WEATHER_QUESTION, WEATHER_RESULT, Server, main, scenario
 
 FUNCTIONS = f"""
@@ -19,17 +19,15 @@ def get_weather(city: str) -> str:
 # What a user of a server of their own writes into llm's folder. JSON is YAML.
 OPTIONS = {"can_stream": True, "supports_tools": True, "supports_schema": True}
 folder = tempfile.TemporaryDirectory()
+os.environ["LLM_USER_PATH"] = folder.name
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LLM_USER_PATH": folder.name}
-    return subprocess.run(
-        [sys.executable, "-m", "llm", *arguments], capture_output=True, text=True, env=environment, timeout=60,
-        stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
+def call(*arguments: str) -> Result:
+    """What the command `llm` does, in this process: its start takes seconds."""
+    return CliRunner().invoke(cli, arguments)
 
 
-def ask(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ask(server: Server, *arguments: str) -> Result:
     """Runs `llm -m local`, with the server's model under that name."""
     models = [
         {"model_id": "local", "model_name": server.model, "api_base": server.base_url, **OPTIONS},
@@ -43,14 +41,14 @@ def ask(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def answer(server: Server, *arguments: str) -> str:
     done = ask(server, "-o", "temperature", "0", *arguments)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     return done.stdout.strip()
 
 
 @scenario
 def models_are_listed(server: Server) -> None:
     done = call("openai", "endpoint", server.base_url, "--models")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert server.model in done.stdout.split()
 
 
@@ -65,7 +63,7 @@ def a_prompt(server: Server) -> None:
 def usage(server: Server) -> None:
     for flags in ((), ("--no-stream",)):
         done = ask(server, "-m", "local", "-o", "temperature", "0", "--usage", *flags, SUM_QUESTION)
-        assert done.returncode == 0, done.stderr
+        assert done.exit_code == 0, done.stderr
         assert "Token usage: " in done.stderr
         assert " input" in done.stderr
         assert " output" in done.stderr
@@ -82,14 +80,14 @@ def a_conversation_goes_on(server: Server) -> None:
     answer(server, "-m", "local", "--functions", FUNCTIONS, WEATHER_QUESTION)
     assert answer(server, "--continue", "What is 3 plus 4?")
     logged = call("logs", "--json", "-n", "0")
-    assert logged.returncode == 0, logged.stderr
+    assert logged.exit_code == 0, logged.stderr
     assert "What is 3 plus 4?" in logged.stdout
 
 
 @scenario
 def an_endpoint_without_settings(server: Server) -> None:
     done = call("openai", "endpoint", server.base_url, "--model", server.model, "-o", "temperature", "0", SUM_QUESTION)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert done.stdout.strip() == SUM_ANSWER
 
 
@@ -106,17 +104,17 @@ def completions(server: Server) -> None:
 @scenario
 def errors_are_shown(server: Server) -> None:
     done = ask(server, "-m", "absent", "hi")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "absent" in done.stderr
     done = ask(server, "-m", "local", "-o", "logit_bias", '{"999999": 1}', "hi")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "logit_bias" in done.stderr
 
 
 @scenario
 def structured_answers_are_refused_by_name(server: Server) -> None:
     done = ask(server, "-m", "local", "--schema", "name, seats int", "Anna, 4 seats")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "response_format" in done.stderr
 
 

@@ -115,8 +115,8 @@ async def a_hand_off(server: Server) -> None:
     """A hand-off is a tool without arguments."""
     second = agent(server)
     second.name = "Weather"
-    tool = handoff(second, tool_name_override="open_menu", tool_description_override="Open a menu")
-    result = await Runner.run(agent(server, handoffs=[tool]), "Please open a menu.")
+    tool = handoff(second, tool_name_override="close_account", tool_description_override="Close an account")
+    result = await Runner.run(agent(server, handoffs=[tool]), "Please close the account.")
     assert result.last_agent is second
 
 
