@@ -3,13 +3,15 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tests.cli.test_commands import REAL, Running
 from tests.clients.environments import UnavailableError, cache_folder, command, ensure, plain_variables
-from tests.clients.manifest import Client, read_manifest
+from tests.clients.manifest import Client, Environment, read_manifest
 
 CLIENTS = read_manifest()
 IN_CI = bool(os.environ.get("CI"))
@@ -28,25 +30,47 @@ def url() -> Iterator[str]:
     running.process.communicate(timeout=30)
 
 
+@pytest.fixture(scope="module")
+def environments(request: pytest.FixtureRequest) -> dict[Environment, Path | UnavailableError]:
+    """The folder of each environment that a selected test needs, or why there is none. Two are made at a time."""
+    selected = [item.name for item in request.session.items if item.path == request.path]
+    clients = [client for client in CLIENTS if f"test_a_client[{client.name}]" in selected]
+    wanted = {client.environment for client in clients if not left_out(client)}
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return dict(zip(wanted, pool.map(make, wanted), strict=True))
+
+
+def make(environment: Environment) -> Path | UnavailableError:
+    try:
+        return ensure(environment, cache_folder())
+    except UnavailableError as error:
+        return error
+
+
+def left_out(client: Client) -> bool:
+    return IN_CI and not client.ci
+
+
 @pytest.mark.parametrize("client", CLIENTS, ids=[client.name for client in CLIENTS])
 def test_a_client(client: Client, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if IN_CI and not client.ci:
+    if left_out(client):
         pytest.skip(f"{client.title} is left out of CI: ci = false in clients.toml")
-    folder = environment_of(client)
-    line = [*command(client, folder, tmp_path), request.getfixturevalue("url"), "demo"]
+    made = request.getfixturevalue("environments")[client.environment]
+    if isinstance(made, UnavailableError):
+        unavailable(client, made)
+    line = [*command(client, made, tmp_path), request.getfixturevalue("url"), "demo"]
     done = subprocess.run(
         line, env=plain_variables(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_RUN, check=False,
     )  # fmt: skip
     print(done.stdout)
-    assert done.returncode == 0, f"{client.title}: {' '.join(line)}\n{done.stdout}"
+    if done.returncode:
+        pytest.fail(f"{client.title}: `{' '.join(line)}` ends with status {done.returncode}", pytrace=False)
 
 
-def environment_of(client: Client) -> Path:
-    """The folder of the client's environment. Where it cannot be made the test is skipped, and in CI it fails."""
-    try:
-        return ensure(client.environment, cache_folder())
-    except UnavailableError as error:
-        if IN_CI:
-            raise
-        pytest.skip(f"no environment for {client.title}: {error}")
+def unavailable(client: Client, reason: UnavailableError) -> NoReturn:
+    """Ends a test whose environment cannot be made: in CI it fails, elsewhere it is skipped."""
+    text = f"no environment for {client.title}: {reason}"
+    if IN_CI:
+        pytest.fail(text)
+    pytest.skip(text)
