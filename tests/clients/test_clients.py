@@ -72,5 +72,5 @@ def unavailable(client: Client, reason: UnavailableError) -> NoReturn:
     """Ends a test whose environment cannot be made: in CI it fails, elsewhere it is skipped."""
     text = f"no environment for {client.title}: {reason}"
     if IN_CI:
-        pytest.fail(text)
+        pytest.fail(text, pytrace=False)
     pytest.skip(text)
