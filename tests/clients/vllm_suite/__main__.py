@@ -1,0 +1,79 @@
+"""Runs vLLM's own tests of its OpenAI server against `jaxinfer serve`: `python -m tests.clients.vllm_suite --help`."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from jaxinfer.version import __version__
+from tests.clients.vllm_suite.environment import make_environment
+from tests.clients.vllm_suite.listing import read_listing
+from tests.clients.vllm_suite.models import make_models
+from tests.clients.vllm_suite.source import fetch_tests
+from tests.clients.vllm_suite.verdict import verdict
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[2]
+SECONDS_A_TEST = 300
+
+
+def main() -> int:
+    options = _options()
+    listing = read_listing()
+    tests = [test for test in listing.run if not options.only or any(part in test for part in options.only)]
+    if not tests:
+        sys.exit(f"no listed test has {' or '.join(map(repr, options.only))} in its id")
+    outcomes = _run(tests, _cache(), options.pytest)
+    print(verdict(listing, tests, outcomes).report)
+    return verdict(listing, tests, outcomes).status
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.clients.vllm_suite", description=__doc__)
+    parser.add_argument("only", nargs="*", metavar="TEXT", help="only tests that have one of these in their id")
+    parser.add_argument("--pytest", nargs=argparse.REMAINDER, default=[], help="further arguments, which go to pytest")
+    return parser.parse_args()
+
+
+def _cache() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxinfer" / "clients" / "vllm_suite"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _run(tests: list[str], cache: Path, further: list[str]) -> dict[str, str]:
+    """What came out of each test that ran."""
+    source, python = fetch_tests(cache), make_environment(cache / "environment")
+    make_models(REPOSITORY / "jaxinfer" / "demo", cache / "models")
+    arguments, outcomes = cache / "ids.txt", cache / "outcomes.jsonl"
+    arguments.write_text("\n".join(tests))
+    outcomes.unlink(missing_ok=True)
+    subprocess.run(
+        [
+            str(python), "-m", "pytest", "-p", "vllm_suite_plugin", "-c", os.devnull, f"--rootdir={source}",
+            "--import-mode=importlib", "-p", "no:cacheprovider", f"--timeout={SECONDS_A_TEST}", "--tb=short", "-q",
+            "-W", "ignore", *further, f"@{arguments}",
+        ],
+        cwd=source, env=_environment(source, cache, outcomes), check=False,
+    )  # fmt: skip
+    lines = outcomes.read_text().splitlines() if outcomes.exists() else []
+    return {line["test"]: line["outcome"] for line in map(json.loads, lines)}
+
+
+def _environment(source: Path, cache: Path, outcomes: Path) -> dict[str, str]:
+    """Ours, and what the stand-ins read."""
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE / "standins"), str(source)]),
+        "JAXINFER_SUITE_PYTHON": sys.executable,
+        "JAXINFER_SUITE_REPOSITORY": str(REPOSITORY),
+        "JAXINFER_SUITE_MODELS": str(cache / "models"),
+        "JAXINFER_SUITE_OUTCOMES": str(outcomes),
+        "JAXINFER_SUITE_SERVER_VERSION": __version__,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
