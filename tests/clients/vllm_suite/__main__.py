@@ -16,7 +16,8 @@ from tests.clients.vllm_suite.verdict import verdict
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[2]
-SECONDS_A_TEST = 300
+# With the start of its server, which may have all programs to prepare.
+SECONDS_A_TEST = 900
 
 
 def main() -> int:

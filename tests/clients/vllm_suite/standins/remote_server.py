@@ -43,7 +43,7 @@ class RemoteOpenAIServer:
             raise
 
     def _started(self, model: str, flags: list[str], environment: dict[str, str]) -> subprocess.Popen:
-        """The name is given first: a test that gives one of its own overrides it."""
+        """Under the name that the test asks for, unless its flags name another."""
         command = [PYTHON, "-m", "jaxinfer", "serve", str(served_model.folder()), *served_model.size_flags()]
         names = [] if "--served-model-name" in flags else ["--served-model-name", model]
         with self.log.open("w") as log:
