@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from jaxinfer.version import __version__
@@ -27,8 +28,9 @@ def main() -> int:
     if not tests:
         sys.exit(f"no listed test has {' or '.join(map(repr, options.only))} in its id")
     outcomes = _run(tests, _cache(), options.pytest)
-    print(verdict(listing, tests, outcomes).report)
-    return verdict(listing, tests, outcomes).status
+    done = verdict(listing, tests, outcomes)
+    print(done.report)
+    return done.status
 
 
 def _options() -> argparse.Namespace:
@@ -47,33 +49,38 @@ def _cache() -> Path:
 def _run(tests: list[str], cache: Path, further: list[str]) -> dict[str, str]:
     """What came out of each test that ran."""
     source, python = fetch_tests(cache), make_environment(cache / "environment")
-    make_models(REPOSITORY / "jaxinfer" / "demo", cache / "models")
-    arguments, outcomes = cache / "ids.txt", cache / "outcomes.jsonl"
-    arguments.write_text("\n".join(tests))
-    outcomes.unlink(missing_ok=True)
-    subprocess.run(
-        [
-            str(python), "-m", "pytest", "-p", "vllm_suite_plugin", "-c", os.devnull, f"--rootdir={source}",
-            "--import-mode=importlib", "-p", "no:cacheprovider", f"--timeout={SECONDS_A_TEST}", "--tb=short", "-q",
-            "-W", "ignore", *further, f"@{arguments}",
-        ],
-        cwd=source, env=_environment(source, cache, outcomes), check=False,
-    )  # fmt: skip
-    lines = outcomes.read_text().splitlines() if outcomes.exists() else []
-    return {line["test"]: line["outcome"] for line in map(json.loads, lines)}
+    with tempfile.TemporaryDirectory(prefix="jaxinfer-") as name:
+        scratch = Path(name)
+        make_models(REPOSITORY / "jaxinfer" / "demo", scratch / "models")
+        (scratch / "ids.txt").write_text("\n".join(tests))
+        subprocess.run(
+            [
+                str(python), "-m", "pytest", "-p", "vllm_suite_plugin", "-c", os.devnull, f"--rootdir={source}",
+                "--import-mode=importlib", "-p", "no:cacheprovider", f"--timeout={SECONDS_A_TEST}", "--tb=short", "-q",
+                "-W", "ignore", *further, f"@{scratch / 'ids.txt'}",
+            ],
+            cwd=source, env=_environment(source, scratch), check=False,
+        )  # fmt: skip
+        return _outcomes(scratch / "outcomes.jsonl")
 
 
-def _environment(source: Path, cache: Path, outcomes: Path) -> dict[str, str]:
+def _environment(source: Path, scratch: Path) -> dict[str, str]:
     """Ours, and what the stand-ins read."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE / "standins"), str(source)]),
         "JAXINFER_SUITE_PYTHON": sys.executable,
         "JAXINFER_SUITE_REPOSITORY": str(REPOSITORY),
-        "JAXINFER_SUITE_MODELS": str(cache / "models"),
-        "JAXINFER_SUITE_OUTCOMES": str(outcomes),
+        "JAXINFER_SUITE_MODELS": str(scratch / "models"),
+        "JAXINFER_SUITE_OUTCOMES": str(scratch / "outcomes.jsonl"),
         "JAXINFER_SUITE_SERVER_VERSION": __version__,
     }
+
+
+def _outcomes(file: Path) -> dict[str, str]:
+    """Of a test that has more than one line the last counts: its end may fail after it has passed."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {line["test"]: line["outcome"] for line in map(json.loads, lines)}
 
 
 if __name__ == "__main__":
