@@ -4,6 +4,7 @@
 SAME = {
     "--max-model-len", "--max-num-batched-tokens", "--enable-chunked-prefill", "--no-enable-prefix-caching",
     "--tool-call-parser", "--reasoning-parser", "--served-model-name", "--api-key", "--port",
+    "--return-tokens-as-token-ids", "--enable-force-include-usage",
 }  # fmt: skip
 # Values that have another name with us.
 VALUES: dict[tuple[str, str | None], str] = {("--reasoning-parser", "qwen3"): "think"}
@@ -19,8 +20,7 @@ IGNORED_WITH_VALUE = {
 IGNORED_ALONE = {
     "--enforce-eager", "--enable-lora", "--enable-prompt-tokens-details", "--enable-auto-tool-choice",
     "--enable-tokenizer-info-endpoint", "--enable-server-load-tracking", "--enable-per-request-metrics",
-    "--return-tokens-as-token-ids", "--enable-force-include-usage", "--enable-request-id-headers",
-    "--skip-tokenizer-init",
+    "--enable-request-id-headers", "--skip-tokenizer-init",
 }  # fmt: skip
 
 
