@@ -4,11 +4,12 @@ This is the only place where the engine meets a device; jax is imported when it 
 """
 
 import logging
+import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from jaxinfer.config import EngineConfig
+from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
@@ -30,6 +31,9 @@ DEMO_FOLDER = Path(__file__).parent / "demo"
 
 class BuildProgress(Protocol):
     """Told how far an engine under construction is."""
+
+    def sized(self, sizes: str) -> None:
+        """What was decided: type, backend, and how much runs at once; a line."""
 
     def loaded(self, done: int, total: int) -> None:
         """Bytes of weights on the device so far, and in all."""
@@ -99,7 +103,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.attention_backends import check_asked
     from jaxinfer.runner.costs import step_costs
     from jaxinfer.runner.jax_runner import JaxRunner
-    from jaxinfer.runner.platform import program_options, resolve_dtype, use_compile_cache
+    from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.program_store import open_store
 
     laps.end("imports")
@@ -118,6 +122,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
     shapes = _with_pages(config, model, sizes, backend, cache, options)
     laps.end("fit")
+    _tell_sizes(progress, platform_name(), str(dtype), backend, shapes)
     store = open_store(cache, model, shapes, backend, options)
     runner = JaxRunner(model, shapes, backend=backend, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
@@ -128,7 +133,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         scheduler=config.scheduler,
         cache=config.cache,
         eos_ids=files.eos_token_ids,
-        seed=config.load.seed,
+        seed=seed_of(config),
         costs=step_costs(model),
     )
     seconds = laps.seconds(*runner.programs.seconds)
@@ -156,30 +161,47 @@ class _Laps:
 
 def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
     """Static sizes but for the page counts, which are 0 still."""
-    from jaxinfer.runner.platform import default_page_size, default_token_budget
+    from jaxinfer.runner.platform import default_page_size
 
-    scheduler = config.scheduler
-    length = _context(config, decoder)
-    tokens = scheduler.max_num_batched_tokens
-    if tokens is None:
-        tokens = max(default_token_budget(), scheduler.max_num_seqs)
-        if not scheduler.enable_chunked_prefill:
-            tokens = max(tokens, length)
+    scheduler, length = config.scheduler, _context(config, decoder)
+    page_size = config.cache.block_size or default_page_size()
+    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, page_size))
+    return EngineShapes(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_scored=scheduler.max_scored or min(tokens, seqs + _PROMPT_SCORED),
+        max_model_len=length,
+        page_size=page_size,
+        groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
+        vocab_size=decoder.vocab_size,
+        decode_steps=scheduler.decode_steps,
+    )
+
+
+def _slot_bytes(decoder: "DecoderConfig", length: int, page_size: int) -> int:
+    """Bytes of the state of one slot."""
+    from jaxinfer.runner.memory import slot_bytes
+
+    return slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // page_size))
+
+
+def _rows_and_tokens(scheduler: SchedulerConfig, length: int, slot_bytes: int) -> tuple[int, int]:
+    """Slots, and tokens of a step. What is `auto` fits what is given."""
+    from jaxinfer.runner.platform import default_num_seqs, default_token_budget
+
+    seqs, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
+    if seqs == "auto":
+        bounds = [bound for bound in (tokens, scheduler.max_scored) if isinstance(bound, int)]
+        seqs = min([default_num_seqs(slot_bytes), *bounds])
+    if tokens == "auto":
+        whole_prompts = 0 if scheduler.enable_chunked_prefill else length
+        tokens = max(default_token_budget(), seqs, whole_prompts)
     if not scheduler.enable_chunked_prefill and tokens < length:
         raise ParameterError(
             "max_num_batched_tokens",
             f"{tokens} must be at least max_model_len, {length}, where prompts are not split (enable_chunked_prefill)",
         )
-    return EngineShapes(
-        max_num_seqs=scheduler.max_num_seqs,
-        max_num_batched_tokens=tokens,
-        max_scored=scheduler.max_scored or min(tokens, scheduler.max_num_seqs + _PROMPT_SCORED),
-        max_model_len=length,
-        page_size=config.cache.block_size or default_page_size(),
-        groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
-        vocab_size=decoder.vocab_size,
-        decode_steps=scheduler.decode_steps,
-    )
+    return seqs, tokens
 
 
 def _context(config: EngineConfig, decoder: "DecoderConfig") -> int:
@@ -227,6 +249,28 @@ def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
         )
     log.warning("max_model_len is %d instead of %d: the KV pages hold no more", room, shapes.max_model_len)
     return replace(shapes, max_model_len=room)
+
+
+def seed_of(config: EngineConfig) -> int:
+    """What seeds of requests without one are drawn from: the setting, or another number at every start."""
+    return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
+
+
+def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backend: str, shapes: EngineShapes) -> None:
+    sizes = sizes_line(platform, dtype, backend, shapes)
+    log.info("%s", sizes)
+    if progress is not None:
+        progress.sized(sizes)
+
+
+def sizes_line(platform: str, dtype: str, backend: str, shapes: EngineShapes) -> str:
+    """What was decided for an engine, for people. Blocks are those of the first KV group, and its tokens."""
+    blocks, size = shapes.groups[0].num_pages, shapes.page_size
+    return (
+        f"{dtype} on {platform}, attention {backend}; {shapes.max_num_seqs} sequences at once, "
+        f"{shapes.max_num_batched_tokens:,} tokens a step, context {shapes.max_model_len:,}; "
+        f"{blocks:,} KV blocks of {size}, for {(blocks - 1) * size:,} tokens"
+    )
 
 
 def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo:

@@ -28,8 +28,8 @@ class ModelConfig:
     """Branch, tag or commit of a hub model."""
     tokenizer: str | None = None
     """Folder or hub id of another tokenizer and chat template; by default the model's own."""
-    seed: int = 0
-    """Seed of requests that bring none (each gets its own from it)."""
+    seed: int | None = None
+    """Seed of requests that bring none (each gets its own from it); by default another at every start."""
 
     def __post_init__(self) -> None:
         if self.max_model_len is not None:
@@ -74,10 +74,11 @@ class CacheConfig:
 class SchedulerConfig:
     """What a step may hold."""
 
-    max_num_seqs: int = 32
-    """Slots: requests that run at once."""
-    max_num_batched_tokens: int | None = None
-    """Tokens a step computes at most; by default 512 on CPU, 2,048 elsewhere, and at least a row a slot."""
+    max_num_seqs: int | Literal["auto"] = "auto"
+    """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, fewer where their state does not fit."""
+    max_num_batched_tokens: int | Literal["auto"] = "auto"
+    """Tokens a step computes at most; auto: 512 on CPU, 8,192 on a device of 64 GiB or more, else 2,048, and at least a
+    row a slot."""
     max_scored: int | None = None
     """Positions a step scores at most; by default max_num_seqs, and 64 more for `prompt_logprobs`."""
     scheduling_policy: SchedulingPolicy = "fcfs"
@@ -99,18 +100,22 @@ class SchedulerConfig:
     pieces of as many, and who comes waits as long."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429."""
+    disable_log_stats: bool = False
+    """Do not log a line of statistics every 10 s while there is work."""
     max_step_retries: int = 2
     """How often a request whose step failed is tried again without coming further, before it ends with an error; at
     last alone, while others wait, so that one that always fails ends by itself."""
 
     def __post_init__(self) -> None:
-        _at_least("max_num_seqs", self.max_num_seqs, 1)
+        if self.max_num_seqs != "auto":
+            _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_waiting", self.max_waiting, 1)
         _at_least("max_step_retries", self.max_step_retries, 0)
+        rows = 1 if self.max_num_seqs == "auto" else self.max_num_seqs
         for name in ("max_num_batched_tokens", "max_scored"):
             value = getattr(self, name)
-            if value is not None and value < self.max_num_seqs:
-                raise ParameterError(name, f"{value} must be at least max_num_seqs, {self.max_num_seqs}")
+            if value not in (None, "auto") and value < rows:
+                raise ParameterError(name, f"{value} must be at least max_num_seqs, {rows}")
         if not 1 <= self.decode_steps <= 64:
             raise ParameterError("decode_steps", f"{self.decode_steps} is out of range; 1 to 64 is allowed")
         self._check_prefills()

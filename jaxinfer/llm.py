@@ -15,6 +15,7 @@ from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, Tokenizer
+from jaxinfer.text.answer import THINK, parse_answer
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
@@ -100,7 +101,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
-        tools: of OpenAI's form; calls stand in the text, as the model writes them. Raises ParameterError.
+        tools: of OpenAI's form. An output's `text` is what the model wrote, and its `parsed` that text taken apart into
+        content, reasoning and tool calls. Raises ParameterError.
         """
         if tools is not None:
             check_tools(tools)
@@ -115,7 +117,14 @@ class LLM:
             )
             ids = self.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
             prompts.append({"prompt": rendered, "prompt_token_ids": ids})
-        return self._run_all(self._collectors(prompts, sampling_params), use_tqdm)
+        results = self._run_all(self._collectors(prompts, sampling_params), use_tqdm)
+        form = self.text.chat_template.form
+        form = form._replace(tools=form.tools and bool(tools))
+        for result in results:
+            thinking = (result.prompt or "").rstrip().endswith(THINK)
+            for output in result.outputs:
+                output.parsed = parse_answer(output.text, form, thinking=thinking)
+        return results
 
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[ChoiceDelta]:
         """Continues one prompt and yields what each step adds. Closing the iterator ends the request."""

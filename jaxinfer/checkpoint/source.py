@@ -1,11 +1,15 @@
 """Where a model lies: a folder here, or a hub id whose files are fetched. No jax."""
 
 import difflib
+import logging
 import os
 import re
 from pathlib import Path
 
+from jaxinfer.checkpoint.owners import candidates
 from jaxinfer.errors import ModelError
+
+log = logging.getLogger(__name__)
 
 # Data formats only: weights, configuration, tokenizer, chat template.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model"]
@@ -21,6 +25,9 @@ DEMO_NAME = "demo"
 
 def resolve(model: str, revision: str | None = None, *, needs: str = "config.json") -> Path:
     """The folder of `model`: an existing folder that holds the file `needs`, or a hub id `owner/name` at `revision`.
+
+    A name without an owner, `Qwen3-0.6B`, stands for the one model of that name that is in the local cache or has a
+    known owner (owners.py).
 
     revision: a branch, tag or commit. A hub model that is in the local cache whole needs no network. Raises
     ModelError, with what to do, for a name that is neither, for a folder without that file, for a hub model that does
@@ -38,9 +45,22 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
         raise ModelError(f"{model}: {_NO_GGUF}")
     if folder.is_file():
         raise ModelError(f"{model}: is a file; give the folder in Hugging Face layout that holds {needs}")
+    if found := _with_owner(model):
+        log.warning("%s is taken for %s", model, found)
+        return _fetch(found, revision, folder, needs)
     if not _HUB_ID.fullmatch(model) or model.startswith((".", "/", "~")):
         raise ModelError(f"{model}: is neither a folder nor a hub id `owner/name`{_hint(model, folder)}")
     return _fetch(model, revision, folder, needs)
+
+
+def _with_owner(name: str) -> str | None:
+    """The hub id that a name without an owner stands for. Raises ModelError where there are several."""
+    from huggingface_hub import constants
+
+    found = candidates(name, Path(constants.HF_HUB_CACHE))
+    if len(found) > 1:
+        raise ModelError(f"{name}: has no owner; it may be {' or '.join(found)}")
+    return found[0] if found else None
 
 
 def _hint(model: str, folder: Path) -> str:

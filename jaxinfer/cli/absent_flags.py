@@ -9,7 +9,6 @@ _ADAPTERS = "adapters are not supported yet"
 _TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
 
 ABSENT = {
-    "--model": "MODEL is given without a flag, as in `jaxinfer serve MODEL`",
     "--tensor-parallel-size": _DEVICES,
     "-tp": _DEVICES,
     "--pipeline-parallel-size": _DEVICES,

@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     groups = {"chat": ChatOptions(), "sampling": SamplingFlags()}
     config, settings = parse_settings("chat", groups, arguments, engine=ONE_AT_A_TIME)
     options: ChatOptions = settings.chat
-    sampling = with_seed(settings.sampling, arguments, config.load.seed)
+    sampling = with_seed(settings.sampling, config.load.seed)
     sampling.params(GenerationDefaults(), default_max_tokens=None)  # what is wrong is told before a model is loaded
     if options.tools is not None:
         read_tools(options.tools)

@@ -52,4 +52,5 @@ def run(arguments: Sequence[str]) -> int:
             flush=True,
         )
 
-    return asyncio.run(serve_engine(core, options.listen, on_ready=announce))
+    logs = not config.scheduler.disable_log_stats
+    return asyncio.run(serve_engine(core, options.listen, on_ready=announce, logs_stats=logs))

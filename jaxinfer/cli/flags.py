@@ -74,7 +74,8 @@ def _value(found: re.Match[str], rest: str) -> str:
     metavar = re.search(rf"{re.escape(flag)}[, ].*?\b({'|'.join(_KINDS)})\b", rest)
     if value is None or metavar is None:
         return f"{flag}: {reason}"
-    return f"{flag}: {value.group(1)} is not {_KINDS[metavar.group(1)]}"
+    auto = ", or auto" if re.search(rf"{re.escape(flag)} \w+\|{{auto}}", rest) else ""
+    return f"{flag}: {value.group(1)} is not {_KINDS[metavar.group(1)]}{auto}"
 
 
 _SAYINGS = (

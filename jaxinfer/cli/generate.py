@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     groups = {"generation": GenerateOptions(), "sampling": SamplingFlags()}
     config, settings = parse_settings("generate", groups, arguments, engine=ONE_AT_A_TIME)
     options: GenerateOptions = settings.generation
-    sampling = with_seed(settings.sampling, arguments, config.load.seed)
+    sampling = with_seed(settings.sampling, config.load.seed)
 
     def params(defaults: GenerationDefaults) -> SamplingParams:
         shown = {"n": options.n, "logprobs": options.logprobs, "prompt_logprobs": options.prompt_logprobs}

@@ -37,6 +37,10 @@ class BuildLines:
         """Bytes of weights on the device so far, and in all."""
         self._tell(f"loading weights: {_mebibytes(total)} MiB")
 
+    def sized(self, sizes: str) -> None:
+        """What was decided for the engine."""
+        self._tell(sizes)
+
     def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
         """A program was compiled, or read from the cache."""
         self._tell(f"preparing {total} programs")
@@ -77,6 +81,10 @@ class BuildBars:
         if self._weights is None:
             self._weights = self._progress.add_task("loading weights (MiB)")
         self._progress.update(self._weights, completed=_mebibytes(done), total=_mebibytes(total))
+
+    def sized(self, sizes: str) -> None:
+        """What was decided for the engine."""
+        self._progress.console.print(sizes, highlight=False, soft_wrap=True)
 
     def compiled(self, program: str, done: int, total: int, seconds: float, cached: bool) -> None:
         """A program was compiled, or read from the cache."""

@@ -1,13 +1,11 @@
 """Sampling parameters as flags, for the commands that generate in the terminal."""
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 
-from jaxinfer.config import ModelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.defaults import GenerationDefaults
@@ -57,13 +55,9 @@ class SamplingFlags:
         return defaults.params(default_max_tokens=default_max_tokens, **given, **more)
 
 
-def with_seed(flags: SamplingFlags, arguments: Sequence[str], seed: int) -> SamplingFlags:
-    """The flags with the engine's seed where one was given, so that it draws what a request with this seed draws.
-
-    arguments: of the command line, for a `--seed` that says the default. seed: the engine's, a file's included.
-    """
-    given = seed != ModelConfig().seed or any(argument.partition("=")[0] == "--seed" for argument in arguments)
-    return dataclasses.replace(flags, seed=seed) if given else flags
+def with_seed(flags: SamplingFlags, seed: int | None) -> SamplingFlags:
+    """The flags with the engine's seed, a file's included, so that it draws what a request with this seed draws."""
+    return dataclasses.replace(flags, seed=seed)
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 import yaml
 
+from jaxinfer.cli.aliases import with_our_names
 from jaxinfer.cli.flags import parse_flags
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
@@ -45,6 +46,7 @@ def parse_settings(
     own defaults. Raises JaxinferError where a flag or the file is wrong.
     """
     kind = _settings_class(groups, engine or EngineConfig())
+    arguments = with_our_names(arguments, _flags(kind()))
     file = _config_file(arguments)
     defaults = kind() if file is None else _with_file(kind(), file)
     config = (tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone)
@@ -67,6 +69,13 @@ def _settings_class(groups: dict[str, Any], engine: EngineConfig) -> type[Any]:
         fields.append((name, type(shown), dataclasses.field(default=shown)))
     fields.append(("config", _CONFIG, dataclasses.field(default=None)))
     return dataclasses.make_dataclass("Settings", fields, frozen=True)
+
+
+def _flags(settings: Any) -> list[str]:
+    """The flags of all groups."""
+    groups = [value for value in vars(settings).values() if dataclasses.is_dataclass(value)]
+    names = [field.name for group in groups for field in dataclasses.fields(group)]
+    return [f"--{name.replace('_', '-')}" for name in names]
 
 
 def _shown(group: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.stats_log import log_stats
 from jaxinfer.errors import JaxinferError
 from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
 from jaxinfer.signals import end_at_once_on_signals
@@ -31,8 +32,10 @@ def main() -> None:
         with build_progress() as progress:
             built = build_engine(parent.engine, progress)
         forget_garbage()
-        address = parent.settings["address"]
-        return asyncio.run(serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found})))
+        address, logs = parent.settings["address"], not parent.engine.scheduler.disable_log_stats
+        return asyncio.run(
+            serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}), logs_stats=logs)
+        )
 
     run_to_end(parent, run)
 
@@ -44,8 +47,12 @@ def check_key() -> None:
         raise JaxinferError(f"${KEY_VARIABLE} must have visible ASCII characters only, and no space or line's end")
 
 
-async def serve_engine(core: EngineCore, address: str, *, on_ready: Callable[[str], None]) -> int:
+async def serve_engine(
+    core: EngineCore, address: str, *, on_ready: Callable[[str], None], logs_stats: bool = False
+) -> int:
     """Serves an engine at `unix:PATH` or HOST:PORT; on_ready is told the address. The exit status: 1 where it failed.
+
+    logs_stats: a line of statistics now and then while there is work.
 
     The environment's JAXINFER_ENGINE_KEY, where it is set, is what API processes must bring.
     """
@@ -56,8 +63,11 @@ async def serve_engine(core: EngineCore, address: str, *, on_ready: Callable[[st
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     on_ready(await server.start(address))
+    logging_stats = asyncio.create_task(log_stats(core.stats)) if logs_stats else None
     ended = [asyncio.create_task(event.wait()) for event in (stop, server.dead)]
     await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    if logging_stats is not None:
+        logging_stats.cancel()
     if server.dead.is_set():
         return 1
     end_at_once_on_signals()  # a step that hangs must not keep the process

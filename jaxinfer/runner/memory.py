@@ -102,6 +102,11 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
+def slot_bytes(vocab_size: int, groups: int, pages_per_row: int) -> int:
+    """Bytes of a slot's state: counts of tokens, block tables, and the rest rounded up."""
+    return 2 * vocab_size + 4 * groups * pages_per_row + 4096
+
+
 def device_pages(
     model: LoadedModel,
     shapes: EngineShapes,
@@ -116,7 +121,7 @@ def device_pages(
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
-    state = shapes.num_slots * (2 * shapes.vocab_size + 4 * len(shapes.groups) * shapes.pages_per_row + 4096)
+    state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.pages_per_row)
     memory = Memory(limit, weights, temporaries, state)
     costs = [page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
     pages = fit_pages(max(memory.for_pages, 0), costs, useful_pages(shapes))

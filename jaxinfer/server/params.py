@@ -169,7 +169,11 @@ def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> T
 def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:
     """Raises ApiError where a prompt, which errors call `param`, leaves no room for an answer."""
     if len(prompt) >= info.max_model_len:
-        message = f"{param}: has {len(prompt)} tokens; the context has {info.max_model_len}, one of them for an answer"
+        # NOTE: agents shorten their history where they find one of these phrases, which litellm and langchain look for.
+        message = (
+            f"{param}: the prompt is too long: it has {len(prompt)} tokens, and this model's maximum context length is "
+            f"{info.max_model_len} tokens, one of them for an answer"
+        )
         raise ApiError(400, message, param=param, code="context_length_exceeded")
 
 
@@ -198,7 +202,7 @@ def fit_length(
     if asked_by is None:
         return dataclasses.replace(params, max_tokens=room)
     message = (
-        f"{asked_by}: {params.max_tokens} and the prompt's {len(prompt)} tokens are more than the context, "
-        f"{info.max_model_len}"
+        f"{asked_by}: this model's maximum context length is {info.max_model_len} tokens; {params.max_tokens} and the "
+        f"prompt's {len(prompt)} tokens are more"
     )
     raise ApiError(400, message, param=asked_by, code="context_length_exceeded")

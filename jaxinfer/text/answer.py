@@ -147,6 +147,23 @@ class AnswerParser:
         return text
 
 
+class ParsedAnswer(NamedTuple):
+    """A whole answer, taken apart. content and reasoning are empty where there are none."""
+
+    content: str
+    reasoning: str
+    tool_calls: list[ToolCallPart]
+
+
+def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> ParsedAnswer:
+    """What AnswerParser makes of a text that is whole. thinking: the prompt itself has opened `<think>`."""
+    parser = AnswerParser(form, thinking=thinking)
+    parts = parser.push(text) + parser.flush()
+    calls = [part.tool_call for part in parts if part.tool_call is not None]
+    content, reasoning = "".join(part.content for part in parts), "".join(part.reasoning for part in parts)
+    return ParsedAnswer(content, reasoning, calls)
+
+
 def _beginning_of(tag: str, text: str) -> int:
     """Length of the longest end of `text` that begins `tag`."""
     return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)

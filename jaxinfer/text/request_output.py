@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jaxinfer.engine.types import GenerateRequest, TokenDelta, TokenLogprobs
+from jaxinfer.text.answer import ParsedAnswer
 from jaxinfer.text.output import ChoiceDelta, OutputAssembler
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -24,7 +25,8 @@ class CompletionOutput:
 
     token_ids: the kept tokens, the one that ended it included. logprobs: a mapping from token id for each
     of them, the sampled token first. finish_reason: `stop`, `length`, `abort`, `error`, or None while it
-    goes on. stop_reason: the stop string or stop token id that the request named and that ended it.
+    goes on. stop_reason: the stop string or stop token id that the request named and that ended it. parsed: of a chat,
+    the text taken apart into content, reasoning and tool calls.
     """
 
     index: int
@@ -35,6 +37,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     error: str | None = None
+    parsed: ParsedAnswer | None = None
 
 
 @dataclass

@@ -255,6 +255,24 @@ def test_a_seed_is_the_one_of_a_request(folder: Path) -> None:
     assert done.stdout.removesuffix("\n") == tokenizer.decode(drawn)
 
 
+def drawn_by_a_server(folder: Path, *flags: str) -> str:
+    """What a server that was just started draws for a request without a seed."""
+    running = Running(SIMULATED, str(folder), *flags)
+    try:
+        with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0) as client:
+            reply = client.completions.create(model=str(folder), prompt=[1, 2], max_tokens=30, temperature=1)
+            return reply.choices[0].text
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def test_a_server_without_a_seed_samples_differently_after_a_restart(folder: Path) -> None:
+    assert drawn_by_a_server(folder) != drawn_by_a_server(folder)
+    assert drawn_by_a_server(folder, "--seed", "5") == drawn_by_a_server(folder, "--seed", "5")
+    assert drawn_by_a_server(folder, "--seed", "6") != drawn_by_a_server(folder, "--seed", "5")
+
+
 def test_a_text_that_does_not_fit_is_told_before_it_is_begun(folder: Path) -> None:
     done = call("generate", str(folder), "--prompt", "hello", "--max-tokens", "100", program=SIMULATED)
     assert done.returncode == 2

@@ -21,7 +21,7 @@ def parse(*arguments: str):
 
 def test_defaults_without_anything() -> None:
     config, settings = parse()
-    assert (config.model, config.scheduler.max_num_seqs, settings.server.port) == ("demo", 32, 8000)
+    assert (config.model, config.scheduler.max_num_seqs, settings.server.port) == ("demo", "auto", 8000)
 
 
 @pytest.mark.smoke

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import jaxinfer.build
-from jaxinfer.build import BuildProgress, BuiltEngine
+from jaxinfer.build import BuildProgress, BuiltEngine, seed_of, sizes_line
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.shapes import EngineShapes, KVGroup
@@ -20,7 +20,7 @@ def model_folder(config: EngineConfig) -> Path:
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
     """Token ids come from the simulated device; sizes from the settings."""
-    seqs = config.scheduler.max_num_seqs
+    seqs = 32 if config.scheduler.max_num_seqs == "auto" else config.scheduler.max_num_seqs
     length = config.load.max_model_len or 64
     shapes = EngineShapes(
         max_num_seqs=seqs,
@@ -33,10 +33,16 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     )
     if progress is not None:
         progress.loaded(1, 2)
+        progress.sized(sizes_line("cpu", "float32", "xla", shapes))
         progress.compiled("forward", 1, 1, 0.1, True)
     info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
     core = EngineCore(
-        SimulatedRunner(shapes), info, scheduler=config.scheduler, cache=config.cache, eos_ids=(), seed=config.load.seed
+        SimulatedRunner(shapes),
+        info,
+        scheduler=config.scheduler,
+        cache=config.cache,
+        eos_ids=(),
+        seed=seed_of(config),
     )
     return BuiltEngine(core, Path(config.model))
 

@@ -1,6 +1,7 @@
 """LLM and AsyncLLM over the simulated device: prompts, parameters, results, ends."""
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,30 @@ def test_logprobs_have_vllms_shape(make) -> None:
     assert output.prompt_logprobs is not None
     assert output.prompt_logprobs[0] is None
     assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_a_chats_answer_is_taken_apart() -> None:
+    """By the demo model, which calls tools and thinks."""
+    llm = LLM("demo", max_num_seqs=2, lazy_compile=True)
+    try:
+        greedy = SamplingParams(temperature=0, max_tokens=120)
+        weather = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        function = {"name": "get_weather", "description": "Get the weather", "parameters": weather}
+        ask = [{"role": "user", "content": "What is the weather in Paris?"}]
+        (output,) = llm.chat(ask, greedy, tools=[{"type": "function", "function": function}])[0].outputs
+        assert output.parsed is not None
+        (call,) = output.parsed.tool_calls
+        assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
+        assert (output.parsed.content, "<tool_call>" in output.text) == ("", True)
+        ask = [{"role": "user", "content": "What is 3 plus 4?"}]
+        (output,) = llm.chat(ask, greedy, chat_template_kwargs={"enable_thinking": True})[0].outputs
+        assert output.parsed is not None
+        assert output.parsed.reasoning
+        assert "7" in output.parsed.content
+        assert "think" not in output.parsed.content
+        assert llm.generate("Once", greedy)[0].outputs[0].parsed is None
+    finally:
+        llm.close()
 
 
 def test_chat_renders_the_template(make) -> None:

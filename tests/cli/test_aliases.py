@@ -1,0 +1,96 @@
+"""Flags of other engines: each has our meaning, or a hint that names our flag."""
+
+import re
+
+import pytest
+
+from jaxinfer.cli.aliases import ALIASES, HINTS, MODEL_ALIASES, SAMPLING_ALIASES
+from jaxinfer.cli.chat import ChatOptions
+from jaxinfer.cli.generate import GenerateOptions
+from jaxinfer.cli.sampling import SamplingFlags
+from jaxinfer.cli.settings import parse_settings
+from jaxinfer.errors import ParameterError
+from jaxinfer.server.config import ServerConfig
+
+
+def serve(*arguments: str):
+    return parse_settings("serve", {"server": ServerConfig()}, arguments)[0]
+
+
+def generate(*arguments: str):
+    groups = {"generation": GenerateOptions(), "sampling": SamplingFlags()}
+    return parse_settings("generate", groups, arguments)[1]
+
+
+@pytest.mark.parametrize("flag", MODEL_ALIASES)
+@pytest.mark.parametrize("form", ["{} some/model", "{}=some/model"])
+def test_names_of_the_model(flag: str, form: str) -> None:
+    assert serve("--port", "9000", *form.format(flag).split()).model == "some/model"
+
+
+def test_the_model_is_given_once() -> None:
+    with pytest.raises(ParameterError, match=r"more than once: a, b"):
+        serve("--model", "a", "--model-id", "b")
+
+
+@pytest.mark.parametrize(
+    ("given", "group", "name", "value"),
+    [
+        ("--max-batch-size 7", "scheduler", "max_num_seqs", 7),
+        ("--max_batch_size=7", "scheduler", "max_num_seqs", 7),
+        ("--max-decode-batch 7", "scheduler", "max_num_seqs", 7),
+        ("--max-seq-len 77", "load", "max_model_len", 77),
+        ("--prefill-chunk-size 64", "scheduler", "long_prefill_token_threshold", 64),
+        ("--memory-threshold 0.9", "cache", "kv_watermark", 0.1),
+        ("--cuda-graphs", "runner", "cuda_graphs", "on"),
+        ("--cuda-graphs off", "runner", "cuda_graphs", "off"),
+        ("--cuda-graphs --port 9000", "runner", "cuda_graphs", "on"),
+        ("--max-num-seqs auto", "scheduler", "max_num_seqs", "auto"),
+    ],
+)
+def test_aliases(given: str, group: str, name: str, value: object) -> None:
+    assert getattr(getattr(serve(*given.split()), group), name) == value
+
+
+def test_sampling_in_the_terminal() -> None:
+    settings = generate("--sample-len", "5", "--repeat-penalty=1.5", "--prompt", "x")
+    assert (settings.sampling.max_tokens, settings.sampling.repetition_penalty) == (5, 1.5)
+    chat = parse_settings("chat", {"chat": ChatOptions(), "sampling": SamplingFlags()}, ["--thinking"])[1]
+    assert chat.chat.thinking == "on"
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--max-total-tokens", "--max-model-len"), ("--batching-mode", "--max-num-seqs"),
+        ("--kv-cache-backend", "--attention-backend"), ("--cache-max-entries", "--prefix-cache-max-tokens"),
+        ("--max-prefill-batch", "--max-num-partial-prefills"), ("--prefix-cache", "--no-enable-prefix-caching"),
+        ("--sample-len", "max_tokens"), ("--repeat-penalty", "repetition_penalty"), ("--thinking", "enable_thinking"),
+    ],
+)  # fmt: skip
+def test_hints_name_ours(flag: str, ours: str) -> None:
+    with pytest.raises(ParameterError) as error:
+        serve(flag, "1")
+    assert error.value.param == flag
+    assert ours in error.value.message
+
+
+@pytest.mark.parametrize("value", ["0", "1.1", "nine"])
+def test_a_threshold_out_of_range(value: str) -> None:
+    with pytest.raises(ParameterError, match=r"--memory-threshold: .*at most 1"):
+        serve("--memory-threshold", value)
+
+
+def test_an_alias_without_a_value() -> None:
+    with pytest.raises(ParameterError, match="--max-batch-size: needs a value"):
+        serve("--max-batch-size")
+
+
+def test_what_hints_and_aliases_name_exists() -> None:
+    """Each flag of ours that they name is taken."""
+    named = {flag for text in HINTS.values() for flag in re.findall(r"--[a-z][a-z-]+", text)}
+    named |= {ALIASES[flag](flag, "0.5")[0] for flag in ALIASES}
+    values = {"--attention-backend": "xla"}
+    for flag in named - {"--no-enable-prefix-caching", "--enable-prefix-caching"}:
+        serve(flag, values.get(flag, "0.5" if flag == "--kv-watermark" else "300"))
+    assert not {*HINTS, *ALIASES, *SAMPLING_ALIASES, *MODEL_ALIASES} & named
