@@ -68,7 +68,14 @@ def _converted(tree: Any, name: str, value: Any) -> Any:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise ParameterError(name, str(error)) from None
+        words = _words(kind)
+        message = f"{value!r} is neither a number nor {' or '.join(words)}" if words else str(error)
+        raise ParameterError(name, message) from None
+
+
+def _words(kind: Any) -> list[str]:
+    """What may stand for a number, as `auto`."""
+    return [word for part in get_args(kind) if get_origin(part) is Literal for word in get_args(part)]
 
 
 def _unknown(name: str, known: list[str]) -> str:

@@ -45,7 +45,7 @@ def test_the_file_takes_the_names_of_flags(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_num_seqs: eight", "max_num_seqs: Expected `int`, got `str`"),
+        ("max_num_seqs: eight", "max_num_seqs: 'eight' is neither a number nor auto"),
         ("cache: {block_size: 3}", "block_size: 3 must be a power of two"),
         ("cache: {page_size: 4}", "page_size: is no setting"),
         ("server: {port: 70000}", "port: 70000 is out of range"),

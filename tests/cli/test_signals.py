@@ -107,8 +107,10 @@ def test_an_idle_server_just_stops(folder: Path) -> None:
     server.process.send_signal(signal.SIGINT)
     assert server.process.wait(60) == 0
     said = server.process.communicate()[1]
-    stages = ["loading weights: 1 MiB", "preparing 1 programs", "1 of 1 programs came from the cache", "ready"]
+    stages = ["loading weights: 1 MiB", said.splitlines()[1], "preparing 1 programs"]
+    stages += ["1 of 1 programs came from the cache", "ready"]
     assert said.splitlines() == [*stages, "stopping"]
+    assert stages[1].startswith("float32 on cpu, attention xla; 32 sequences at once, ")
 
 
 def test_a_second_signal_to_an_idle_server_is_silent(folder: Path) -> None:

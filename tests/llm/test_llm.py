@@ -187,7 +187,7 @@ def test_a_stream_joins_to_the_whole_text(make) -> None:
     ("flags", "message"),
     [
         ({"max_num_seq": 4}, "max_num_seq: is no setting; did you mean max_num_seqs"),
-        ({"max_num_seqs": "4"}, "max_num_seqs: Expected `int`, got `str`"),
+        ({"max_num_seqs": "4"}, "max_num_seqs: '4' is neither a number nor auto"),
         ({"max_num_seqs": 0}, "max_num_seqs: 0 must be at least 1"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching: Expected `bool`"),
         ({"dtype": "int3"}, "dtype: 'int3' is not one of auto, bfloat16, float16, float32"),
