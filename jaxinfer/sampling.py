@@ -29,7 +29,10 @@ class SamplingParams:
     min_tokens: end-of-sequence and stop ids are banned before this many tokens.
     temperature: 0 is greedy; at most 100.
     top_p: in (0, 1]. top_k: 0 or -1 is off. min_p: in [0, 1].
-    seed: None draws one. The same seed gives the same tokens whatever runs beside it.
+    seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
+    rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
+    so little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a
+    boundary between tokens; in bfloat16 and float16 some requests part from themselves at such a draw.
     presence_penalty, frequency_penalty: in [-2, 2], over generated tokens.
     repetition_penalty: in (0, 10], over prompt and generated tokens; 1 is off.
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.
