@@ -52,12 +52,12 @@ def _run(tests: list[str], cache: Path, further: list[str]) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="jaxinfer-") as name:
         scratch = Path(name)
         make_models(REPOSITORY / "jaxinfer" / "demo", scratch / "models")
-        (scratch / "ids.txt").write_text("\n".join(tests))
+        (scratch / "tests.txt").write_text("\n".join(tests))
         subprocess.run(
             [
                 str(python), "-m", "pytest", "-p", "vllm_suite_plugin", "-c", os.devnull, f"--rootdir={source}",
                 "--import-mode=importlib", "-p", "no:cacheprovider", f"--timeout={SECONDS_A_TEST}", "--tb=short", "-q",
-                "-W", "ignore", *further, f"@{scratch / 'ids.txt'}",
+                "-W", "ignore", *further, *sorted({test.partition("::")[0] for test in tests}),
             ],
             cwd=source, env=_environment(source, scratch), check=False,
         )  # fmt: skip
@@ -72,6 +72,7 @@ def _environment(source: Path, scratch: Path) -> dict[str, str]:
         "JAXINFER_SUITE_PYTHON": sys.executable,
         "JAXINFER_SUITE_REPOSITORY": str(REPOSITORY),
         "JAXINFER_SUITE_MODELS": str(scratch / "models"),
+        "JAXINFER_SUITE_TESTS": str(scratch / "tests.txt"),
         "JAXINFER_SUITE_OUTCOMES": str(scratch / "outcomes.jsonl"),
         "JAXINFER_SUITE_SERVER_VERSION": __version__,
     }
