@@ -44,13 +44,25 @@ def _archive() -> bytes:
 
 def _link() -> str:
     """The address that the index gives for the file, with the digest as its fragment."""
-    index = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple").rstrip("/") + "/vllm/"
+    index = _index().rstrip("/") + "/vllm/"
     with urllib.request.urlopen(index) as response:
         page, base = response.read().decode(), response.url
     link = re.search(rf'href="([^"]*/{re.escape(NAME)}#sha256=[0-9a-f]+)"', page)
     if link is None:
         raise ValueError(f"{index}: no link to {NAME} with its sha256")
     return urllib.parse.urljoin(base, link[1])
+
+
+def _index() -> str:
+    """Where pip would look."""
+    given = os.environ.get("PIP_INDEX_URL")
+    if given:
+        return given
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError:
+        raise ValueError("this Python has no pip that knows an index: set PIP_INDEX_URL") from None
+    return PyPI.simple_url
 
 
 def _wanted(archive: bytes) -> Iterator[tuple[str, bytes]]:
