@@ -109,7 +109,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("imports")
     folder = model_folder(config)
     files = read_model_files(folder)
-    decoder = files.config
+    decoder = files.config.at_context(_context(config, files.config))
     cache = use_compile_cache(config.runner.compile_cache_dir)
     options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)

@@ -27,13 +27,17 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message. reasoning: vLLM's name of reasoning_content. audio, function_call and refusal may only be empty."""
+    """One message. reasoning and thinking: vLLM's and Ollama's names of reasoning_content.
+
+    audio, function_call and refusal may only be empty.
+    """
 
     role: str
     content: str | list[dict[str, Any]] | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
     audio: Any = None

@@ -10,7 +10,7 @@ from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import Truncation, check_ids, check_length
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.messages import template_message
+from jaxinfer.text.messages import REASONING_NAMES, template_message
 from jaxinfer.text.tools import check_tools
 
 MAX_MESSAGES = 10_000
@@ -145,4 +145,4 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
     return template_message({name: said[name] for name in _TEMPLATE_FIELDS if said[name] is not None}, where)
 
 
-_TEMPLATE_FIELDS = ("role", "content", "name", "reasoning_content", "reasoning", "tool_calls", "tool_call_id")
+_TEMPLATE_FIELDS = ("role", "content", "name", *REASONING_NAMES, "tool_calls", "tool_call_id")

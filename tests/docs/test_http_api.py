@@ -27,7 +27,7 @@ def test_the_list_of_what_has_no_effect_is_whole() -> None:
 
 
 def test_parameters_in_the_tables_exist() -> None:
-    rows = re.findall(r"^\| (`[^|]+) \|", TEXT.split("## Thinking")[0], re.MULTILINE)
+    rows = re.findall(r"^\| (`[^|]+) \|", TEXT.split("## Unknown fields")[0], re.MULTILINE)
     names = {name for row in rows for name in re.findall(r"`([a-z_]+)`", row)}
     assert names <= {*GenerateBody.__struct_fields__, *CompletionBody.__struct_fields__}
     assert len(names) > 25
@@ -35,5 +35,5 @@ def test_parameters_in_the_tables_exist() -> None:
 
 def test_flags_exist() -> None:
     flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", TEXT)}
-    elsewhere = {"max_waiting", "max_num_seqs", "scheduling_policy"}
+    elsewhere = {"max_waiting", "max_num_seqs", "scheduling_policy", "seed"}
     assert flags - elsewhere <= set(ServerConfig.__dataclass_fields__)
