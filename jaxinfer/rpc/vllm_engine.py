@@ -17,7 +17,7 @@ from jaxinfer.rpc.requests import prepare
 from jaxinfer.rpc.status import answering
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.rpc.vllm_reply import VllmReply
-from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body
+from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body, prompt_only
 from jaxinfer.server.context import Context
 from jaxinfer.server.introspection import scheduler_load
 from jaxinfer.version import __version__
@@ -47,15 +47,17 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         async with self._calls.generating(context, request.request_id or None):
             body = completion_body(request, self._context.client.info)
             prepared = await prepare(self._context, body, DEFAULTS)
-            reply = VllmReply(prepared)
+            only_prompt = prompt_only(request)
+            reply = VllmReply(prepared, prompt_only=only_prompt)
+            streams = request.stream and not only_prompt
             async with prepared.generation as generation:
                 async for step in generation.steps():
-                    if not request.stream:
+                    if not streams:
                         reply.keep(step.deltas)
                         continue
                     for message in reply.chunks(step.deltas):
                         await context.write(message)
-                if not request.stream:
+                if not streams:
                     # Log-probabilities may be megabytes: they are packed off the event loop.
                     whole = await asyncio.to_thread(reply.whole) if generation.has_logprobs else reply.whole()
                     for message in whole:
@@ -156,4 +158,6 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
 
 
 async def _not_here(call: grpc.aio.ServicerContext, message: str) -> None:
+    # NOTE: no initial metadata may go first. A gateway takes them for a stream that has begun, and when that ends it
+    # subscribes again, with a warning each time; a status alone makes it give up at once.
     await call.abort(grpc.StatusCode.UNIMPLEMENTED, message)

@@ -13,10 +13,12 @@ class VllmReply:
     """A chunk for what a choice gains and, at its end, a `complete`; or only that one with everything.
 
     As in vLLM's own service, a stream's `complete` repeats the last chunk's tokens; its count is of all of them.
+    prompt_only: no token is shown; the reply is `whole`, with what was asked about the prompt.
     """
 
-    def __init__(self, prepared: Prepared):
+    def __init__(self, prepared: Prepared, *, prompt_only: bool = False):
         self._prepared = prepared
+        self._prompt_only = prompt_only
         self._prompt_tokens = len(prepared.prompt_token_ids)
         choices = range(prepared.params.n)
         self._tokens: list[list[int]] = [[] for _ in choices]
@@ -35,7 +37,7 @@ class VllmReply:
 
     def keep(self, deltas: Sequence[ChoiceDelta]) -> None:
         """Keeps a step for `whole`."""
-        for delta in deltas:
+        for delta in map(_without_tokens, deltas) if self._prompt_only else deltas:
             self._tokens[delta.index] += delta.token_ids
             self._logprobs[delta.index] += delta.logprobs or ()
             if delta.finish_reason is not None:
@@ -102,6 +104,11 @@ class VllmReply:
             token_ids=self._prepared.prompt_token_ids,
             top_logprobs=[_top(entry) for entry in entries] if self._prepared.params.prompt_logprobs else [],
         )
+
+
+def _without_tokens(delta: ChoiceDelta) -> ChoiceDelta:
+    ends = None if delta.finish_reason is None else FinishReason.LENGTH
+    return delta._replace(token_ids=(), logprobs=None, finish_reason=ends, stop_reason=None)
 
 
 def _top(entry: TokenLogprobs | None) -> pb.TopLogProbs:

@@ -29,6 +29,8 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     _check_supported(message)
     params = message.sampling_params
     given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}
+    if prompt_only(message):
+        given["max_tokens"] = 1  # the engine makes one, which is not shown
     said: dict[str, Any] = {name: getattr(params, name) for name in _SAME}
     said |= {name: getattr(params, name) or 1 for name in _ONE_FOR_ZERO}
     return CompletionBody(
@@ -39,6 +41,11 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
         **said,
         **given,
     )
+
+
+def prompt_only(message: pb.GenerateRequest) -> bool:
+    """True for `max_tokens` of 0, which a gateway passes on where its client wants the prompt back (`echo`)."""
+    return message.sampling_params.HasField("max_tokens") and message.sampling_params.max_tokens == 0
 
 
 def _check_supported(message: pb.GenerateRequest) -> None:

@@ -13,11 +13,14 @@ from jaxinfer.server.errors import ApiError, unavailable
 from jaxinfer.server.responses import PromptTokensDetails, Timings, Usage
 from jaxinfer.server.timings import timings_of
 from jaxinfer.server.tracing import Outcome, RequestSpan
-from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer
+from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 
 class Step(NamedTuple):
-    """What one engine step adds to one prompt. Choices are numbered within the prompt."""
+    """What the engine adds to one prompt, a delta for each choice. Choices are numbered within the prompt.
+
+    It is of one engine step, or of several where the reader is slower than the engine.
+    """
 
     prompt_index: int
     deltas: list[ChoiceDelta]
@@ -196,7 +199,8 @@ class _Run:
             held += [found for delta in deltas if (found := self._take(delta)) is not None]
             # Every choice may have to begin with its prompt, whose log-probabilities come with choice 0.
             if held and not self._waits_for_prompt():
-                yield held
+                # Of a choice that has several deltas here, chunks would all tell the usage after the last.
+                yield join_deltas(held)
                 held = []
             if self.finished:
                 self.timer.request_ended(self._ended())

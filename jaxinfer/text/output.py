@@ -31,6 +31,35 @@ class ChoiceDelta(NamedTuple):
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
 
 
+def join_deltas(deltas: Sequence[ChoiceDelta]) -> list[ChoiceDelta]:
+    """The same deltas with one for each choice, in the order in which choices first appear."""
+    by_index: dict[int, ChoiceDelta] = {}
+    for delta in deltas:
+        earlier = by_index.get(delta.index)
+        by_index[delta.index] = delta if earlier is None else _joined(earlier, delta)
+    return list(by_index.values())
+
+
+def _joined(first: ChoiceDelta, then: ChoiceDelta) -> ChoiceDelta:
+    # What ends a choice is in its last delta; what the prompt brings is in whichever comes first.
+    return then._replace(
+        text=first.text + then.text,
+        token_ids=[*first.token_ids, *then.token_ids],
+        logprobs=_joined_logprobs(first.logprobs, then.logprobs),
+        cached_tokens=max(first.cached_tokens, then.cached_tokens),
+        prompt_logprobs=then.prompt_logprobs if first.prompt_logprobs is None else first.prompt_logprobs,
+    )
+
+
+def _joined_logprobs(
+    first: Sequence[TokenLogprobs] | None, then: Sequence[TokenLogprobs] | None
+) -> Sequence[TokenLogprobs] | None:
+    """None only where both are: a delta that ends a choice without a token may have none."""
+    if first is None or then is None:
+        return then if first is None else first
+    return [*first, *then]
+
+
 class OutputAssembler:
     """Detokenises one choice, looks for stop strings, and counts the tokens that are kept.
 

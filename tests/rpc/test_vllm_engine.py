@@ -19,6 +19,7 @@ from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import Tokenizer
 from tests.engine.reading import until
 from tests.llm import simulated
+from tests.rpc.http2 import HEADERS, call_frames
 from tests.rpc.public import Public, Serve, public, refused, stub_of
 
 pytest.importorskip("smg_grpc_proto", reason="smg-grpc-proto (the extra `gateway`) is not installed")
@@ -114,6 +115,22 @@ async def test_log_probabilities(serve: Serve, stream: bool) -> None:
         assert not any(part.HasField("input_logprobs") for part in parts[1:])
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_no_token_is_shown_where_max_tokens_is_0(serve: Serve, stream: bool) -> None:
+    served = await serve()
+    params: dict[str, Any] = {"max_tokens": 0, "n": 2, "logprobs": 1, "prompt_logprobs": 1}
+    for stop in (None, served.engine.tokenizer.encode("hello world")[0]):
+        served.engine.stop_token, served.engine.reply = stop, "" if stop else "hello world"
+        ids = [] if stop is None else [stop]
+        chunks, ends = await answers(engine_of(served).Generate(ask(stream=stream, stop_token_ids=ids, **params)))
+        assert (chunks, sorted(ends)) == ([], [0, 1])
+        for end in ends.values():
+            assert (list(end.output_ids), end.finish_reason, end.WhichOneof("matched_stop")) == ([], "length", None)
+            assert (end.prompt_tokens, end.completion_tokens, end.HasField("output_logprobs")) == (3, 0, False)
+            assert list(end.input_logprobs.token_ids) == IDS
+            assert [entry.value for entry in end.input_logprobs.token_logprobs] == [0.0, -1.5, -1.5]
+
+
 async def test_a_text_is_tokenised_and_a_prompt_cut(serve: Serve) -> None:
     served = await serve()
     stub, tokenizer = engine_of(served), served.engine.tokenizer
@@ -136,7 +153,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"extra_mm_inputs": [pb.MultimodalInputs()]}, {}, "extra_mm_inputs"),
     ({"data_parallel_rank": 1}, {}, "data_parallel_rank"), ({"tokenized": None}, {}, "input"),
     ({}, {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({}, {"logprobs": -2}, "logprobs"),
-    ({}, {"n": 200}, "n"), ({}, {"top_p": 2.0}, "top_p"), ({}, {"max_tokens": 0}, "max_tokens"),
+    ({}, {"n": 200}, "n"), ({}, {"top_p": 2.0}, "top_p"), ({}, {"max_tokens": 0, "min_tokens": 2}, "min_tokens"),
     ({}, {"max_tokens": 300}, "max_tokens"), ({"tokenized": pb.TokenizedInput(input_ids=[999])}, {}, "prompt"),
     ({"tokenized": pb.TokenizedInput(input_ids=[1] * 256)}, {}, "prompt"), ({"request_id": "a b"}, {}, "request_id"),
 ]  # fmt: skip
@@ -235,6 +252,15 @@ async def test_what_is_not_here_says_so(serve: Serve) -> None:
     for name, request in calls.items():
         code, details, _ = await refused(getattr(stub, name)(request))
         assert (code, details.split(":")[0]) == (Code.UNIMPLEMENTED, name)
+
+
+async def test_a_refused_stream_is_a_status_and_nothing_before_it(serve: Serve) -> None:
+    """grpcio's client cannot tell this from a stream that begins and then fails, at which gateways subscribe again."""
+    served = await serve()
+    service = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
+    assert await call_frames(served.server.address, f"/{service}/SubscribeKvEvents") == [(HEADERS, True)]
+    begun = await call_frames(served.server.address, f"/{service}/GetTokenizer")
+    assert (begun[0], begun[-1]) == ((HEADERS, False), (HEADERS, True))
 
 
 async def test_every_call_of_the_service_is_there_and_health_knows_it(serve: Serve) -> None:

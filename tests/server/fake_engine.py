@@ -20,6 +20,7 @@ class FakeEngine:
     """Answers every choice with the tokens of `reply`, then with the end-of-sequence token.
 
     reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes.
+    steps_per_list: how many steps one list of deltas holds, as where the reader is slower than the engine.
     logprob: of each token, by choice index. stop_token: what ends a choice instead of the end-of-sequence token.
     submitted, stopped, aborted: what the server has asked for. active: ids of requests that have not ended.
     """
@@ -29,6 +30,7 @@ class FakeEngine:
         self.reply = reply
         self.max_waiting = 1000
         self.cached_tokens = 0
+        self.steps_per_list = 1
         self.logprob: Callable[[int], float] = lambda index: -0.25
         self.stop_token: int | None = None
         self.gate = asyncio.Event()
@@ -157,6 +159,7 @@ class _Active:
 
     async def _run(self) -> None:
         step = 0
+        unread: list[TokenDelta] = []
         while self._open:
             await self._engine.gate.wait()
             await asyncio.sleep(0)
@@ -165,7 +168,10 @@ class _Active:
                 self._open -= {delta.index for delta in deltas if delta.finish_reason is not None}
                 self._engine.count(len(deltas))
                 self._forget_if_over()
-                self.queue.put_nowait(deltas)
+                unread += deltas
+                if (step + 1) % self._engine.steps_per_list == 0 or not self._open:
+                    self.queue.put_nowait(unread)
+                    unread = []
             step += 1
 
     def _delta(self, index: int, step: int) -> TokenDelta:

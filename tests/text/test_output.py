@@ -6,7 +6,7 @@ import pytest
 
 from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer
+from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 from tests.text.folders import byte_level_folder
 
 
@@ -80,3 +80,18 @@ def test_min_tokens_holds_for_stop_strings_too(tokenizer: Tokenizer) -> None:
     shown = assemble(tokenizer, one_by_one(tokenizer.encode("a.b.c")), stop=(".",), min_tokens=3)
     assert "".join(delta.text for delta in shown) == "a.b"
     assert shown[-1].stop_at == 4
+
+
+def test_deltas_of_one_choice_are_joined_and_those_of_others_are_left_alone() -> None:
+    entries = [TokenLogprobs(token, -0.5, 1, []) for token in range(3)]
+    prompt = [None, TokenLogprobs(9, -1.0, 2, [])]
+    first = ChoiceDelta(1, "a", [0], entries[:1], None, None, None, cached_tokens=4, prompt_logprobs=prompt)
+    other = ChoiceDelta(0, "x", [8], None, None, None, None)
+    then = ChoiceDelta(1, "bc", [1, 2], entries[1:], None, None, None)
+    end = ChoiceDelta(1, "d", [], None, FinishReason.STOP, "STOP", 3)
+    assert join_deltas([first, other, then, end]) == [
+        ChoiceDelta(1, "abcd", [0, 1, 2], entries, FinishReason.STOP, "STOP", 3, None, 4, prompt), other,
+    ]  # fmt: skip
+    late = then._replace(prompt_logprobs=prompt)
+    assert join_deltas([other, other._replace(text="y"), late]) == [other._replace(text="xy", token_ids=[8, 8]), late]
+    assert join_deltas([]) == []
