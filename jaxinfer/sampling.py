@@ -1,6 +1,5 @@
 """What a request asks of the sampler. Validated once, here, at the edge."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,6 +145,7 @@ def _integer(name: str, value: Any, low: int, high: int) -> None:
 def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ParameterError(name, f"must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or not low <= value <= high or (above_low and value == low):
+    # What is not a number fails the comparison, too; `isfinite` would fail on a huge integer.
+    if not low <= value <= high or (above_low and value == low):
         bound = f"above {low} and at most {high}" if above_low else f"{low} to {high}"
         raise ParameterError(name, f"{value} is out of range; {bound} is allowed")

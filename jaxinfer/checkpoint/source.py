@@ -53,8 +53,14 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
     return _fetch(model, revision, folder, needs)
 
 
+def _shorten_timeouts() -> None:
+    """Read by huggingface_hub when it is imported: a dead network must not take its long defaults."""
+    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(_TIMEOUT_SECONDS))
+
+
 def _with_owner(name: str) -> str | None:
     """The hub id that a name without an owner stands for. Raises ModelError where there are several."""
+    _shorten_timeouts()
     from huggingface_hub import constants
 
     found = candidates(name, Path(constants.HF_HUB_CACHE))
@@ -84,8 +90,7 @@ def _hub_hint(model: str, folder: Path) -> str:
 
 
 def _fetch(model: str, revision: str | None, folder: Path, needs: str) -> Path:
-    # Read by huggingface_hub when it is imported; a dead network must not take its long defaults.
-    os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", str(_TIMEOUT_SECONDS))
+    _shorten_timeouts()
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
     from huggingface_hub.errors import RevisionNotFoundError as NoRevision

@@ -18,8 +18,8 @@ def _watermark(alias: str, value: str) -> Given:
         used = float(value)
     except ValueError:
         used = -1.0
-    if not 0.0 < used <= 1.0:
-        raise ParameterError(alias, f"{value!r} must be above 0 and at most 1: a share of the KV cache")
+    if not 0.01 <= used <= 1.0:
+        raise ParameterError(alias, f"{value!r} must be at least 0.01 and at most 1: a share of the KV cache")
     return "--kv-watermark", f"{1.0 - used:.6g}"
 
 
@@ -41,8 +41,8 @@ SAMPLING_ALIASES: Mapping[str, Callable[[str, str], Given]] = {
 }
 """On the commands that generate in the terminal; elsewhere each request has its own."""
 
-BARE = {"--cuda-graphs": "on", "--thinking": "on"}
-"""Flags of ours that take a value, and what they mean without one."""
+SWITCHES = {"--cuda-graphs": ("auto", "on", "off"), "--thinking": ("auto", "on", "off")}
+"""Flags of ours that take one of these; without one they mean `on`."""
 
 _REQUEST = "is a parameter of each request here, {}, and a flag of `jaxinfer generate` and `chat`"
 
@@ -74,10 +74,10 @@ def with_our_names(arguments: Sequence[str], ours: Sequence[str]) -> list[str]:
         flag, has_value, value = argument.partition("=")
         name = flag.replace("_", "-") if flag.startswith("--") else flag
         if name in ours:
-            bare = name in BARE and not has_value and (not rest or rest[0].startswith("--"))
-            replaced += [flag, BARE[name]] if bare else [argument]
+            bare = name in SWITCHES and not has_value and (not rest or rest[0] not in SWITCHES[name])
+            replaced += [flag, "on"] if bare else [argument]
         elif name in aliases or name in MODEL_ALIASES:
-            if not has_value and not rest:
+            if not has_value and (not rest or rest[0].startswith("--")):
                 raise ParameterError(flag, "needs a value")
             value = value if has_value else rest.pop(0)
             if name in aliases:

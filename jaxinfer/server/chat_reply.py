@@ -26,7 +26,7 @@ from jaxinfer.server.responses import (
     is_terminal,
 )
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, AnswerPart, ReasoningTokens
 from jaxinfer.text.messages import content_text
 
 
@@ -45,14 +45,20 @@ class ChatReply:
         self._prompt = prompt
         self._generation = generation
         self._n = body.n or 1
-        thinking = (prompt.text or "").rstrip().endswith(THINK)
+        thinking = is_thinking(prompt.text or "", continued=bool(body.continue_final_message))
         one_call = body.parallel_tool_calls is False
+        tags = context.reasoning_tags if form.reasoning else None
         shows_reasoning = body.include_reasoning is not False
         self._answers = [
-            _Answer(AnswerParser(form, thinking=thinking), one_call=one_call, shows_reasoning=shows_reasoning)
+            _Answer(
+                AnswerParser(form, thinking=thinking),
+                None if tags is None else ReasoningTokens(*tags, thinking=thinking),
+                one_call=one_call,
+                shows_reasoning=shows_reasoning,
+            )
             for _ in range(self._n)
         ]
-        self._reasons = form.reasoning
+        self._counts_reasoning = tags is not None
         self._echoed = echoed_text(body)
         self._prompt_told = not body.return_token_ids
 
@@ -90,8 +96,8 @@ class ChatReply:
     def usage(self) -> Usage:
         """Tokens so far."""
         usage = self._generation.usage()
-        if self._reasons:
-            tokens = sum(answer.reasoning_tokens for answer in self._answers)
+        if self._counts_reasoning:
+            tokens = sum(answer.reasoning.count for answer in self._answers if answer.reasoning is not None)
             usage.completion_tokens_details = CompletionTokensDetails(tokens)
         return usage
 
@@ -112,18 +118,20 @@ class ChatReply:
 class _Answer:
     """One choice, taken apart as it comes."""
 
-    def __init__(self, parser: AnswerParser, *, one_call: bool, shows_reasoning: bool):
+    def __init__(
+        self, parser: AnswerParser, reasoning: ReasoningTokens | None, *, one_call: bool, shows_reasoning: bool
+    ):
         self._parser = parser
         self._one_call = one_call
         self._shows_reasoning = shows_reasoning
         self._calls = 0
-        self.reasoning_tokens = 0
+        self.reasoning = reasoning
 
     def push(self, delta: ChoiceDelta) -> list[AnswerPart | ToolCall]:
         """What a delta adds that can be shown; calls get their ids."""
         parts = self._parser.push(delta.text)
-        if self._parser.is_thinking:
-            self.reasoning_tokens += len(delta.token_ids)
+        if self.reasoning is not None:
+            self.reasoning.push(delta.token_ids)
         if delta.finish_reason is not None:
             parts += self._parser.flush()
         shown = [part for part in parts if self._shows_reasoning or not part.reasoning]
@@ -147,7 +155,7 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
     calls = [part for part in shown if isinstance(part, ToolCall)]
     texts = [part for part in shown if isinstance(part, AnswerPart)]
     content, reasoning = "".join(part.content for part in texts), "".join(part.reasoning for part in texts)
-    # A chunk that ends an answer says nothing, in so many words: clients read its content.
+    # A chunk without any of the three has an empty content, which clients read.
     delta = Delta(content=content if content or not shown else UNSET)
     if reasoning:
         delta.reasoning_content = delta.reasoning = reasoning
@@ -156,12 +164,17 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
     return delta
 
 
+def is_thinking(prompt: str, *, continued: bool) -> bool:
+    """Whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished message."""
+    return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
+
+
 def echoed_text(body: ChatBody) -> str:
     """With `echo`, what the answer continues: the last message, where the assistant wrote it."""
     last = body.messages[-1] if body.echo else None
     if last is None or last.role != "assistant":
         return ""
-    return content_text(last.content, f"messages[{len(body.messages) - 1}].content")
+    return content_text(last.content or "", f"messages[{len(body.messages) - 1}].content")
 
 
 def _join(parts: list[ChunkChoice], echoed: str) -> ChatChoice:

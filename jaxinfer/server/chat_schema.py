@@ -103,6 +103,9 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    thinking: bool | Thinking | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: ReasoningEffort | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     chat_template: Any = None

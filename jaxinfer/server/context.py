@@ -20,7 +20,7 @@ from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.server.tracing import RequestSpan, Tracing
 from jaxinfer.server.unknown_fields import UnknownFields
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat
 
 DEFAULT_MODEL = "default"
 """A name that every server takes for the model it serves."""
@@ -44,9 +44,15 @@ class Context:
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
-        if name not in (None, DEFAULT_MODEL, self.model_name):
+        if name and name not in (DEFAULT_MODEL, self.model_name):
             message = f"model: {name!r} is not served here; {self.model_name!r} is"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    @property
+    def reasoning_tags(self) -> tuple[int, int] | None:
+        """Ids of `<think>` and `</think>`; None where the tokenizer writes them with several tokens."""
+        ids = [self.text.tokenizer.added_ids.get(tag) for tag in (THINK, THOUGHT)]
+        return None if None in ids else (ids[0], ids[1])  # pyright: ignore[reportReturnType]
 
     def names_tokens_by_id(self, body: GenerateBody) -> bool:
         """Whether log-probabilities call tokens `token_id:5`."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from jaxinfer.server.chat_schema import ChatBody, Thinking, TokenizeBody
+from jaxinfer.server.chat_schema import ChatBody, Thinking, TokenizeBody, Tool
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Conversation
@@ -18,7 +18,7 @@ def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: C
     return Conversation(
         messages=body.messages,
         tools=tools,
-        template_kwargs={**_thinking_kwargs(body, template), **(body.chat_template_kwargs or {})},
+        template_kwargs={**thinking_kwargs(body, template), **(body.chat_template_kwargs or {})},
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
         continue_final_message=continues(body),
@@ -35,7 +35,9 @@ def continues(body: ChatBody | TokenizeBody) -> bool:
 
 def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
     """True where `reasoning_effort` is given and the model's template reads nothing that it could turn."""
-    return body.reasoning_effort is not None and not (template.takes_thinking or template.takes_effort)
+    if body.reasoning_effort is None or template.takes_thinking:
+        return False
+    return body.reasoning_effort == "none" or not template.takes_effort
 
 
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
@@ -52,7 +54,7 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
         if choice == "auto":
             raise ApiError(400, "tool_choice: `auto` needs tools", param="tool_choice")
         return None
-    tools = [msgspec.to_builtins(tool) for tool in body.tools]
+    tools = template_tools(body.tools)
     check_tools(tools)
     if choice == "none":
         return None
@@ -60,6 +62,14 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
         message = "tools: the form in which this model calls tools is not known; `--tool-call-parser` can name it"
         raise ApiError(400, message, param="tools", code="unsupported_parameter")
     return tools
+
+
+def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
+    """Tools as templates take them: without `strict`, which has no effect yet and must not change the prompt."""
+    plain = [msgspec.to_builtins(tool) for tool in tools]
+    for tool in plain:
+        tool["function"].pop("strict", None)
+    return plain
 
 
 def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
@@ -70,7 +80,7 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     )
 
 
-def _thinking_kwargs(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
+def thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
     """What tells the template whether, and how hard, the model shall think. Raises ApiError.
 
     An explicit switch goes before `reasoning_effort`, which many clients send by default.
@@ -93,7 +103,7 @@ def _thinking_kwargs(body: ChatBody, template: ChatTemplate) -> dict[str, Any]:
     return {**kwargs, **dict.fromkeys(_SWITCHES, thinks)}
 
 
-def _thinks_by_effort(body: ChatBody) -> bool | None:
+def _thinks_by_effort(body: ChatBody | TokenizeBody) -> bool | None:
     """What `reasoning_effort` says of thinking; None where it is absent, or the template's own arguments say it."""
     if body.reasoning_effort is None or _SWITCHES & (body.chat_template_kwargs or {}).keys():
         return None
@@ -104,7 +114,7 @@ _SWITCHES = frozenset({"enable_thinking", "thinking"})
 """What Qwen's and DeepSeek's templates read."""
 
 
-def _switches(body: ChatBody) -> dict[str, bool]:
+def _switches(body: ChatBody | TokenizeBody) -> dict[str, bool]:
     """The explicit switches of thinking that the request gives."""
     thinking = body.thinking
     if isinstance(thinking, Thinking):
@@ -113,7 +123,7 @@ def _switches(body: ChatBody) -> dict[str, bool]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _check_contradiction(body: ChatBody, given: dict[str, bool]) -> None:
+def _check_contradiction(body: ChatBody | TokenizeBody, given: dict[str, bool]) -> None:
     kwargs = body.chat_template_kwargs or {}
     for switch, thinks in given.items():
         for name in _SWITCHES & kwargs.keys():

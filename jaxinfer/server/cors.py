@@ -45,7 +45,7 @@ def add_cors_headers(request: web.Request, response: web.StreamResponse, options
 
 
 def _headers(request: web.Request, options: ServerConfig) -> str:
-    """Names of what a page may send. OpenAI's client for Node sends a dozen headers of its own.
+    """Headers that a page may send. OpenAI's client for Node sends a dozen headers of its own.
 
     They are repeated, since browsers take a literal `*` for a name where credentials are sent.
     """

@@ -7,7 +7,7 @@ from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.context import CONTEXT, reply_id
 from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import fim_params, fit_length, generate_params
+from jaxinfer.server.params import check_fim, fim_params, fit_length, generate_params
 from jaxinfer.server.prompts import Prompt
 from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.server.stream import send_reply
@@ -27,6 +27,7 @@ async def fim_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     body = await read_body(request, FimBody)
     context.check_model(body.model)
+    check_fim(body)
     name = reply_id("fim", request, body)
     reply, generation = await _prepare(name, request, body)
     return await send_reply(request, body, generation, reply)

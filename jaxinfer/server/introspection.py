@@ -16,6 +16,13 @@ from jaxinfer.server.context import CONTEXT, Context
 from jaxinfer.server.errors import unavailable
 from jaxinfer.version import __version__
 
+# By name, so that a later setting that holds an address or a secret is not among them.
+_SHOWN_SETTINGS = (
+    "served_model_name", "api_workers", "unknown_fields", "tool_call_parser", "reasoning_parser", "max_body_bytes",
+    "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries", "max_open_requests",
+    "max_restarts", "drain_seconds", "enable_force_include_usage", "return_tokens_as_token_ids",
+)  # fmt: skip
+
 _PACKAGES = ("jax", "jaxlib", "flax", "tokenizers", "aiohttp", "grpcio", "numpy")
 
 
@@ -41,13 +48,13 @@ async def loads(request: web.Request) -> web.Response:
 
 
 async def server_info(request: web.Request) -> web.Response:
-    """GET /server_info: versions, the model's sizes, and the server's settings but for its key."""
+    """GET /server_info: versions, the model's sizes, and the server's settings, without addresses and keys."""
     context = request.app[CONTEXT]
     return web.json_response(await asyncio.to_thread(_server_info, context))
 
 
 def _server_info(context: Context) -> dict[str, Any]:
-    settings = {name: value for name, value in vars(context.options).items() if name != "api_key"}
+    settings = {name: getattr(context.options, name) for name in _SHOWN_SETTINGS}
     return {
         "version": __version__,
         "model": context.model_name,

@@ -57,7 +57,7 @@ def _check_best_of(best_of: int, n: int, body: CompletionBody, info: ModelInfo) 
         raise ApiError(400, f"best_of: {best_of} is less than n, {n}", param="best_of")
     if body.stream:
         raise ApiError(
-            400, "best_of: the best are known at the end only; it does not come in a stream", param="best_of"
+            400, "best_of: is not available in a stream, since the best are known only at the end", param="best_of"
         )
 
 
@@ -75,8 +75,20 @@ def _echo_params(body: CompletionBody) -> dict[str, Any]:
 
 def fim_params(params: SamplingParams, end_ids: Sequence[int]) -> SamplingParams:
     """Parameters for filling in the middle, which the family's own tokens end, too."""
-    room = MAX_STOP_TOKEN_IDS // 2 - len(params.stop_token_ids)
-    return dataclasses.replace(params, stop_token_ids=[*params.stop_token_ids, *end_ids[:room]])
+    room = MAX_STOP_TOKEN_IDS // 2 - len(end_ids)
+    if len(params.stop_token_ids) > room:
+        message = (
+            f"stop_token_ids: has {len(params.stop_token_ids)} ids; at most {room} are allowed beside the model's own"
+        )
+        raise ApiError(400, message, param="stop_token_ids")
+    return dataclasses.replace(params, stop_token_ids=[*params.stop_token_ids, *end_ids])
+
+
+def check_fim(body: GenerateBody) -> None:
+    """Raises ApiError for what does not go with filling in the middle, whose prompt cannot be cut."""
+    if body.truncate_prompt_tokens is not None:
+        message = "truncate_prompt_tokens: is not supported for filling in the middle"
+        raise ApiError(400, message, param="truncate_prompt_tokens")
 
 
 def generate_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
@@ -127,8 +139,14 @@ def _logit_bias(biases: dict[str, Any] | None) -> dict[int, float] | None:
         raise ParameterError("logit_bias", f"has {len(biases)} entries; at most {MAX_LOGIT_BIAS} are allowed")
     wrong = [key for key in biases if not _TOKEN_ID.fullmatch(key)]
     if wrong:
-        raise ParameterError("logit_bias", f"keys must be token ids; {', '.join(map(repr, wrong))} must not be there")
-    return {int(key): bias for key, bias in biases.items()}
+        raise ParameterError("logit_bias", f"keys must be token ids, not {', '.join(map(repr, wrong))}")
+    for key, bias in biases.items():
+        if isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise ParameterError("logit_bias", f"{key}: must be a number, not {type(bias).__name__}")
+    by_id = {int(key): bias for key, bias in biases.items()}
+    if len(by_id) < len(biases):
+        raise ParameterError("logit_bias", "has a token id twice")
+    return by_id
 
 
 def _check_common(body: GenerateBody, info: ModelInfo) -> None:

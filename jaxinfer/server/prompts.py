@@ -7,11 +7,13 @@ import msgspec
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.server.chat_schema import Message
 from jaxinfer.server.errors import ApiError
-from jaxinfer.server.params import Truncation, check_ids, check_length
+from jaxinfer.server.params import Truncation, check_fim, check_ids, check_length
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.messages import REASONING_NAMES, template_message
 from jaxinfer.text.tools import check_tools
+
+_MIXED = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
 MAX_MESSAGES = 10_000
 """Messages of a conversation, and text parts and tool calls of all its messages together."""
@@ -66,9 +68,9 @@ async def _fim_prompts(
     prompts = _as_list(body.prompt, info, max_prompts, cut)
     params = _names(body.prompt, len(prompts))
     suffix, special = body.suffix or "", body.add_special_tokens is not False
-    for name, given in (("echo", body.echo), ("truncate_prompt_tokens", cut.keep)):
-        if given:
-            raise ApiError(400, f"{name}: does not go with suffix", param=name)
+    check_fim(body)
+    if body.echo:
+        raise ApiError(400, "echo: is not supported together with suffix", param="echo")
     found = []
     for prompt, param in zip(prompts, params, strict=True):
         if not isinstance(prompt, str):
@@ -88,15 +90,15 @@ def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Tr
         # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
         prompt = cut(prompt)
         check_length(prompt, info, "prompt")
-        if all(isinstance(item, int) for item in prompt):
-            return [prompt]
+        if not all(isinstance(item, int) for item in prompt):
+            raise ApiError(400, _MIXED, param="prompt")
+        return [prompt]
     if len(prompt) > max_prompts:
         message = f"prompt: has {len(prompt)} prompts; at most {max_prompts} are allowed in one request"
         raise ApiError(400, message, param="prompt")
     if all(isinstance(item, str) for item in prompt) or all(isinstance(item, list) for item in prompt):
         return prompt
-    message = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
-    raise ApiError(400, message, param="prompt")
+    raise ApiError(400, _MIXED, param="prompt")
 
 
 def _names(prompt: Any, count: int) -> list[str]:

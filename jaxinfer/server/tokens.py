@@ -10,12 +10,17 @@ from aiohttp import web
 from jaxinfer.server.body import read_body, read_json
 from jaxinfer.server.chat_schema import TokenizeBody
 from jaxinfer.server.context import CONTEXT, Context
-from jaxinfer.server.conversation import continues
+from jaxinfer.server.conversation import continues, template_tools, thinking_kwargs
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import check_ids
 from jaxinfer.server.prompts import Conversation, chat_prompt
 
 Made = TypeVar("Made")
+
+_OF_CONVERSATIONS = (
+    "tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "thinking", "enable_thinking",
+    "reasoning_effort",
+)  # fmt: skip
 
 _MANY = 4096
 """Tokens above which the event loop must not wait."""
@@ -47,15 +52,15 @@ async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt: give either prompt or messages", param="prompt")
     if body.prompt is not None:
-        for name in ("tools", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"):
+        for name in _OF_CONVERSATIONS:
             if getattr(body, name) is not None:
                 raise ApiError(400, f"{name}: needs messages", param=name)
         special = body.add_special_tokens is not False
         return (await context.text.encode_async([body.prompt], add_special_tokens=special, params=["prompt"]))[0]
     said = Conversation(
         messages=body.messages or [],
-        tools=[msgspec.to_builtins(tool) for tool in body.tools] if body.tools else None,
-        template_kwargs=body.chat_template_kwargs,
+        tools=template_tools(body.tools) if body.tools else None,
+        template_kwargs={**thinking_kwargs(body, context.text.chat_template), **(body.chat_template_kwargs or {})},
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
         continue_final_message=continues(body),

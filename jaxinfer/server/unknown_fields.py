@@ -1,5 +1,6 @@
 """Fields at the top level of a body that its schema does not name: ignored and reported, refused, or renamed."""
 
+import functools
 import logging
 import re
 from collections.abc import Sequence
@@ -15,11 +16,14 @@ logger = logging.getLogger("jaxinfer.server")
 HEADER = "X-Ignored-Fields"
 """The response header that lists fields which had no effect."""
 
-ALIASES = {"repeat_penalty": "repetition_penalty", "n_predict": "max_tokens"}
-"""Names of Ollama and llama.cpp, and ours for the same. Where both are given, ours holds."""
+ALIASES = {"repeat_penalty": ("repetition_penalty",), "n_predict": ("max_tokens", "max_completion_tokens")}
+"""Names of Ollama and llama.cpp, and ours for the same, the first of which replaces the alias unless one is given."""
 
 _UNLIMITED = {"n_predict": b"-1"}
 """An alias's value for what ours says by its absence."""
+
+MAX_FIELDS = 512
+"""Fields of a body that has unknown ones."""
 
 MAX_LISTED = 16
 MAX_NAME_CHARS = 64
@@ -53,15 +57,16 @@ class UnknownFields:
         try:
             return msgspec.json.decode(data, type=kind), []
         except msgspec.ValidationError:
-            fields = self._fields(data)
-            if fields is None or not fields.keys() - set(kind.__struct_fields__):
+            fields, ours = _fields(data), _names(kind)
+            if fields is None or not fields.keys() - ours:
                 raise
-        fields = _renamed(fields)
-        known = {name: value for name, value in fields.items() if name in kind.__struct_fields__}
+        if len(fields) > MAX_FIELDS:
+            raise msgspec.ValidationError(f"the body has {len(fields)} fields; at most {MAX_FIELDS} are allowed")
+        fields = _renamed(fields, ours)
+        known = {name: value for name, value in fields.items() if name in ours}
         kept = fields if self.refuses else known
         body = msgspec.json.decode(msgspec.json.encode(kept), type=kind)
-        # Null means absent, here as in fields that are known.
-        return body, self.report([name for name in fields if name not in known and bytes(fields[name]) != b"null"])
+        return body, self.report([name for name, value in fields.items() if name not in known and not _is_null(value)])
 
     def report(self, names: Sequence[str]) -> list[str]:
         """Logs what had no effect; the names that the header lists."""
@@ -73,24 +78,33 @@ class UnknownFields:
                 logger.warning("requests have the field %s, which is ignored", name)
         return list(names)
 
-    @staticmethod
-    def _fields(data: bytes) -> dict[str, msgspec.Raw] | None:
-        """The body's fields, undecoded; None where it is not an object."""
-        try:
-            return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        except msgspec.ValidationError:
-            return None
+
+@functools.cache
+def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(kind.__struct_fields__)
 
 
-def _renamed(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
-    """Aliases under our names; one whose field is there, too, keeps its own."""
-    renamed: dict[str, msgspec.Raw] = {}
-    for name, value in fields.items():
-        ours = ALIASES.get(name)
-        if ours is None or ours in fields:
-            renamed[name] = value
-        else:
-            renamed[ours] = msgspec.Raw(b"null") if bytes(value) == _UNLIMITED.get(name) else value
+def _fields(data: bytes) -> dict[str, msgspec.Raw] | None:
+    """The body's fields, undecoded; None where it is not an object."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return None
+
+
+def _is_null(value: msgspec.Raw) -> bool:
+    """Null means absent."""
+    return bytes(value) == b"null"
+
+
+def _renamed(fields: dict[str, msgspec.Raw], ours: frozenset[str]) -> dict[str, msgspec.Raw]:
+    """Aliases of fields that the body may have under our names; one whose field is given, too, keeps its own."""
+    given = {name for name, value in fields.items() if not _is_null(value)}
+    renamed = dict(fields)
+    for alias, (name, *others) in ALIASES.items():
+        if alias in given and name in ours and not given & {name, *others}:
+            value = renamed.pop(alias)
+            renamed[name] = msgspec.Raw(b"null") if bytes(value) == _UNLIMITED.get(alias) else value
     return renamed
 
 

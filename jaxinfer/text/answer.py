@@ -1,6 +1,7 @@
 """AnswerParser: what a model says in a chat, taken apart into reasoning, content and tool calls."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 THINK, THOUGHT = "<think>", "</think>"
@@ -55,11 +56,6 @@ class AnswerParser:
         self._strip = thinking
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
-
-    @property
-    def is_thinking(self) -> bool:
-        """True where the text so far ends in reasoning."""
-        return self._state == self._thinking
 
     def push(self, text: str) -> list[AnswerPart]:
         """What can be told now."""
@@ -145,6 +141,24 @@ class AnswerParser:
             text = text.lstrip()
             self._strip = not text
         return text
+
+
+class ReasoningTokens:
+    """Counts the tokens between `<think>` and `</think>`, for tokenizers in which each of the two is one token."""
+
+    def __init__(self, begin: int, end: int, *, thinking: bool = False):
+        self.count = 0
+        self._begin = begin
+        self._end = end
+        self._inside = thinking
+
+    def push(self, token_ids: Sequence[int]) -> None:
+        """Takes the answer's next tokens."""
+        for token in token_ids:
+            if token in (self._begin, self._end):
+                self._inside = token == self._begin
+            elif self._inside:
+                self.count += 1
 
 
 class ParsedAnswer(NamedTuple):

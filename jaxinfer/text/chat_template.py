@@ -171,10 +171,11 @@ class ChatTemplate:
 def _open_ended(messages: Sequence[Mapping[str, Any]], rendered: _Rendered) -> str:
     """The rendered text up to the end of the last message's content."""
     mark, last = _mark(), len(messages) - 1
-    text, found, _ = rendered(_marked(messages, {last: mark})).partition(mark)
+    # As in transformers: the space after the mark tells whether the template trims the content.
+    text, found, after = rendered(_marked(messages, {last: mark + " "})).rpartition(mark)
     if not found:
         raise ParameterError("continue_final_message", "the model's chat template leaves out the last message")
-    return text
+    return text if after.startswith(" ") else text.rstrip()
 
 
 def _check_custom_roles(messages: Sequence[Mapping[str, Any]], rendered: _Rendered) -> None:
