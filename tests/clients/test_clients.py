@@ -1,11 +1,12 @@
 """The demo model behind `jaxinfer serve`, used by real clients, each in an environment with its own pins."""
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -21,11 +22,21 @@ SECONDS_TO_RUN = 300
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(1200)]
 
 
+class Addresses(NamedTuple):
+    """Where the server listens."""
+
+    url: str
+    grpc: str
+
+
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The address of one server for all clients."""
-    running = Running(REAL, "demo", "--max-num-seqs", "4")
-    yield running.url
+def served() -> Iterator[Addresses]:
+    """One server for all clients."""
+    running = Running(REAL, "demo", "--max-num-seqs", "4", "--grpc-port", "0")
+    assert running.process.stdout is not None
+    grpc = re.search(r"gRPC at ([\d.]+:\d+): .*VllmEngine", running.process.stdout.readline())
+    assert grpc is not None, "VllmEngine is not served: install the extra `gateway`"
+    yield Addresses(running.url, grpc[1])
     running.process.terminate()
     running.process.communicate(timeout=30)
 
@@ -58,9 +69,11 @@ def test_a_client(client: Client, tmp_path: Path, request: pytest.FixtureRequest
     made = request.getfixturevalue("environments")[client.environment]
     if isinstance(made, UnavailableError):
         unavailable(client, made)
-    line = [*command(client, made, tmp_path), request.getfixturevalue("url"), "demo"]
+    served: Addresses = request.getfixturevalue("served")
+    line = [*command(client, made, tmp_path), served.url, "demo"]
+    variables = {**plain_variables(), "JAXINFER_GRPC": served.grpc}
     done = subprocess.run(
-        line, env=plain_variables(), cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        line, env=variables, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, timeout=SECONDS_TO_RUN, check=False,
     )  # fmt: skip
     print(done.stdout)
