@@ -97,7 +97,7 @@ class SchedulerConfig:
     """Plan and dispatch a step before the results of the last one are read."""
     decode_steps: int = 1
     """Decode steps of one dispatch at most, 1 to 64: while nobody can enter and no row needs the host. Tokens come in
-    pieces of as many, and who comes waits as long."""
+    pieces of as many, and new requests wait as long."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429."""
     disable_log_stats: bool = False

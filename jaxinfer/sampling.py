@@ -31,7 +31,7 @@ class SamplingParams:
     seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
     rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
     so little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a
-    boundary between tokens; in bfloat16 and float16 some requests part from themselves at such a draw.
+    boundary between tokens; in bfloat16 and float16 some requests take another token at such a draw.
     presence_penalty, frequency_penalty: in [-2, 2], over generated tokens.
     repetition_penalty: in (0, 10], over prompt and generated tokens; 1 is off.
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.

@@ -44,6 +44,7 @@ def test_the_model_is_given_once() -> None:
         ("--memory-threshold 0.9", "cache", "kv_watermark", 0.1),
         ("--cuda-graphs", "runner", "cuda_graphs", "on"),
         ("--cuda-graphs off", "runner", "cuda_graphs", "off"),
+        ("--cuda-graphs some/model", "runner", "cuda_graphs", "on"),
         ("--cuda-graphs --port 9000", "runner", "cuda_graphs", "on"),
         ("--max-num-seqs auto", "scheduler", "max_num_seqs", "auto"),
     ],
@@ -75,7 +76,7 @@ def test_hints_name_ours(flag: str, ours: str) -> None:
     assert ours in error.value.message
 
 
-@pytest.mark.parametrize("value", ["0", "1.1", "nine"])
+@pytest.mark.parametrize("value", ["0", "1e-9", "1.1", "nine"])
 def test_a_threshold_out_of_range(value: str) -> None:
     with pytest.raises(ParameterError, match=r"--memory-threshold: .*at most 1"):
         serve("--memory-threshold", value)
@@ -84,6 +85,8 @@ def test_a_threshold_out_of_range(value: str) -> None:
 def test_an_alias_without_a_value() -> None:
     with pytest.raises(ParameterError, match="--max-batch-size: needs a value"):
         serve("--max-batch-size")
+    with pytest.raises(ParameterError, match="--max-batch-size: needs a value"):
+        serve("--max-batch-size", "--port", "80")
 
 
 def test_what_hints_and_aliases_name_exists() -> None:

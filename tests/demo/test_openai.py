@@ -87,4 +87,4 @@ def test_thinking_is_told_apart(client: openai.OpenAI) -> None:
     assert "<think>" not in message.content
     plain = ask(client, [{"role": "user", "content": "What is 27 plus 15?"}]).message
     assert plain.content == "27 + 15 = 42."
-    assert not hasattr(plain, "reasoning_content")
+    assert plain.reasoning_content is None

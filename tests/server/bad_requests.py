@@ -82,6 +82,7 @@ BAD = {
     "null for a prompt": text("Expected", prompt=None),
     "an object for a prompt": text("Expected", prompt={"a": 1}),
     "a mixed prompt": text("list of texts", prompt=["a", 5]),
+    "a mixed prompt that is cut": text("list of texts", prompt=[5, "a"], truncate_prompt_tokens=1),
     "a text for a number": text("Expected", max_tokens="ten"),
     "a fraction of a token": text("Expected", max_tokens=1.5),
     "a truth for a number": text("Expected", n=True),

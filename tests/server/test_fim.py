@@ -68,6 +68,10 @@ async def test_the_suffix_of_a_completion(serve) -> None:
     cut = {"prompt": "a", "suffix": "z", "truncate_prompt_tokens": 1}
     check(await served.post("/v1/completions", cut), 400, "truncate_prompt_tokens")
     check(await served.post("/v1/completions", {"prompt": "a", "suffix": "z" * 5000}), 400, "prompt", "context")
+    cut = {"prompt": "abc", "suffix": "z", "truncate_prompt_tokens": 2}
+    check(await served.post("/v1/fim/completions", cut), 400, "truncate_prompt_tokens")
+    stops = {"prompt": "a", "suffix": "z", "stop_token_ids": list(range(32))}
+    check(await served.post("/v1/completions", stops), 400, "stop_token_ids", "at most 30")
 
 
 async def test_a_tokenizer_without_such_tokens(serve, folder: Path) -> None:

@@ -52,7 +52,8 @@ async def test_the_tokenizer(serve, folder) -> None:
 
 
 async def test_settings_without_the_key(serve) -> None:
-    served: Served = await serve(api_key="secret", max_choices=77)
+    collector = "http://user:secret@127.0.0.1:4317"
+    served: Served = await serve(api_key="secret", max_choices=77, otlp_traces_endpoint=collector)
     for path in ("/server_info", "/tokenizer_info", "/v1/loads"):
         check(await served.get(path), 401, None)
     async with served.session.get(served.url + "/server_info", headers={"X-Api-Key": "secret"}) as response:

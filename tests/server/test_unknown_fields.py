@@ -44,6 +44,13 @@ async def test_names_that_mean_one_of_ours_are_renamed(serve) -> None:
     await served.post("/v1/chat/completions", {"messages": CHAT, "n_predict": -1})
     assert served.engine.submitted[2].sampling.max_tokens is None
     check(await served.post("/v1/completions", {"prompt": "a", "repeat_penalty": 99}), 400, "repetition_penalty")
+    null = {"prompt": "a", "n_predict": 4, "max_tokens": None}
+    assert HEADER not in (await served.post("/v1/completions", null)).headers
+    assert served.engine.submitted[3].sampling.max_tokens == 4
+    newer = {"messages": CHAT, "n_predict": 4, "max_completion_tokens": 7}
+    assert (await served.post("/v1/chat/completions", newer)).headers[HEADER] == "n_predict"
+    assert served.engine.submitted[4].sampling.max_tokens == 7
+    assert (await served.post("/tokenize", {"prompt": "a", "n_predict": 4})).headers[HEADER] == "n_predict"
 
 
 async def test_streams_have_the_header_too(serve) -> None:
@@ -96,6 +103,12 @@ async def test_a_hostile_name_does_not_reach_header_or_log(serve, caplog) -> Non
     assert listed[2:4] == ["?n?code", "with??comma"]
     assert all(len(name) <= MAX_NAME_CHARS and name.isascii() and name.isprintable() for name in listed)
     assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+async def test_a_body_of_very_many_fields_is_refused(serve) -> None:
+    served: Served = await serve()
+    answer = await served.post("/v1/completions", {"prompt": "a", **{f"f{i}": 1 for i in range(600)}})
+    check(answer, 400, None, "601 fields", "at most 512")
 
 
 def test_the_names_that_are_logged_are_bounded(caplog) -> None:

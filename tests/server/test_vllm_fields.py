@@ -8,8 +8,9 @@ import pytest
 from jaxinfer.server.chat_schema import ChatBody, TokenizeBody
 from jaxinfer.server.schema import CompletionBody
 from tests.server.conftest import Served
+from tests.server.test_fim import with_tokens
 from tests.server.test_refusals import CHAT, check
-from tests.server.test_tools import TEMPLATE
+from tests.server.test_tools import TEMPLATE, WEATHER
 from tests.text.folders import byte_level_folder
 
 ASSISTANT = {"role": "assistant", "content": "An apple a day"}
@@ -215,16 +216,13 @@ class TestThinking:
         check(await served.post("/v1/chat/completions", body), 400, "enable_thinking", "contradicts")
 
     @pytest.mark.parametrize("shows", [True, False])
-    async def test_reasoning_is_counted_and_can_be_left_out(self, serve, shows: bool) -> None:
+    async def test_reasoning_can_be_left_out(self, serve, shows: bool) -> None:
         served: Served = await serve()
         served.engine.reply = "<think>Hm hm.</think>Yes."
         body = {"messages": CHAT, "max_tokens": 99, "include_reasoning": shows}
         answer = (await served.post("/v1/chat/completions", body)).body
         message = answer["choices"][0]["message"]
         assert (message["content"], message["reasoning"]) == ("Yes.", "Hm hm." if shows else None)
-        inside = len(served.engine.tokenizer.encode("<think>Hm hm.</think>", add_special_tokens=False)) - 1
-        told = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
-        assert inside - len("<think>") <= told <= inside  # a token is a byte here; the tags count as they come
         stream = await served.client.chat.completions.create(
             model="fake", messages=CHAT, max_tokens=99, stream=True, extra_body={"include_reasoning": shows}
         )
@@ -239,3 +237,69 @@ async def test_an_effort_that_nothing_reads_is_reported(serve) -> None:
     assert (answer.status, answer.headers["X-Ignored-Fields"]) == (200, "reasoning_effort")
     for name in ("thinking", "enable_thinking"):
         check(await served.post("/v1/chat/completions", {"messages": CHAT, name: True}), 400, name, "does not read")
+
+
+@pytest.mark.parametrize("steps_per_list", [1, 3, 64])
+async def test_reasoning_tokens_do_not_depend_on_how_tokens_arrive(serve, folder: Path, steps_per_list: int) -> None:
+    with_tokens(byte_level_folder(folder, chat_template=TEMPLATE), "<think>", "</think>")
+    served: Served = await serve()
+    served.engine.steps_per_list = steps_per_list
+    served.engine.reply = "<think>one two</think>three"
+    answer = (await served.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 99})).body
+    inside = served.engine.tokenizer.encode("one two", add_special_tokens=False)
+    assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": len(inside)}
+    assert answer["choices"][0]["message"]["reasoning"] == "one two"
+
+
+async def test_a_continued_message_ends_as_the_template_writes_it(serve, folder: Path) -> None:
+    trims = "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}<|end|>{% endfor %}"
+    byte_level_folder(folder, chat_template=trims)
+    served: Served = await serve()
+    body = {"messages": [*CHAT, {"role": "assistant", "content": "\nfoo "}], "continue_final_message": True}
+    assert (await served.post("/v1/chat/completions", body)).status == 200
+    sent = served.engine.tokenizer.decode(served.engine.submitted[0].prompt_token_ids, skip_special_tokens=False)
+    assert sent == "<|user|>hi<|end|><|assistant|>foo"
+
+
+async def test_a_continued_thought_is_reasoning(serve, folder: Path) -> None:
+    byte_level_folder(folder, chat_template=TEMPLATE)
+    served: Served = await serve()
+    served.engine.reply = " see.</think>It is 2."
+    last = {"role": "assistant", "content": "<think>\nLet me"}
+    body = {"messages": [*CHAT, last], "continue_final_message": True, "max_tokens": 99}
+    message = (await served.post("/v1/chat/completions", body)).body["choices"][0]["message"]
+    assert (message["reasoning"].strip(), message["content"]) == ("see.", "It is 2.")
+
+
+@pytest.mark.parametrize(
+    "biases", [{"5": 10**400}, {"5": None}, {"5": 1, "05": 2}, {"5": True}, {"5": float("1e308")}, {"9" * 30: 1}]
+)
+async def test_a_bias_that_is_wrong_is_a_400(serve, biases: dict[str, object]) -> None:
+    served: Served = await serve()
+    check(await served.post("/v1/completions", {"prompt": "a", "logit_bias": biases}), 400, "logit_bias")
+
+
+async def test_strict_leaves_the_prompt_as_it_is(serve, folder: Path) -> None:
+    byte_level_folder(folder, chat_template=TEMPLATE)
+    served: Served = await serve()
+    served.engine.info = served.engine.info._replace(max_model_len=1024)
+    for strict in (True, False, None):
+        tool = {**WEATHER, "function": {**WEATHER["function"], "strict": strict}}
+        assert (await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [tool]})).status == 200
+    assert len({tuple(request.prompt_token_ids) for request in served.engine.submitted}) == 1
+
+
+async def test_tokenize_counts_what_a_chat_sends(serve, folder: Path) -> None:
+    byte_level_folder(folder, chat_template=TEMPLATE)
+    served: Served = await serve()
+    for given in ({"enable_thinking": True}, {"reasoning_effort": "high"}, {"thinking": {"type": "enabled"}}, {}):
+        await served.post("/v1/chat/completions", {"messages": CHAT, **given})
+        tokens = (await served.post("/tokenize", {"messages": CHAT, **given})).body["tokens"]
+        assert tokens == list(served.engine.submitted[-1].prompt_token_ids)
+
+
+async def test_an_effort_of_none_that_a_template_cannot_take_is_reported(serve, folder: Path) -> None:
+    byte_level_folder(folder, chat_template="{{ reasoning_effort }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    served: Served = await serve()
+    answer = await served.post("/v1/chat/completions", {"messages": CHAT, "reasoning_effort": "none"})
+    assert answer.headers["X-Ignored-Fields"] == "reasoning_effort"
