@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer import LLM, SamplingParams
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 WORDS = ["Hello", "what", "is", "the", "capital", "of", "France", "and", "how", "many", "apples", "do", "you", "have"]
 REQUESTS, TOKENS = 32, 16
