@@ -125,7 +125,7 @@ class SamplingParams:
             raise ParameterError("logit_bias", f"has {count} entries; at most {MAX_LOGIT_BIAS} are allowed")
         for token, bias in self.logit_bias.items():
             _integer("logit_bias", token, 0, _INT32_MAX)
-            _number("logit_bias", bias, -100.0, 100.0)
+            _number("logit_bias", bias, -100.0, 100.0, of=f"{token}: ")
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises ParameterError where a token id is not in the model's vocabulary."""
@@ -142,10 +142,11 @@ def _integer(name: str, value: Any, low: int, high: int) -> None:
         raise ParameterError(name, f"{value} is out of range; {low} to {high} is allowed")
 
 
-def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False) -> None:
+def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False, of: str = "") -> None:
+    """of: which of several values, for errors."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ParameterError(name, f"must be a number, not {type(value).__name__}")
+        raise ParameterError(name, f"{of}must be a number, not {type(value).__name__}")
     # What is not a number fails the comparison, too; `isfinite` would fail on a huge integer.
     if not low <= value <= high or (above_low and value == low):
         bound = f"above {low} and at most {high}" if above_low else f"{low} to {high}"
-        raise ParameterError(name, f"{value} is out of range; {bound} is allowed")
+        raise ParameterError(name, f"{of}{value} is out of range; {bound} is allowed")

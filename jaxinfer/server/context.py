@@ -51,8 +51,8 @@ class Context:
     @property
     def reasoning_tags(self) -> tuple[int, int] | None:
         """Ids of `<think>` and `</think>`; None where the tokenizer writes them with several tokens."""
-        ids = [self.text.tokenizer.added_ids.get(tag) for tag in (THINK, THOUGHT)]
-        return None if None in ids else (ids[0], ids[1])  # pyright: ignore[reportReturnType]
+        ids = self.text.tokenizer.added_ids
+        return (ids[THINK], ids[THOUGHT]) if THINK in ids and THOUGHT in ids else None
 
     def names_tokens_by_id(self, body: GenerateBody) -> bool:
         """Whether log-probabilities call tokens `token_id:5`."""

@@ -18,7 +18,7 @@ def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: C
     return Conversation(
         messages=body.messages,
         tools=tools,
-        template_kwargs={**thinking_kwargs(body, template), **(body.chat_template_kwargs or {})},
+        template_kwargs=template_kwargs(body, template),
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
         continue_final_message=continues(body),
@@ -80,7 +80,12 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     )
 
 
-def thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
+def template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
+    """The client's arguments for the template, and what turns thinking on or off. Raises ApiError."""
+    return {**_thinking_kwargs(body, template), **(body.chat_template_kwargs or {})}
+
+
+def _thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
     """What tells the template whether, and how hard, the model shall think. Raises ApiError.
 
     An explicit switch goes before `reasoning_effort`, which many clients send by default.

@@ -10,7 +10,7 @@ from aiohttp import web
 from jaxinfer.server.body import read_body, read_json
 from jaxinfer.server.chat_schema import TokenizeBody
 from jaxinfer.server.context import CONTEXT, Context
-from jaxinfer.server.conversation import continues, template_tools, thinking_kwargs
+from jaxinfer.server.conversation import continues, template_kwargs, template_tools
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.params import check_ids
 from jaxinfer.server.prompts import Conversation, chat_prompt
@@ -60,7 +60,7 @@ async def _token_ids(body: TokenizeBody, context: Context) -> list[int]:
     said = Conversation(
         messages=body.messages or [],
         tools=template_tools(body.tools) if body.tools else None,
-        template_kwargs={**thinking_kwargs(body, context.text.chat_template), **(body.chat_template_kwargs or {})},
+        template_kwargs=template_kwargs(body, context.text.chat_template),
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=body.add_special_tokens is True,
         continue_final_message=continues(body),

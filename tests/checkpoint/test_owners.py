@@ -1,5 +1,8 @@
 """Hub ids without an owner."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,7 @@ import pytest
 from jaxinfer.checkpoint.owners import candidates
 from jaxinfer.checkpoint.source import resolve
 from jaxinfer.errors import ModelError
+from tests.material import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,27 @@ def test_a_name_is_looked_up_or_the_error_lists_who_it_may_be(tmp_path: Path, mo
     (tmp_path / "Qwen3-0.6B").mkdir()
     (tmp_path / "Qwen3-0.6B" / "config.json").write_text("{}")
     assert resolve("Qwen3-0.6B") == Path("Qwen3-0.6B")
+
+
+@pytest.mark.parametrize("name", ["Qwen3-0.6B", "nobody/nothing", "my-model"])
+def test_a_dead_network_takes_our_time_limit(tmp_path: Path, name: str) -> None:
+    """huggingface_hub reads it once, when it is first imported: so in a process of its own."""
+    program = (
+        "import sys\n"
+        "from jaxinfer.checkpoint.source import resolve\n"
+        "from jaxinfer.errors import ModelError\n"
+        "try:\n    resolve(sys.argv[1])\nexcept ModelError:\n    pass\n"
+        "from huggingface_hub import constants\n"
+        "print(constants.HF_HUB_ETAG_TIMEOUT)\n"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    environment.pop("HF_HUB_ETAG_TIMEOUT", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program, name],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment,
+        check=True,
+    )
+    assert done.stdout.strip() == "5"
