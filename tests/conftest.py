@@ -7,7 +7,10 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.draws import budget, first_seed
 
 
 def _machine() -> str:
@@ -30,6 +33,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_compile_cache()))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+# Most programs run once or twice: they compile in less than half the time, and run slower. `XLA_FLAGS=` in front of
+# the command compiles them as users do; the smoke tests of CI run so. Extra options need not be known to XLA.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+)
 
 # The same examples in every run, so that a commit either passes or does not; `explore` looks for new ones.
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -37,3 +46,7 @@ settings.register_profile("default", derandomize=True, deadline=None, suppress_h
 settings.register_profile("ci", settings.get_profile("default"), print_blob=True)
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=_SLOW)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"random cases: JAXINFER_TEST_SEED={first_seed()}, JAXINFER_TEST_SECONDS={budget():g}"

@@ -23,6 +23,7 @@ from jaxinfer.engine.simulated import expected_tokens
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
+from tests.draws import random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
 from tests.engine.stepping import step_deltas
@@ -229,12 +230,9 @@ def _to_stop(tokens: list[int]) -> list[int]:
     return tokens
 
 
-def _run(examples: int) -> None:
+def _settings(examples: int) -> settings:
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    run_state_machine_as_test(
-        Histories,
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet),
-    )
+    return settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet)
 
 
 def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: Any) -> Histories:
@@ -292,7 +290,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
 
 @pytest.mark.smoke
 def test_random_histories() -> None:
-    _run(150)
+    run_state_machine_as_test(Histories, settings=_settings(150))
 
 
 # Seeds 86, 598 and 1276 once broke the tree: choices that waited held pages without the pages above them.
@@ -326,15 +324,13 @@ def test_seeded_histories_with_faults(policy: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_many_random_histories() -> None:
-    _run(1000)
+def test_more_random_histories() -> None:
+    run_state_machines(Histories, _settings(20))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_many_seeded_histories() -> None:
-    for seed in range(100, 900):
+def test_more_seeded_histories() -> None:
+    for seed in random_cases():
         _run_seeded(seed)
         policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
         _run_seeded(seed, policy=policy, partial=1 + seed // 3 % 2, kept=seed % 40, burst=burst)

@@ -18,6 +18,8 @@ from jaxinfer_kernels import (
     unavailable,
 )
 
+from tests.draws import random_cases
+
 from .batches import MIXES, Shape, make_batch
 from .oracle import attend, write
 
@@ -195,8 +197,19 @@ RANDOM = (
 
 
 @needs_gpu_interpreter
-@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(i, marks=pytest.mark.long) for i in range(20, 220))])
+@pytest.mark.parametrize("seed", range(20))
 def test_random_batches(seed: int):
+    check_random_batch(seed)
+
+
+@needs_gpu_interpreter
+@pytest.mark.long
+def test_more_random_batches():
+    for seed in random_cases():
+        check_random_batch(seed)
+
+
+def check_random_batch(seed: int):
     rng, kind = np.random.default_rng(100 + seed), RANDOM[seed % len(RANDOM)]
     counts = [int(rng.choice([0, 1, 1, 2, 3, 4, 7, 18, 40])) for _ in range(kind.rows)]
     while sum(counts) > kind.tokens:

@@ -12,6 +12,7 @@ from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, value_bytes
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
+from tests.draws import random_cases
 from tests.kernels.matmul_cases import (
     SIZES,
     TOLERANCE,
@@ -128,12 +129,12 @@ def test_groups_of_quantised_weights(weight_type: Any, group: int | None):
 
 @interpreted
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(10))
-def test_random_groups(seed: int):
-    rng = np.random.default_rng(seed)
-    rows, experts = int(rng.integers(1, 90)), int(rng.integers(1, 12))
-    sizes = np.diff(np.sort(rng.integers(0, rows + 1, experts)), prepend=0).tolist()
-    assert grouped_error(sizes, rows=rows) < TOLERANCE[jnp.bfloat16]
+def test_random_groups():
+    for seed in random_cases():
+        rng = np.random.default_rng(seed)
+        rows, experts = int(rng.integers(1, 90)), int(rng.integers(1, 12))
+        sizes = np.diff(np.sort(rng.integers(0, rows + 1, experts)), prepend=0).tolist()
+        assert grouped_error(sizes, rows=rows) < TOLERANCE[jnp.bfloat16]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -10,6 +10,7 @@ from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 
+from tests.draws import random_cases
 from tests.kernels.matmul_cases import SIZES, TOLERANCE, grouped_case, run, worst_error
 
 BACKENDS = ("xla", "mosaic_tpu")
@@ -65,16 +66,16 @@ def test_blocks(blocks: MatmulBlocks | None):
 
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("seed", range(20))
-def test_random_groups(seed: int, backend: str):
-    rng = np.random.default_rng(seed)
-    rows, experts = int(rng.integers(1, 150)), int(rng.integers(1, 20))
-    ends = np.sort(rng.integers(0, rows + 1, experts))
-    sizes = np.diff(ends, prepend=0).tolist()
-    kind = [(jnp.float32, None), (jnp.int8, None), (jnp.int8, 64), (jnp.int4, 256)][seed % 4]
-    columns = int(rng.integers(1, 300))
-    result = error(backend, sizes, rows=rows, columns=columns, depth=512, weight_type=kind[0], group=kind[1])
-    assert result < TOLERANCE[jnp.float32]
+def test_random_groups(backend: str):
+    for seed in random_cases():
+        rng = np.random.default_rng(seed)
+        rows, experts = int(rng.integers(1, 150)), int(rng.integers(1, 20))
+        ends = np.sort(rng.integers(0, rows + 1, experts))
+        sizes = np.diff(ends, prepend=0).tolist()
+        kind = [(jnp.float32, None), (jnp.int8, None), (jnp.int8, 64), (jnp.int4, 256)][seed % 4]
+        columns = int(rng.integers(1, 300))
+        result = error(backend, sizes, rows=rows, columns=columns, depth=512, weight_type=kind[0], group=kind[1])
+        assert result < TOLERANCE[jnp.float32]
 
 
 def test_what_exceeds_the_rows_is_cut_off():

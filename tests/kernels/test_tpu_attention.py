@@ -12,6 +12,8 @@ from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragg
 from jaxinfer_kernels.tpu import attention_copies, attention_softmax
 from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks
 
+from tests.draws import random_cases
+
 from .batches import MIXES, Batch, Shape, from_layout, in_layout, make_batch
 from .interpreter import tpu_interpreter
 from .oracle import attend, write
@@ -149,8 +151,18 @@ def program_of(kind: Kind) -> Any:
     return jax.jit(call)
 
 
-@pytest.mark.parametrize("seed", [*range(20), *(pytest.param(i, marks=pytest.mark.long) for i in range(20, 220))])
+@pytest.mark.parametrize("seed", range(20))
 def test_random_batches(seed: int):
+    check_random_batch(seed)
+
+
+@pytest.mark.long
+def test_more_random_batches():
+    for seed in random_cases():
+        check_random_batch(seed)
+
+
+def check_random_batch(seed: int):
     rng, kind = np.random.default_rng(100 + seed), random_kind(seed % 8)
     counts = [int(rng.choice([0, 1, 1, 2, 3, 4, 7, 18, 40])) for _ in range(6)]
     while sum(counts) > 64:

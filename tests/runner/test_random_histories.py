@@ -25,6 +25,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from tests.draws import run_state_machines
 from tests.engine.ledger import check_pages, check_slots, live_requests
 from tests.engine.stepping import step_deltas
 from tests.runner.tiny import VOCABULARY, Judge, Output, make_core, tiny_model, tiny_shapes
@@ -204,19 +205,15 @@ class Histories(RuleBasedStateMachine):
         return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
 
 
-def _run(examples: int) -> None:
+def _settings(examples: int) -> settings:
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    run_state_machine_as_test(
-        Histories,
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet),
-    )
+    return settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet)
 
 
 def test_random_histories() -> None:
-    _run(25)
+    run_state_machine_as_test(Histories, settings=_settings(25))
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
-def test_many_random_histories() -> None:
-    _run(150)
+def test_more_random_histories() -> None:
+    run_state_machines(Histories, _settings(5))
