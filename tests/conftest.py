@@ -33,12 +33,13 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_compile_cache()))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Most programs run once or twice: they compile in less than half the time, and run slower. `XLA_FLAGS=` in front of
-# the command compiles them as users do; the smoke tests of CI run so. Extra options need not be known to XLA.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
-)
+# On a CPU most programs run once or twice: so they compile in less than half the time, and run slower. `XLA_FLAGS=`
+# before the command compiles them as users do; CI's smoke tests run so. Of extra options XLA need not know the names.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault(
+        "XLA_FLAGS",
+        "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+    )
 
 # The same examples in every run, so that a commit either passes or does not; `explore` looks for new ones.
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
