@@ -34,7 +34,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_compile_cache()))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # On a CPU most programs run once or twice: so they compile in less than half the time, and run slower. `XLA_FLAGS=`
-# before the command compiles them as users do; CI's smoke tests run so. Of extra options XLA need not know the names.
+# before the command compiles them as users do. Of extra options XLA need not know the names.
 if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ.setdefault(
         "XLA_FLAGS",
