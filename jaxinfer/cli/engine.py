@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxinfer.cli.log import start_log
+from jaxinfer.cli.messages import show
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import ParameterError
@@ -46,10 +48,10 @@ def run(arguments: Sequence[str]) -> int:
         core = build_engine(config, progress).core
 
     def announce(address: str) -> None:
-        print(
+        show(
             f"jaxinfer {__version__} runs {core.info.name} at {address} - try:\n"
             f"  jaxinfer serve {core.info.name} --engine-address {address}",
-            flush=True,
+            sys.stdout,
         )
 
     logs = not config.scheduler.disable_log_stats

@@ -1,11 +1,19 @@
 """What `jaxinfer serve` tells its user."""
 
+import contextlib
 import json
 from collections.abc import Sequence
+from typing import TextIO
 
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
+
+
+def show(message: str, stream: TextIO) -> None:
+    """Prints a line. Without effect where it cannot be written: a full disk must not end a server."""
+    with contextlib.suppress(OSError):
+        print(message, file=stream, flush=True)
 
 
 def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:

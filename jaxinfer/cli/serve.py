@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 
 from jaxinfer.cli.log import start_log
+from jaxinfer.cli.messages import show
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
@@ -50,4 +52,4 @@ def _refuse_engine_settings(config: EngineConfig) -> None:
 
 
 async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[int]) -> int:
-    return await Supervisor(config, options, sockets, lambda message: print(message, flush=True)).run()
+    return await Supervisor(config, options, sockets, lambda message: show(message, sys.stdout)).run()

@@ -6,12 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from jaxinfer.build import load_text
 from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import grpc_message, ready_message, stop_message
-from jaxinfer.metrics import SharedFolder
+from jaxinfer.cli.messages import grpc_message, ready_message, show, stop_message
+from jaxinfer.metrics import SharedCounts
 from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
 from jaxinfer.processes.engine import KEY_VARIABLE
 from jaxinfer.server.loading import answer_while_loading
@@ -57,9 +56,9 @@ async def _serve(parent: Parent) -> int:
 
     def stopping(count: int) -> None:
         if first:  # they would all tell the same
-            print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
+            show(stop_message(count, options.drain_seconds), sys.stderr)
 
-    shared = SharedFolder(Path(parent.settings["metrics"]), parent.settings["index"])
+    shared = SharedCounts(**parent.settings["counts"], index=parent.settings["index"])
     return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import JaxinferError
-from jaxinfer.metrics.counts import RESTARTS_FILE, Restarts, private_counts, shared_counts
+from jaxinfer.metrics.counts import Restarts, SharedCounts
+from jaxinfer.metrics.requests import NUM_VALUES
 from jaxinfer.processes.child import pack_settings
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.server.config import ServerConfig
@@ -40,7 +41,6 @@ class Supervisor:
     def __init__(
         self, config: EngineConfig, options: ServerConfig, sockets: Sequence[int], announce: Callable[[str], None]
     ):
-        self._settings = pack_settings(config, options)
         self._options = options
         self._sockets = sockets
         self._announce = announce
@@ -49,7 +49,9 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._signals: list[signal.Signals] = []
         self._said: dict[int, str] = {}
-        self._restarts = private_counts(len(Restarts._fields))
+        self._counts = SharedCounts.create(len(sockets), NUM_VALUES)
+        shared = {"descriptor": self._counts.descriptor, "rows": len(sockets), "size": NUM_VALUES}
+        self._settings = {**pack_settings(config, options), "counts": shared}
 
     async def run(self) -> int:
         """Serves until a signal, or until something dies too often; the exit status.
@@ -60,8 +62,6 @@ class Supervisor:
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, signal.Signals(number))
         with tempfile.TemporaryDirectory(prefix="jaxinfer-") as folder:
-            self._settings["metrics"] = folder
-            self._restarts = shared_counts(Path(folder) / RESTARTS_FILE, len(Restarts._fields))
             address = self._options.engine_address or f"unix:{Path(folder) / 'engine'}"
             tasks = [asyncio.create_task(self._keep_worker(i, address)) for i in range(len(self._sockets))]
             if self._options.engine_address is None:
@@ -93,7 +93,7 @@ class Supervisor:
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await RunningChild.start(API, again, [self._sockets[index]])
+            self._workers[index] = await RunningChild.start(API, again, [self._sockets[index], self._counts.descriptor])
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
@@ -125,7 +125,7 @@ class Supervisor:
                 log.error("%s ended with %s, %s", what, _in_words(status), why)
                 return 1
             log.error("%s ended with %s; it is started again", what, _in_words(status))
-            self._restarts[Restarts._fields.index(kind)] += 1
+            self._counts.restarts[Restarts._fields.index(kind)] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0)
 
     def _note_ready(self, index: int, said: str) -> None:

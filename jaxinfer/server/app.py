@@ -5,7 +5,7 @@ import asyncio
 from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
-from jaxinfer.metrics import ServerMetrics, SharedFolder
+from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import health, introspection
 from jaxinfer.server.admission import Admission, make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
@@ -26,7 +26,7 @@ from jaxinfer.text import TextProcessor
 
 
 def make_app(
-    client: EngineClient, text: TextProcessor, options: ServerConfig, shared: SharedFolder | None = None
+    client: EngineClient, text: TextProcessor, options: ServerConfig, shared: SharedCounts | None = None
 ) -> web.Application:
     """Everything under one application. Run it with `handler_cancellation`, as `run.serve` does.
 

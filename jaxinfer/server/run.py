@@ -16,7 +16,7 @@ from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
-from jaxinfer.metrics import SharedFolder
+from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
 from jaxinfer.server.context import CONTEXT, Context
@@ -103,7 +103,7 @@ async def start(
     text: TextProcessor,
     options: ServerConfig,
     bound: socket.socket,
-    shared: SharedFolder | None = None,
+    shared: SharedCounts | None = None,
 ) -> web.AppRunner:
     """Starts to serve on a bound socket. `cleanup` of what comes back lets requests end, then closes."""
     runner = web.AppRunner(
@@ -129,7 +129,7 @@ async def serve(
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None = None,
     beside: Beside | None = None,
-    shared: SharedFolder | None = None,
+    shared: SharedCounts | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT, or until the engine is lost. Requests may then go on for `drain_seconds`.
 
