@@ -106,11 +106,17 @@ class SchedulerConfig:
     """How often a request whose step failed is tried again without coming further, before it ends with an error; at
     last alone, while others wait, so that one that always fails ends by itself."""
 
+    step_timeout: float = 120.0
+    """Seconds that a step may take, compiling not counted. One that takes longer has stalled: the engine ends, and
+    `serve` starts it again. 0: no limit."""
+
     def __post_init__(self) -> None:
         if self.max_num_seqs != "auto":
             _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_waiting", self.max_waiting, 1)
         _at_least("max_step_retries", self.max_step_retries, 0)
+        if not (math.isfinite(self.step_timeout) and self.step_timeout >= 0):
+            raise ParameterError("step_timeout", f"{self.step_timeout} must be a finite number, at least 0")
         rows = 1 if self.max_num_seqs == "auto" else self.max_num_seqs
         for name in ("max_num_batched_tokens", "max_scored"):
             value = getattr(self, name)

@@ -62,6 +62,7 @@ class EngineCore:
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
         self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
         self.max_waiting = config.max_waiting
+        self.step_timeout = config.step_timeout
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
         self.flight = Flight(runner)

@@ -26,9 +26,14 @@ def main() -> None:
 
     def run() -> int:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(parent))
+            return runner.run(_run(parent))
 
     run_to_end(parent, run)
+
+
+async def _run(parent: Parent) -> int:
+    async with parent.beats_in_loop():
+        return await _serve(parent)
 
 
 async def _serve(parent: Parent) -> int:
@@ -42,7 +47,8 @@ async def _serve(parent: Parent) -> int:
             await stack.enter_async_context(answer_while_loading(bound, BACKLOG))
         text = await asyncio.to_thread(load_text, parent.engine, max_chars=options.max_prompt_chars)
         text.chat_template.check()
-        client = RemoteEngineClient(parent.settings["address"], key=os.environ.get(KEY_VARIABLE) or None)
+        key = os.environ.get(KEY_VARIABLE) or None
+        client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)
         await client.wait_ready()
     forget_garbage()
 

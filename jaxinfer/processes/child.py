@@ -1,17 +1,22 @@
 """Parent: what a process of `jaxinfer serve` knows of the one that started it.
 
 A child reads one line of JSON from its standard input, its settings, and tells what happens as lines of JSON into the
-file that its first argument numbers. Its standard input ends when the parent does, and then the child ends at once.
+file that its first argument numbers; an empty line says that it runs. Its standard input ends when the parent does, and
+then the child ends at once. SIGUSR1 makes it write the stacks of its threads to standard error.
 """
 
+import asyncio
 import contextlib
+import faulthandler
 import gc
 import json
 import logging
 import os
+import select
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -23,6 +28,9 @@ from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)
 
+STACKS = signal.SIGUSR1
+"""The signal that asks a child for the stacks of its threads."""
+
 _ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
 
 
@@ -32,6 +40,8 @@ class Parent:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
         self._told = int(sys.argv[1])
+        with contextlib.suppress(OSError, RuntimeError):  # there is no standard error
+            faulthandler.register(STACKS, all_threads=True)
         threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
 
     @property
@@ -52,6 +62,43 @@ class Parent:
     def tell_error(self, error: JaxinferError) -> None:
         """Tells why this process cannot begin."""
         self.tell({"error": pack_error(error)})
+
+    @contextlib.asynccontextmanager
+    async def beats_in_loop(self) -> AsyncIterator[None]:
+        """Shows the parent that the event loop runs, as long as this is entered."""
+        beating = asyncio.create_task(self._beat_in_loop())
+        try:
+            yield
+        finally:
+            beating.cancel()
+
+    @contextlib.contextmanager
+    def beats_in_thread(self) -> Iterator[None]:
+        """Shows the parent that this process runs, as long as this is entered: for what blocks its main thread."""
+        over = threading.Event()
+        threading.Thread(target=self._beat_in_thread, args=[over], name="heartbeat", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    async def _beat_in_loop(self) -> None:
+        while seconds := self.server.heartbeat_seconds:
+            self._beat()
+            await asyncio.sleep(seconds)
+
+    def _beat_in_thread(self, over: threading.Event) -> None:
+        seconds = self.server.heartbeat_seconds
+        while seconds:
+            self._beat()
+            if over.wait(seconds):
+                return
+
+    def _beat(self) -> None:
+        # A parent that is stopped does not read: its pipe must not fill and block us.
+        if select.select([], [self._told], [], 0)[1]:
+            with contextlib.suppress(OSError):
+                os.write(self._told, b"\n")
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Supervisor: starts an engine and its API processes, starts again what dies, and ends all in order."""
+"""Supervisor: starts an engine and its API processes, starts again what dies or stalls, and ends all in order."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class Supervisor:
         """Returns an exit status once the engine has died too often, or before it was ever ready."""
 
         async def start() -> RunningChild:
-            self._engine = await RunningChild.start(ENGINE, {**self._settings, "address": address})
+            self._engine = await self._start(ENGINE, {**self._settings, "address": address})
             return self._engine
 
         return await self._keep("engine", "the engine's process", start, lambda said: None)
@@ -93,10 +93,13 @@ class Supervisor:
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await RunningChild.start(API, again, [self._sockets[index], self._counts.descriptor])
+            self._workers[index] = await self._start(API, again, [self._sockets[index], self._counts.descriptor])
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
+
+    async def _start(self, command: Sequence[str], settings: dict[str, Any], files: Sequence[int] = ()) -> RunningChild:
+        return await RunningChild.start(command, settings, files, silence_seconds=self._options.silence_seconds)
 
     async def _keep(
         self, kind: str, what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]
@@ -105,6 +108,7 @@ class Supervisor:
         budget, failures, served = _Budget(self._options.max_restarts), 0, False
         while True:
             child = await start()
+            watching = asyncio.create_task(_end_when_stalled(child, what))
             try:
                 said = await child.ready()
             except JaxinferError as error:
@@ -118,6 +122,7 @@ class Supervisor:
             else:
                 failures += 1
             status = await child.wait()
+            watching.cancel()
             if self._stopping.is_set():
                 return 0
             if not served or not budget.take():
@@ -178,6 +183,12 @@ class _Budget:
             self._taken.popleft()
         self._taken.append(now)
         return len(self._taken) <= self._most
+
+
+async def _end_when_stalled(child: RunningChild, what: str) -> None:
+    await child.stalled()
+    log.error("%s, pid %d, has stalled; it is ended. Stacks of its threads:", what, child.pid)
+    await child.end_stalled()
 
 
 async def _within(seconds: float, end: Awaitable[Any], what: str) -> None:

@@ -16,7 +16,7 @@ from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, OPTIONS, check_free
+from jaxinfer.rpc.channel import KEY_NAME, check_free, options_at
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._key = key
         self._sessions: dict[int, _Session] = {}
         self._owners = 0
-        self._server = grpc.aio.server(options=OPTIONS)
+        self._server: grpc.aio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.dead = asyncio.Event()
         """The engine has failed."""
@@ -48,8 +48,9 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         Only this user can connect to a path. Raises ParameterError, naming `listen`, where that cannot be.
         """
         self._loop = asyncio.get_running_loop()
-        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
         check_free(address)
+        self._server = grpc.aio.server(options=options_at(address))
+        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
         before = os.umask(0o177)
         try:
             port = self._server.add_insecure_port(address)
@@ -68,7 +69,8 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         await asyncio.sleep(0)  # what the engine's thread said last
         for session in self._sessions.values():
             session.end()
-        await self._server.stop(grace=1.0)
+        if self._server is not None:
+            await self._server.stop(grace=1.0)
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext

@@ -2,6 +2,7 @@
 
 import importlib.util
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -75,6 +76,9 @@ class ServerConfig:
     its key, if it has one, is $JAXINFER_ENGINE_KEY."""
     max_restarts: int = 10
     """How often within ten minutes a process that has died is started again; once more ends the server."""
+    heartbeat_seconds: float = 2.0
+    """How often the server's processes show each other that they run. One that is silent for three times as long has
+    stalled: it is ended, and started again. 0: nobody watches."""
 
     def __post_init__(self) -> None:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
@@ -85,6 +89,8 @@ class ServerConfig:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
         if self.max_restarts < 0:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
+        if not (math.isfinite(self.heartbeat_seconds) and self.heartbeat_seconds >= 0):
+            raise ParameterError("heartbeat_seconds", f"{self.heartbeat_seconds} must be a finite number, at least 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.engine_address is not None:
@@ -95,6 +101,11 @@ class ServerConfig:
             raise ParameterError("api_key", "must not be empty")
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ParameterError("allow_credentials", "needs origins by name: browsers refuse it with `*`")
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long a process that runs may be silent; 0 where nobody watches."""
+        return 3 * self.heartbeat_seconds
 
 
 def _check_endpoint(endpoint: str) -> None:

@@ -1,0 +1,43 @@
+"""Watchdog: notices who has been silent for too long."""
+
+import contextlib
+import faulthandler
+import sys
+import time
+from collections.abc import Callable
+
+_MOST_INTERVAL = 1.0
+
+
+class Watchdog:
+    """Expires where nobody has fed it for `seconds`, which must be above 0.
+
+    Its watcher asks `expired` every `interval` seconds. Of a gap between two calls at most twice the interval counts: a
+    watcher that did not run itself, since a laptop slept or the machine was busy, does not blame others. clock: seconds
+    that only grow.
+    """
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic):
+        self.seconds = seconds
+        self.interval = min(seconds / 12, _MOST_INTERVAL)
+        self._clock = clock
+        self._last = clock()
+        self._silent = 0.0
+
+    def feed(self) -> None:
+        """Who is watched has shown that it runs."""
+        self._last = self._clock()
+        self._silent = 0.0
+
+    def expired(self) -> bool:
+        """True once it has been silent for too long."""
+        now = self._clock()
+        self._silent += min(now - self._last, 2 * self.interval)
+        self._last = now
+        return self._silent >= self.seconds
+
+
+def dump_stacks() -> None:
+    """Writes where each thread of this process is to standard error, where there is one."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
+        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
