@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -42,7 +43,7 @@ class Parent:
         self._told = int(sys.argv[1])
         with contextlib.suppress(OSError, RuntimeError):  # there is no standard error
             faulthandler.register(STACKS, all_threads=True)
-        threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+        threading.Thread(target=self._end_with_parent, name="parent", daemon=True).start()
 
     @property
     def engine(self) -> EngineConfig:
@@ -100,11 +101,11 @@ class Parent:
             with contextlib.suppress(OSError):
                 os.write(self._told, b"\n")
 
-
-def _end_with_parent() -> None:
-    # Nothing is written to standard input after the settings.
-    sys.stdin.buffer.read()
-    os._exit(1)
+    def _end_with_parent(self) -> None:
+        # Nothing is written to standard input after the settings.
+        sys.stdin.buffer.read()
+        shutil.rmtree(self.settings["folder"], ignore_errors=True)
+        os._exit(1)
 
 
 def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:

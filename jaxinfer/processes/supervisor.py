@@ -4,11 +4,9 @@ import asyncio
 import logging
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxinfer.config import EngineConfig
@@ -16,6 +14,7 @@ from jaxinfer.errors import JaxinferError
 from jaxinfer.metrics.counts import Restarts, SharedCounts
 from jaxinfer.metrics.requests import NUM_VALUES
 from jaxinfer.processes.child import pack_settings
+from jaxinfer.processes.folder import server_folder
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import ENDING
@@ -61,8 +60,9 @@ class Supervisor:
         """
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, signal.Signals(number))
-        with tempfile.TemporaryDirectory(prefix="jaxinfer-") as folder:
-            address = self._options.engine_address or f"unix:{Path(folder) / 'engine'}"
+        with server_folder() as folder:
+            self._settings["folder"] = str(folder)
+            address = self._options.engine_address or f"unix:{folder / 'engine'}"
             tasks = [asyncio.create_task(self._keep_worker(i, address)) for i in range(len(self._sockets))]
             if self._options.engine_address is None:
                 tasks.append(asyncio.create_task(self._keep_engine(address)))
