@@ -111,6 +111,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     files = read_model_files(folder)
     decoder = files.config.at_context(_context(config, files.config))
     cache = use_compile_cache(config.runner.compile_cache_dir)
+    notes = None if cache is None else cache.folder
     options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)
     # What cannot be is told before weights are read.
@@ -119,8 +120,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")
-    model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
-    shapes = _with_pages(config, model, sizes, backend, cache, options)
+    model, backend = choose_attention(model, sizes, config.runner.attention_backend, notes)
+    shapes = _with_pages(config, model, sizes, backend, notes, options)
     laps.end("fit")
     _tell_sizes(progress, platform_name(), str(dtype), backend, shapes)
     store = open_store(cache, model, shapes, backend, options)

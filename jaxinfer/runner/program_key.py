@@ -12,7 +12,7 @@ import jaxinfer_kernels
 import jaxinfer
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.platform import processor
+from jaxinfer.runner.processor import processor
 from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
 
 _NO_MATTER = (
