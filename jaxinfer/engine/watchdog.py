@@ -39,5 +39,6 @@ class Watchdog:
 
 def dump_stacks() -> None:
     """Writes where each thread of this process is to standard error, where there is one."""
-    with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
-        faulthandler.dump_traceback(sys.__stderr__, all_threads=True)
+    if sys.__stderr__ is not None:
+        with contextlib.suppress(OSError, ValueError):
+            faulthandler.dump_traceback(sys.__stderr__, all_threads=True)

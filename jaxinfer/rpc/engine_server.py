@@ -37,7 +37,7 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._key = key
         self._sessions: dict[int, _Session] = {}
         self._owners = 0
-        self._server: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server
         self._loop: asyncio.AbstractEventLoop | None = None
         self.dead = asyncio.Event()
         """The engine has failed."""
@@ -69,8 +69,7 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         await asyncio.sleep(0)  # what the engine's thread said last
         for session in self._sessions.values():
             session.end()
-        if self._server is not None:
-            await self._server.stop(grace=1.0)
+        await self._server.stop(grace=1.0)
 
     async def Attach(
         self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext
