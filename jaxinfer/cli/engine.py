@@ -11,6 +11,7 @@ from jaxinfer.cli.log import start_log
 from jaxinfer.cli.messages import show
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine
 from jaxinfer.rpc.channel import check_free
@@ -40,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     config, settings = parse_settings("engine", {"at": ListenConfig()}, arguments)
     options: ListenConfig = settings.at
     start_log(ServerConfig(log_level=options.log_level))
+    dump_stacks_on_signal()
     check_free(options.listen)  # before a model is loaded
     check_key()
     from jaxinfer.build import build_engine

@@ -12,6 +12,7 @@ from jaxinfer.cli.messages import show
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
@@ -31,6 +32,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.engine_address is not None:
         _refuse_engine_settings(config)
     start_log(options)
+    dump_stacks_on_signal()
     check_key()
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:

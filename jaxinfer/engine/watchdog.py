@@ -2,9 +2,13 @@
 
 import contextlib
 import faulthandler
+import signal
 import sys
 import time
 from collections.abc import Callable
+
+STACKS = signal.SIGUSR1
+"""The signal that asks a process for the stacks of its threads."""
 
 _MOST_INTERVAL = 1.0
 
@@ -35,6 +39,12 @@ class Watchdog:
         self._silent += min(now - self._last, 2 * self.interval)
         self._last = now
         return self._silent >= self.seconds
+
+
+def dump_stacks_on_signal() -> None:
+    """From now on STACKS makes this process write where each of its threads is to standard error, and go on."""
+    with contextlib.suppress(OSError, RuntimeError):  # there is no standard error
+        faulthandler.register(STACKS, all_threads=True)
 
 
 def dump_stacks() -> None:

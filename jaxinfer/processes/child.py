@@ -2,19 +2,17 @@
 
 A child reads one line of JSON from its standard input, its settings, and tells what happens as lines of JSON into the
 file that its first argument numbers; an empty line says that it runs. Its standard input ends when the parent does, and
-then the child ends at once. SIGUSR1 makes it write the stacks of its threads to standard error.
+then the child ends at once.
 """
 
 import asyncio
 import contextlib
-import faulthandler
 import gc
 import json
 import logging
 import os
 import select
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,14 +21,12 @@ from typing import Any, NoReturn
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)
-
-STACKS = signal.SIGUSR1
-"""The signal that asks a child for the stacks of its threads."""
 
 _ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
 
@@ -41,8 +37,7 @@ class Parent:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
         self._told = int(sys.argv[1])
-        with contextlib.suppress(OSError, RuntimeError):  # there is no standard error
-            faulthandler.register(STACKS, all_threads=True)
+        dump_stacks_on_signal()
         threading.Thread(target=self._end_with_parent, name="parent", daemon=True).start()
 
     @property

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any, Self
 
-from jaxinfer.engine.watchdog import Watchdog
-from jaxinfer.processes.child import STACKS, unpack_error
+from jaxinfer.engine.watchdog import STACKS, Watchdog
+from jaxinfer.processes.child import unpack_error
 
 _LOADING = 10
 """How many times as long a child may be silent before it is ready: loading holds Python's lock for seconds at times."""

@@ -1,6 +1,7 @@
 """A process stalls: it is noticed, clients are told, and another takes its place. One that only slept goes on."""
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -105,6 +106,21 @@ async def test_a_step_that_stalls_ends_the_engine(folder: Path, tmp_path: Path) 
     text = log.read_text()
     assert "a step takes more than 1 s (--step-timeout)" in text
     assert "in collect" in text.partition("--step-timeout")[2]  # where it hangs
+
+
+async def test_every_process_writes_its_stacks_when_it_is_asked(folder: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with serving(folder, log=log) as server:
+        for pid, module in (
+            (server.process.pid, "cli/serve.py"),
+            (server.child("engine").pid, "processes/engine.py"),
+            (server.child("api").pid, "processes/api.py"),
+        ):
+            os.kill(pid, signal.SIGUSR1)
+            async with asyncio.timeout(20):
+                while f'{module}"' not in log.read_text():
+                    await asyncio.sleep(0.05)
+        assert await server.stream(prompt=PROMPT, max_tokens=2) == Answer(right_tokens(PROMPT, 2, seed=1), "[DONE]")
 
 
 async def test_nobody_watches_where_that_is_asked_for(folder: Path) -> None:
