@@ -353,6 +353,6 @@ async def test_64_file_descriptors(folder: Path, tell: Tell) -> None:
         assert psutil.Process(server.process.pid).children() == before
     tell(
         f"64 file descriptors, {len(idle)} idle connections",
-        f"one more: {crowded}; nothing dies",
+        f"one more: `{crowded}`; nothing dies",
         f"{seconds:.1f} s after the idle ones have gone",
     )
