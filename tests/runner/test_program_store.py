@@ -204,12 +204,13 @@ def test_what_programs_follow_from_names_them(monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_the_cache_is_does_not_matter() -> None:
     before = folder_of()
-    folder = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", "/elsewhere")
-    try:
-        assert folder_of() == before
-    finally:
-        jax.config.update("jax_compilation_cache_dir", folder)
+    for name, other in (("jax_compilation_cache_dir", "/elsewhere"), ("jax_enable_compilation_cache", False)):
+        value = jax.config.values[name]
+        jax.config.update(name, other)
+        try:
+            assert folder_of() == before
+        finally:
+            jax.config.update(name, value)
 
 
 def test_a_line_of_a_kernel_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
