@@ -193,7 +193,7 @@ async def test_a_template_does_not_block_the_event_loop(serve, folder: Path) -> 
 
 
 async def test_a_template_process_that_stalls_is_a_503_and_the_next_request_is_served(serve) -> None:
-    served: Served = await serve(limits=TemplateLimits(wall_seconds=1.0))
+    served: Served = await serve(limits=TemplateLimits(wall_seconds=4.0))
     assert (await served.post("/v1/chat/completions", {"messages": CHAT})).status == 200
     for child in psutil.Process().children():
         if "template_worker" in " ".join(child.cmdline()):
