@@ -9,7 +9,7 @@ from jaxinfer.errors import ParameterError
 
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
-    "max_open_requests", "api_workers",
+    "max_open_requests", "max_pending_body_bytes", "body_workers", "api_workers",
 )  # fmt: skip
 
 
@@ -29,6 +29,18 @@ class ServerConfig:
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
+    max_pending_body_bytes: int = 128 * 2**20
+    """Bytes of all bodies in an API process that are still coming or wait to be read; beyond them the one that has been
+    coming for longest is refused with 503."""
+    body_workers: int = 2
+    """Processes of each API process that read bodies above 256 kB and those of very many parts; started when first
+    needed."""
+    client_header_timeout: float = 60.0
+    """Seconds in which a request's headers must come."""
+    client_body_timeout: float = 60.0
+    """Seconds between two parts of a body; later it is refused with 408."""
+    keepalive_timeout: float = 75.0
+    """Seconds after which a connection without a request is closed."""
     max_header_bytes: int = 16 * 2**10
     """Longest request line, and longest header field."""
     max_prompt_chars: int = 4_000_000
@@ -85,6 +97,9 @@ class ServerConfig:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
         if self.max_restarts < 0:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
+        for name in ("client_header_timeout", "client_body_timeout", "keepalive_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ParameterError(name, f"{getattr(self, name)} must be a number of seconds above 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.engine_address is not None:

@@ -1,0 +1,90 @@
+"""IncomingBody: a request's body as it comes from the network, within limits of size, time and memory."""
+
+from aiohttp import ClientPayloadError, StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from jaxinfer.server.body_budget import BodyBudget, BodyShare
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.structure import LARGE_BYTES, is_large
+
+
+class IncomingBody:
+    """A complete body. share: what it has of the budget until `forget`."""
+
+    def __init__(self, data: bytes, share: BodyShare | None = None):
+        self.data = data
+        self.large = is_large(data)
+        self._share = share
+        if share is not None and self.large:
+            share.wait()
+        elif share is not None:
+            share.end()
+
+    def forget(self) -> None:
+        """Drops the bytes."""
+        self.data = b""
+        if self._share is not None:
+            self._share.end()
+
+
+INCOMING = web.RequestKey("incoming", IncomingBody)
+"""Where a request keeps its body until it is decoded."""
+
+
+async def read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+    """Reads a body of JSON. Raises ApiError: 400, 408, 413, 415 or 503."""
+    _check_headers(request, options.max_body_bytes)
+    content = request.content
+    try:
+        # NOTE: most bodies come with their headers, and need neither a timer nor a place in the budget.
+        first = content.read_nowait()
+        _check_size(len(first), options.max_body_bytes)
+        if content.at_eof() and len(first) <= LARGE_BYTES:
+            return IncomingBody(first)
+        return await _read_rest(content, first, options, budget)
+    except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
+        raise ApiError(400, f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
+
+
+async def _read_rest(content: StreamReader, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+    # A list of parts would take forty bytes for each that has one.
+    data, share = bytearray(first), budget.begin()
+    try:
+        share.grow(len(first))
+        while not content.at_eof():
+            part = await _read_part(content, share, options.client_body_timeout)
+            data += part
+            _check_size(len(data), options.max_body_bytes)
+            share.grow(len(part))
+        return IncomingBody(bytes(data), share)
+    except BaseException:
+        share.end()
+        raise
+
+
+async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
+    try:
+        return await share.watched(content.readany(), seconds)
+    except TimeoutError:
+        message = f"nothing more of the body came for {seconds:g} s"
+        raise ApiError(408, message, code="body_timeout") from None
+
+
+def _check_headers(request: web.Request, most: int) -> None:
+    if request.content_type != "application/json":
+        message = f"the content type must be application/json, not {request.content_type}"
+        raise ApiError(415, message, code="unsupported_media_type")
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise ApiError(415, "compressed bodies are not accepted", code="unsupported_media_type")
+    if request.content_length is not None:
+        _check_size(request.content_length, most)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ApiError(413, f"the request body has more than {most} bytes, which are allowed", code="body_too_large")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
