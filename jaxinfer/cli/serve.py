@@ -14,6 +14,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 
 _TEXT_SETTINGS = ("model", "tokenizer", "revision")
@@ -29,6 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     if options.engine_address is not None:
         _refuse_engine_settings(config)
     start_log(options)
+    raise_file_limit()
     check_key()
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:
