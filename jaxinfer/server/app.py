@@ -42,7 +42,7 @@ def make_app(
         middlewares=[
             error_middleware,
             make_cors_middleware(options),
-            make_auth_middleware(options.api_key),
+            make_auth_middleware(options.api_keys),
             make_admission_middleware(admission, options, budget),
         ],
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.server.api_keys import read_api_keys
 
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
@@ -26,7 +27,9 @@ class ServerConfig:
     served_model_name: str | None = None
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
-    """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
+    """Key that requests to the model must bring; by default $JAXINFER_API_KEY, which no list of processes shows."""
+    api_key_file: str | None = None
+    """File of keys, one a line, each of which lets a request in; read when the server starts."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
     max_pending_body_bytes: int = 128 * 2**20
@@ -88,6 +91,12 @@ class ServerConfig:
     max_restarts: int = 10
     """How often within ten minutes a process that has died is started again; once more ends the server."""
 
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        """All keys that are let in; without any, everybody is. Raises ParameterError."""
+        own = () if self.api_key is None else (self.api_key,)
+        return own if self.api_key_file is None else (*own, *read_api_keys(self.api_key_file))
+
     def __post_init__(self) -> None:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
             if port is not None and not 0 <= port <= 65535:
@@ -139,8 +148,9 @@ def check_address(param: str, address: str) -> None:
 
 def check_binding(options: ServerConfig) -> None:
     """Raises ParameterError where others could reach the server without a key."""
-    if options.api_key is None and not is_loopback(options.host):
-        raise ParameterError("host", f"{options.host} can be reached by others; give --api-key too, or use 127.0.0.1")
+    if not options.api_keys and not is_loopback(options.host):
+        message = f"{options.host} can be reached by others; give --api-key or --api-key-file too, or use 127.0.0.1"
+        raise ParameterError("host", message)
 
 
 def is_loopback(host: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError, as_api_error, cut
@@ -67,8 +67,18 @@ class Connection(RequestHandler):
         super().data_received(data)
         if self._request_count > before:
             self._headers_came()
+            self._break_off()
         elif self._header_timer is None and self._waiter is not None:
             self._await_headers()  # the beginning of a request on a connection that was kept
+
+    def _break_off(self) -> None:
+        """Tells the request under way where the rest of its body cannot be parsed, which aiohttp does not."""
+        last, request = self._messages[-1][0] if self._messages else None, self._current_request
+        if isinstance(last, _ErrInfo) and request is not None and not request.content.is_eof():
+            self.close()  # nothing that comes after it can be told from the body
+            self._http.malformed.add(request.remote, _reason(last.exc, last.message))
+            request.content.set_exception(web.RequestPayloadError(_reason(last.exc, last.message)))
+            request.content.feed_eof()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
@@ -178,4 +188,4 @@ def _too_many_connections() -> ApiError:
 def _reason(exc: BaseException, message: str | None) -> str:
     """One line of printable text."""
     lines = (message or str(exc)).splitlines() or [type(exc).__name__]
-    return "".join(char if char.isprintable() else "?" for char in cut(lines[0], 200))
+    return "".join(char if char.isprintable() else "?" for char in cut(lines[0], 200)).rstrip(": ")

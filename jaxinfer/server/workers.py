@@ -48,7 +48,7 @@ class Workers:
         limits: WorkerLimits | None = None,
     ):
         self._limits = limits or WorkerLimits()
-        shown = dataclasses.replace(options, api_key=None)
+        shown = dataclasses.replace(options, api_key=None, api_key_file=None)
         settings = jobs.WorkerSettings(text.settings(), shown, model_name, self._limits.memory_bytes)
         self._settings = msgspec.json.encode(settings)
         self._idle: list[LimitedProcess] = []
