@@ -12,15 +12,22 @@ from jaxinfer.server.errors import ApiError
 
 RETRY_SECONDS = 2
 
+_TURNS = 4
+"""Long bodies that are read in one round of the event loop."""
+
 
 class BodyBudget:
-    """At most `limit` bytes of bodies in this process; at most half of them in bodies that wait for a worker."""
+    """At most `limit` bytes of bodies in this process; at most half of them in bodies that wait for a worker.
+
+    turns: what the next part of a long body is read within.
+    """
 
     def __init__(self, limit: int):
         self._limit = limit
         self._waiting = 0
         self._coming: dict[BodyShare, None] = {}  # in the order they began
         self.used = 0
+        self.turns = asyncio.Semaphore(_TURNS)
 
     def begin(self) -> "BodyShare":
         """The share of a body that begins to come."""

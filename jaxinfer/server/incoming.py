@@ -1,7 +1,11 @@
 """IncomingBody: a request's body as it comes from the network, within limits of size, time and memory."""
 
+import asyncio
+import contextlib
+
 from aiohttp import ClientPayloadError, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
 from jaxinfer.server.config import ServerConfig
@@ -42,17 +46,19 @@ async def read_incoming(request: web.Request, options: ServerConfig, budget: Bod
         _check_size(len(first), options.max_body_bytes)
         if content.at_eof() and len(first) <= LARGE_BYTES:
             return IncomingBody(first)
-        return await _read_rest(content, first, options, budget)
+        return await _read_rest(request, first, options, budget)
     except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
         raise ApiError(400, f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
 
 
-async def _read_rest(content: StreamReader, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
     # A list of parts would take forty bytes for each that has one.
-    data, share = bytearray(first), budget.begin()
+    data, share, content = bytearray(first), budget.begin(), request.content
     try:
         share.grow(len(first))
         while not content.at_eof():
+            if len(data) > LARGE_BYTES and not content.is_eof():
+                await _turn(request.protocol, budget)
             part = await _read_part(content, share, options.client_body_timeout)
             data += part
             _check_size(len(data), options.max_body_bytes)
@@ -60,7 +66,26 @@ async def _read_rest(content: StreamReader, first: bytes, options: ServerConfig,
         return IncomingBody(bytes(data), share)
     except BaseException:
         share.end()
+        if share.refused:
+            _stop_reading(request)
         raise
+
+
+async def _turn(protocol: RequestHandler, budget: BodyBudget) -> None:
+    """Waits, with nothing read meanwhile, so that many long bodies at once do not fill each round of the event loop."""
+    protocol.pause_reading()
+    try:
+        async with budget.turns:
+            await asyncio.sleep(0)
+    finally:
+        protocol.resume_reading()
+
+
+def _stop_reading(request: web.Request) -> None:
+    """Leaves the rest of a body where it is: reading it only to drop it would cost as much as taking it."""
+    with contextlib.suppress(Exception):  # what is wrong with it is no matter
+        request.content.read_nowait()
+    request.protocol.pause_reading()
 
 
 async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
