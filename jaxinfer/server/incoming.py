@@ -5,7 +5,6 @@ import contextlib
 
 from aiohttp import ClientPayloadError, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestHandler
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
 from jaxinfer.server.config import ServerConfig
@@ -58,7 +57,7 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
         share.grow(len(first))
         while not content.at_eof():
             if len(data) > LARGE_BYTES and not content.is_eof():
-                await _turn(request.protocol, budget)
+                await _turn(request.transport, budget)
             part = await _read_part(content, share, options.client_body_timeout)
             data += part
             _check_size(len(data), options.max_body_bytes)
@@ -71,21 +70,24 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
         raise
 
 
-async def _turn(protocol: RequestHandler, budget: BodyBudget) -> None:
+async def _turn(transport: asyncio.Transport | None, budget: BodyBudget) -> None:
     """Waits, with nothing read meanwhile, so that many long bodies at once do not fill each round of the event loop."""
-    protocol.pause_reading()
+    if transport is None:
+        return
+    transport.pause_reading()
     try:
         async with budget.turns:
             await asyncio.sleep(0)
     finally:
-        protocol.resume_reading()
+        transport.resume_reading()
 
 
 def _stop_reading(request: web.Request) -> None:
     """Leaves the rest of a body where it is: reading it only to drop it would cost as much as taking it."""
     with contextlib.suppress(Exception):  # what is wrong with it is no matter
         request.content.read_nowait()
-    request.protocol.pause_reading()
+    if request.transport is not None:
+        request.transport.pause_reading()
 
 
 async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
