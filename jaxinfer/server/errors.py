@@ -80,8 +80,6 @@ def _from_http(error: web.HTTPException) -> ApiError:
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return ApiError(405, f"{error.method} is not allowed here; {allowed} is", code="method_not_allowed")
-    if error.status == 417:
-        return ApiError(417, "the header Expect may only be 100-continue", code="expectation_failed")
     return ApiError(error.status, error.reason)
 
 

@@ -145,14 +145,13 @@ class HttpRunner(web.AppRunner):
         made = await super()._make_server()
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            try:
+            # aiohttp answers it before any middleware, as text.
+            if request.headers.get("Expect", "100-continue").lower() == "100-continue":
                 return await made.request_handler(request)
-            except web.HTTPException as error:  # of aiohttp's own, before any middleware: 417
-                if error.status < 400:
-                    raise
-                response = as_api_error(error).response()
-                response.force_close()
-                return response
+            error = ApiError(417, "the header Expect may only be 100-continue", code="expectation_failed")
+            response = error.response()
+            response.force_close()
+            return response
 
         return HttpServer(
             handle,

@@ -48,6 +48,7 @@ async def test_a_chunk_that_is_wrong_in_mid_body_is_a_400(serve) -> None:
     ("data", "status"),
     [
         (POST + b"Expect: nothing\r\nContent-Length: 2\r\n\r\n{}", 417),
+        (POST + b"Expect: \xff\r\nContent-Length: 2\r\n\r\n{}", 417),
         (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: nothing\r\nContent-Length: 2\r\n\r\n{}", 417),
         (b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", 404),
         (b"DELETE /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405),
