@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ LOG_SECONDS = 10.0
 """Malformed requests are logged at most once in so many seconds."""
 
 RETRY_SECONDS = 2
+
+_A_ROUND = 16
+"""Connections that are ended in one round of the event loop."""
 
 Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
@@ -41,6 +45,29 @@ class MalformedLog:
         self._next, self._more = now + LOG_SECONDS, 0
 
 
+class Spread:
+    """Calls that come by the thousand in one round of the event loop, a few in each round.
+
+    To end a connection ends its request, which takes a while: thousands that end at once would hold up all others.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self._loop = loop
+        self._calls: deque[Callable[[], None]] = deque()
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Calls it within this round or a later one."""
+        self._calls.append(call)
+        if len(self._calls) == 1:
+            self._loop.call_soon(self._some)
+
+    def _some(self) -> None:
+        for _ in range(min(_A_ROUND, len(self._calls))):
+            self._calls.popleft()()
+        if self._calls:
+            self._loop.call_soon(self._some)
+
+
 class Connection(RequestHandler):
     """A connection of HttpServer."""
 
@@ -60,6 +87,9 @@ class Connection(RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._headers_came()
+        self._http.losses.add(lambda: self._lost(exc))
+
+    def _lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -124,6 +154,7 @@ class HttpServer(web.Server):
         super().__init__(handler, **kwargs)
         self.header_timeout = options.client_header_timeout
         self.malformed = MalformedLog()
+        self.losses = Spread(self._loop)
         self._most = most_connections()
 
     @property
