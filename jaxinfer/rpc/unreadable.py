@@ -25,8 +25,9 @@ class UnreadableInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler:
         """The call's handler, behind a check of its message."""
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming or handler.request_deserializer is None:
-            return handler
+        # There is no handler of a method that is not served.
+        if not handler or handler.request_streaming or handler.request_deserializer is None:
+            return handler  # pyright: ignore[reportReturnType]
         coders = {
             "request_deserializer": _lenient(handler.request_deserializer),
             "response_serializer": handler.response_serializer,

@@ -79,7 +79,7 @@ def _keep_ignored(request: web.Request, names: list[str]) -> None:
         request[IGNORED_FIELDS] = reported
 
 
-def decode_body(data: bytes, kind: type[Wire], unknown: UnknownFields) -> tuple[Wire, list[str]]:
+def decode_body(data: bytes | bytearray, kind: type[Wire], unknown: UnknownFields) -> tuple[Wire, list[str]]:
     """A body, and the names of the fields that are ignored. Raises ApiError with the field's name."""
     try:
         body, ignored = unknown.decode(data, kind)

@@ -74,7 +74,7 @@ class Choice:
     """An endpoint that is one of others, as its body has it."""
 
     name: str
-    choose: Callable[[bytes], Endpoint]
+    choose: Callable[[bytes | bytearray], Endpoint]
     among: tuple[Endpoint, ...]
 
 

@@ -15,7 +15,7 @@ from jaxinfer.server.structure import LARGE_BYTES, is_large
 class IncomingBody:
     """A complete body. share: what it has of the budget until `forget`."""
 
-    def __init__(self, data: bytes, share: BodyShare | None = None):
+    def __init__(self, data: bytes | bytearray, share: BodyShare | None = None):
         self.data = data
         self.large = is_large(data)
         self._share = share
@@ -62,7 +62,7 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
             data += part
             _check_size(len(data), options.max_body_bytes)
             share.grow(len(part))
-        return IncomingBody(bytes(data), share)
+        return IncomingBody(data, share)  # not as `bytes`: copying megabytes takes a while
     except BaseException:
         share.end()
         if share.refused:

@@ -21,7 +21,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
     return await answer_completion(request, received)
 
 
-def _choose(data: bytes) -> Endpoint[Any]:
+def _choose(data: bytes | bytearray) -> Endpoint[Any]:
     try:
         names = msgspec.json.decode(data, type=dict[str, msgspec.Raw]).keys()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

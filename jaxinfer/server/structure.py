@@ -30,7 +30,7 @@ _SLICE = 1 << 20
 _ONE_KIND = bytes.maketrans(b"{}", b"[]")
 
 
-def is_large(data: bytes) -> bool:
+def is_large(data: bytes | bytearray) -> bool:
     """True for a body that would hold up the event loop for more than a few milliseconds: long, or of many parts.
 
     Brackets and commas inside strings count, too: what is called large by mistake is only read elsewhere.
@@ -40,7 +40,7 @@ def is_large(data: bytes) -> bool:
     return _containers(data) > _MANY_CONTAINERS or data.count(b",") > _MANY_ITEMS
 
 
-def check_structure(data: bytes) -> None:
+def check_structure(data: bytes | bytearray) -> None:
     """Raises ApiError, naming the limit, for a body that is too deep or has too many parts.
 
     What is no JSON is left to the decoder: up to its first error both see the same lists, objects and strings.
@@ -59,11 +59,11 @@ def check_structure(data: bytes) -> None:
     _check_depth(b"".join(brackets))
 
 
-def _containers(data: bytes) -> int:
+def _containers(data: bytes | bytearray) -> int:
     return data.count(b"[") + data.count(b"{")
 
 
-def _skeleton(data: bytes) -> Iterator[bytes]:
+def _skeleton(data: bytes | bytearray) -> Iterator[bytes]:
     """What stands outside of strings, without anything but `[]{},:`, in slices: a list of all pieces would be large."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -49,7 +49,7 @@ class UnknownFields:
         """True where a field without effect is an error."""
         return self._policy == "refuse"
 
-    def decode(self, data: bytes, kind: type[Wire]) -> tuple[Wire, list[str]]:
+    def decode(self, data: bytes | bytearray, kind: type[Wire]) -> tuple[Wire, list[str]]:
         """A body, and the names of its ignored fields, for `report`. kind: forbids unknown fields.
 
         Raises what msgspec raises.
@@ -84,7 +84,7 @@ def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(kind.__struct_fields__)
 
 
-def _fields(data: bytes) -> dict[str, msgspec.Raw] | None:
+def _fields(data: bytes | bytearray) -> dict[str, msgspec.Raw] | None:
     """The body's fields, undecoded; None where it is not an object."""
     try:
         return msgspec.json.decode(data, type=dict[str, msgspec.Raw])

@@ -58,11 +58,12 @@ class Worker:
             return jobs.Failure.of(as_api_error(error))
 
     async def _read(self, job: jobs.ReadBody) -> jobs.Prompts | jobs.Answer:
-        check_structure(job.body)
+        data = bytes(job.body)
+        check_structure(data)
         endpoint = ENDPOINTS[job.endpoint]
         if isinstance(endpoint, Choice):
-            endpoint = endpoint.choose(job.body)
-        body, ignored = decode_body(job.body, endpoint.kind, self._unknown)
+            endpoint = endpoint.choose(data)
+        body, ignored = decode_body(data, endpoint.kind, self._unknown)
         ignored = [name[: MAX_NAME_CHARS + 1] for name in ignored]
         side = ModelSide(self._text, job.info, self._options, self._model_name, self._form)
         if isinstance(endpoint, TextEndpoint):

@@ -24,7 +24,7 @@ class ReadBody(msgspec.Struct, tag="read"):
     """Read the body of an endpoint."""
 
     endpoint: str
-    body: bytes
+    body: memoryview
     info: ModelInfo
 
 

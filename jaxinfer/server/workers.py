@@ -56,9 +56,9 @@ class Workers:
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
-    async def read(self, endpoint: str, body: bytes, info: ModelInfo) -> jobs.Prompts | jobs.Answer:
+    async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Prompts | jobs.Answer:
         """What becomes of a request's body. Raises ApiError."""
-        reply = await self._ask(jobs.ReadBody(endpoint, body, info))
+        reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info))
         assert isinstance(reply, jobs.Prompts | jobs.Answer)
         return reply
 

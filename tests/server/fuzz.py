@@ -169,8 +169,8 @@ async def run(folder: Path, make: Callable[[random.Random], Iterator[bytes]], co
         for _ in range(number):
             data = next(source)
             begun = time.monotonic()
-            answer = await _exchange(port, data, patience)
-            slowest = max(slowest, time.monotonic() - begun)
+            answer, ended = await _exchange(port, data, patience)
+            slowest = max(slowest, ended - begun)
             status = _status(answer)
             found.statuses[status] += 1
             if (why := _wrong(status, answer, must_answer=make is posts)) is not None:
@@ -183,22 +183,24 @@ async def run(folder: Path, make: Callable[[random.Random], Iterator[bytes]], co
     return found._replace(slowest=slowest)
 
 
-async def _exchange(port: int, data: bytes, patience: float) -> bytes:
-    """What comes back until the connection ends; nothing where nothing comes in time."""
+async def _exchange(port: int, data: bytes, patience: float) -> tuple[bytes, float]:
+    """What comes back until the connection ends, nothing where nothing comes in time; and when its last byte came."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answer = bytearray()
+    answer, at = bytearray(), time.monotonic()
     try:
         writer.write(data)
         async with asyncio.timeout(patience):
             answer += await reader.read(1 << 20)
+            at = time.monotonic()
         async with asyncio.timeout(MOST_SECONDS):
-            while answer and not _ends(answer) and (more := await reader.read(1 << 20)):
+            while answer and not _ends(bytes(answer)) and (more := await reader.read(1 << 20)):
                 answer += more
-        return bytes(answer)
+                at = time.monotonic()
     except (TimeoutError, ConnectionError):
-        return bytes(answer)
+        return bytes(answer), at
     finally:
         writer.close()
+    return bytes(answer), at
 
 
 def _ends(answer: bytes) -> bool:
