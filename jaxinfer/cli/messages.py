@@ -22,7 +22,7 @@ def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfi
         path, body = "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
     else:
         path, body = "/v1/completions", {"model": name, "prompt": "Once upon a time", "max_tokens": 64}
-    key = "" if options.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if options.api_keys else ""
     data = json.dumps(body).replace("'", "'\\''")
     return (
         f"jaxinfer {__version__} serves {name} at {url} - try:\n"

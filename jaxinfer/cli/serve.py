@@ -17,6 +17,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 
 _TEXT_SETTINGS = ("model", "tokenizer", "revision")
@@ -33,6 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         _refuse_engine_settings(config)
     start_log(options)
     dump_stacks_on_signal()
+    raise_file_limit()
     check_key()
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:

@@ -14,16 +14,15 @@ from jaxinfer.metrics import ServerMetrics
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.server.admission import Admission
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.endpoint import ModelSide
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.server.tracing import RequestSpan, Tracing
 from jaxinfer.server.unknown_fields import UnknownFields
+from jaxinfer.server.workers import Workers
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat
-
-DEFAULT_MODEL = "default"
-"""A name that every server takes for the model it serves."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ class Context:
     admission: Admission
     unknown_fields: UnknownFields
     fingerprint: str
+    workers: Workers
     tracing: Tracing | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
-    def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
-        if name and name not in (DEFAULT_MODEL, self.model_name):
-            message = f"model: {name!r} is not served here; {self.model_name!r} is"
-            raise ApiError(404, message, param="model", code="model_not_found")
+    @property
+    def side(self) -> ModelSide:
+        """What bodies are checked and tokenised with."""
+        return ModelSide(self.text, self.client.info, self.options, self.model_name, self.answer_form)
 
     @property
     def reasoning_tags(self) -> tuple[int, int] | None:

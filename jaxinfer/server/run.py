@@ -20,6 +20,7 @@ from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
 from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.protocol import HttpRunner
 from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
@@ -106,8 +107,10 @@ async def start(
     shared: SharedCounts | None = None,
 ) -> web.AppRunner:
     """Starts to serve on a bound socket. `cleanup` of what comes back lets requests end, then closes."""
-    runner = web.AppRunner(
+    runner = HttpRunner(
         make_app(client, text, options, shared),
+        options,
+        keepalive_timeout=options.keepalive_timeout,
         handler_cancellation=True,
         access_log=logging.getLogger(ACCESS_LOG) if options.access_log else None,
         access_log_format='%a "%r" %s %b %Tfs',

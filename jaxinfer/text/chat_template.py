@@ -54,11 +54,12 @@ class ChatTemplate:
 
     Jobs run one after another in a worker process that is replaced when it exceeds its limits.
     Safe to use from several threads. `close` ends the process. source: the default template's text. form: how the
-    model writes what it thinks and what it calls, as far as its template shows it.
+    model writes what it thinks and what it calls, as far as its template shows it. limits: of one rendering.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], limits: TemplateLimits):
         self._processes = {name: TemplateProcess(text, limits) for name, text in templates.items()}
+        self.limits = limits
         self.source = templates.get("default")
         self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
         self._special_tokens = dict(special_tokens)

@@ -1,9 +1,11 @@
 """TextProcessor: everything of a model folder that turns text into tokens and back."""
 
 import asyncio
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.defaults import GenerationDefaults
@@ -40,6 +42,22 @@ class TextProcessor:
         limits = template_limits or TemplateLimits(max_chars=max_chars)
         template = ChatTemplate.from_tokenizer(own, limits)
         return cls(own, template, GenerationDefaults.from_folder(folder), FillInTheMiddle(own))
+
+    def settings(self) -> dict[str, Any]:
+        """What `from_settings` makes the same of in another process, as plain values."""
+        return {
+            "folder": str(self.tokenizer.folder),
+            "max_chars": self.tokenizer.max_chars,
+            "template_limits": dataclasses.asdict(self.chat_template.limits),
+            "defaults": dataclasses.asdict(self.defaults),
+        }
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "TextProcessor":
+        """The text side that `settings` describe. Raises ModelError."""
+        tokenizer = Tokenizer(Path(settings["folder"]), max_chars=settings["max_chars"])
+        template = ChatTemplate.from_tokenizer(tokenizer, TemplateLimits(**settings["template_limits"]))
+        return cls(tokenizer, template, GenerationDefaults(**settings["defaults"]), FillInTheMiddle(tokenizer))
 
     async def encode_async(
         self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str]
