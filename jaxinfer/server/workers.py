@@ -15,7 +15,7 @@ from jaxinfer.server import worker_jobs as jobs
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.limited_process import Exceeded, LimitedProcess, Lost
+from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
 COMMAND = (sys.executable, "-P", "-m", "jaxinfer.server.worker")
 
@@ -101,8 +101,11 @@ class Workers:
                 process.start()
                 process.ask(self._settings)
             return process.ask(jobs.encode(job))
+        except Late:
+            message = f"the body took more than {self._limits.wall_seconds:g} s to be read"
+            raise ApiError(400, message, code="body_too_complex") from None
         except Exceeded as error:
-            raise ApiError(400, f"the body {error} to be read", code="body_too_complex") from None
+            raise ApiError(400, f"the body took too much {error} to be read", code="body_too_complex") from None
         except Lost as error:
             raise ApiError(
                 503,

@@ -19,7 +19,11 @@ _CHUNK = 1 << 20
 
 
 class Exceeded(Exception):
-    """A job took too much time or memory; the text says of which."""
+    """A job took too much of what the text names: `memory` or `processor time`."""
+
+
+class Late(Exception):
+    """No answer came in time."""
 
 
 class Lost(Exception):
@@ -59,7 +63,7 @@ class LimitedProcess:
         os.set_blocking(self._process.stdin.fileno(), False)
 
     def ask(self, job: bytes) -> bytes:
-        """The answer to a job. Raises Exceeded or Lost; the process has ended then."""
+        """The answer to a job. Raises Exceeded, Late or Lost; the process has ended then."""
         process = self._process
         if process is None or process.stdin is None or process.stdout is None:
             raise Lost("does not run")
@@ -72,7 +76,7 @@ class LimitedProcess:
         except OSError:
             self._raise_ended()
             raise
-        except (Exceeded, Lost):
+        except (Exceeded, Late, Lost):
             self.close()
             raise
 
@@ -117,16 +121,16 @@ class LimitedProcess:
             poll.register(descriptor, select.POLLOUT)
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(left * 1000):
-            raise Exceeded(f"took more than {self._wall_seconds:g} s")
+            raise Late
 
     def _raise_ended(self) -> None:
         assert self._process is not None
         status = self._process.wait()
         self.close()
         if status in (OUT_OF_MEMORY, -signal.SIGABRT):  # native code aborts where it gets no memory
-            raise Exceeded("took too much memory")
+            raise Exceeded("memory")
         if status == -signal.SIGXCPU:
-            raise Exceeded("took too much processor time")
+            raise Exceeded("processor time")
         raise Lost(f"ended with status {status}")
 
 

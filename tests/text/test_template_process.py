@@ -50,8 +50,8 @@ def test_one_that_is_killed_while_it_renders_is_not_the_requests_fault(process: 
     def poll_before_it_ends() -> None:
         asked.append(None)
 
-    assert process._process is not None
-    process._process.poll = poll_before_it_ends  # as if it ended a moment later
+    assert process._process._process is not None
+    process._process._process.poll = poll_before_it_ends  # as if it ended a moment later
     with pytest.raises(WorkerLostError, match="status -9"):
         process.render({"word": LARGE}, NOW)
     assert asked
