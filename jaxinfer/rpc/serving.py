@@ -45,7 +45,7 @@ class GrpcServer:
         options = context.options
         self._calls = Calls(context.admission)
         server = self._server = grpc.aio.server(
-            interceptors=[KeyInterceptor(options.api_key)],
+            interceptors=[KeyInterceptor(options.api_keys)],
             options=_channel_options(options),
             maximum_concurrent_rpcs=options.max_open_requests + _OTHER_CALLS,
         )

@@ -46,7 +46,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._last_request = time.time()
         async with self._calls.generating(context, request.request_id or None):
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, body, DEFAULTS)
+            prepared = await prepare(self._context, context, body, DEFAULTS)
             only_prompt = prompt_only(request)
             reply = VllmReply(prepared, prompt_only=only_prompt)
             streams = request.stream and not only_prompt

@@ -39,7 +39,7 @@ def make_app(
         middlewares=[
             error_middleware,
             make_cors_middleware(options),
-            make_auth_middleware(options.api_key),
+            make_auth_middleware(options.api_keys),
             make_admission_middleware(admission),
         ],
         client_max_size=options.max_body_bytes,

@@ -27,6 +27,9 @@ class ServerConfig:
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
+    share_cache_across_keys: bool = False
+    """With several API keys, reuse KV pages of equal prefixes across them. Without it each key has a prefix cache of
+    its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
     max_header_bytes: int = 16 * 2**10
@@ -75,6 +78,11 @@ class ServerConfig:
     its key, if it has one, is $JAXINFER_ENGINE_KEY."""
     max_restarts: int = 10
     """How often within ten minutes a process that has died is started again; once more ends the server."""
+
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        """All keys that are let in; without any, everybody is."""
+        return () if self.api_key is None else (self.api_key,)
 
     def __post_init__(self) -> None:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
