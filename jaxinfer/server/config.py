@@ -27,6 +27,9 @@ class ServerConfig:
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
+    control_tokens_in_content: bool = False
+    """Take control tokens that a conversation's strings hold for control tokens, as transformers does; by default they
+    are the tokens of their characters, and only the chat template's own are control tokens."""
     share_cache_across_keys: bool = False
     """With several API keys, reuse KV pages of equal prefixes across them. Without it each key has a prefix cache of
     its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""

@@ -146,3 +146,4 @@ class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
+    parse_special: bool | None = None

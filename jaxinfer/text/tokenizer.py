@@ -10,6 +10,7 @@ from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.text.control_tokens import ControlTokens
 from jaxinfer.text.pieces import Pieces
 
 MAX_PROMPT_CHARS = 4_000_000
@@ -40,6 +41,7 @@ class Tokenizer:
         self.added_ids = {token.content: token_id for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.pieces = Pieces(self._backend, added)
+        self.control_tokens = ControlTokens(self._backend)
 
     @property
     def vocab_size(self) -> int:
@@ -58,19 +60,35 @@ class Tokenizer:
     def pad_token_id(self) -> int | None:
         return self._named_id("pad_token")
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """Token ids of one text. Raises ParameterError, naming `param`, where it is too long or not Unicode."""
-        return self.encode_batch([text], add_special_tokens=add_special_tokens, params=[param])[0]
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, param: str = "prompt", parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of one text; without parse_special control tokens in it are text, too.
+
+        Raises ParameterError, naming `param`, where it is too long or not Unicode.
+        """
+        (ids,) = self.encode_batch(
+            [text], add_special_tokens=add_special_tokens, params=[param], parse_special=parse_special
+        )
+        return ids
 
     def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        params: Sequence[str] | None = None,
+        parse_special: bool = True,
     ) -> list[list[int]]:
         """Token ids of each text; the interpreter lock is free while it runs.
 
-        params: what errors call each text. Raises ParameterError.
+        params: what errors call each text. parse_special: whether control tokens in a text are control tokens, or the
+        tokens of their characters. Raises ParameterError.
         """
         for i, text in enumerate(texts):
             self.check_text(text, params[i] if params else f"prompt[{i}]")
+        if not parse_special:
+            return [self.control_tokens.encode(text, [], add_special_tokens=add_special_tokens) for text in texts]
         # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
         encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
         return [encoding.ids for encoding in encodings]
