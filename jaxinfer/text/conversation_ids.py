@@ -1,8 +1,8 @@
 """ConversationEncoder: token ids of a conversation, in which the only control tokens are the chat template's own.
 
 A control token that a request's string holds, or that such a string and the template make together, is text: the
-tokens of its characters. Most conversations have none, and are tokenised as they are rendered. Where a string could have
-a part in one that is found, the conversation is rendered again with markers around these parts: they tell where it went.
+tokens of its characters. Most conversations have none, and are tokenised as they are rendered. Where a string could
+have a part in one that is found, the conversation is rendered again with markers around these parts.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxinfer.errors import ParameterError
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.control_tokens import ControlSpan
+from jaxinfer.text.failures import failures
 from jaxinfer.text.markers import Markers, Span, Suspects, strings_of, with_strings
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -75,6 +76,10 @@ class ConversationEncoder:
         suspects = self._suspects(job, ids)
         if suspects is None:
             return ids
+        with failures(lambda error: ParameterError("messages", f"cannot be tokenised: {error}")):
+            return self._apart(job, text, ids, suspects)
+
+    def _apart(self, job: "_Job", text: str, ids: list[int], suspects: Suspects) -> list[int]:
         found, markers = self._tokenizer.control_tokens.spans(text), Markers()
         marked = self._render_marked(job, suspects, markers)
         cut = markers.taken_out(marked)

@@ -1,9 +1,11 @@
 """Control tokens that a request brings: text in conversations, as the tokenizer reads them elsewhere."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.test_hostile_folders import panicking
 from tests.server.conftest import Served
 from tests.text.folders import SPECIAL
 
@@ -52,3 +54,18 @@ async def test_conversations_take_no_parse_special(serve) -> None:
     served: Served = await serve()
     answer = await served.post("/tokenize", {"messages": [{"role": "user", "content": "a"}], "parse_special": True})
     assert (answer.status, answer.body["error"]["param"]) == (400, "parse_special")
+
+
+async def test_a_panic_of_the_tokenizer_is_a_400(serve, folder: Path) -> None:
+    panicking(folder)
+    served: Served = await serve()
+    bad = "x" * 60
+    for path, body, param in (
+        ("/v1/completions", {"prompt": bad}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": bad}]}, "messages"),
+        ("/tokenize", {"prompt": bad}, "prompt"),
+        ("/tokenize", {"prompt": bad, "parse_special": False}, "prompt"),
+    ):
+        answer = await served.post(path, body)
+        assert (answer.status, answer.body["error"]["param"]) == (400, param)
+    assert (await served.post("/v1/completions", {"prompt": "fine"})).status == 200
