@@ -54,9 +54,9 @@ class ConversationEncoder:
         job = _Job(messages, {"now": datetime.now(), **options}, add_special_tokens)
         text = await self._template.render_async(messages, **job.options)
         if len(text) > SHORT_CHARS:
-            ids = await asyncio.to_thread(self._plain_ids, job, text)
-        else:
-            ids = self._plain_ids(job, text)
+            ids = await asyncio.to_thread(lambda: self._without_foreign(job, text, self._plain_ids(job, text)))
+            return RenderedPrompt(text, ids)
+        ids = self._plain_ids(job, text)
         if self._suspects(job, ids):
             ids = await asyncio.to_thread(self._without_foreign, job, text, ids)
         return RenderedPrompt(text, ids)
@@ -100,7 +100,7 @@ class ConversationEncoder:
         options = {**job.options, **{name: with_strings(job.options.get(name), marked) for name in _STRINGS}}
         try:
             return self._template.render(with_strings(job.messages, marked), **options)
-        except ParameterError:
+        except (ParameterError, RecursionError):
             raise job.refusal(suspects) from None
 
     def _encode(self, job: "_Job", text: str, own: list[ControlSpan], suspects: Suspects) -> list[int]:
@@ -125,12 +125,12 @@ class _Job(NamedTuple):
         yield from strings_of(self.options.get("template_kwargs"), "chat_template_kwargs")
 
     def whole(self, suspects: Suspects) -> tuple[str, str] | None:
-        """Where the first control token is, and its text."""
+        """Where a control token is, and its text."""
         found = ((where, suspects.whole(text)) for where, text, _ in self.strings())
         return next(((where, token) for where, token in found if token is not None), None)
 
     def refusal(self, suspects: Suspects) -> ParameterError:
-        """The error that names the first string that may be at fault."""
+        """The error that names a string that may be at fault."""
         where, token = self.whole(suspects) or ("messages", "")
         if token:
             return ParameterError(

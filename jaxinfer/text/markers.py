@@ -10,6 +10,7 @@ from jaxinfer.text.messages import ROLES
 Span = tuple[int, int]
 
 _DIGITS = 24
+_NAMED_LEVELS = 2
 _WORDS = frozenset({*ROLES, "function"})
 """Strings that the API itself gives a meaning, which templates compare and build control tokens of."""
 
@@ -77,16 +78,20 @@ class Suspects:
 
 
 def strings_of(value: Any, where: str) -> Iterator[tuple[str, str, bool]]:
-    """Every string in plain values: where it is, itself, and whether it is a key."""
-    if isinstance(value, str):
-        yield where, value, False
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield where, str(key), True
-            yield from strings_of(item, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, Sequence):
-        for i, item in enumerate(value):
-            yield from strings_of(item, f"{where}[{i}]")
+    """Every string in plain values: where it is, itself, and whether it is a key. Without recursion, in no order.
+
+    Where it is goes two levels down: a long key would be in the name of everything below it.
+    """
+    left: list[tuple[str, int, Any]] = [(where, _NAMED_LEVELS, value)]
+    while left:
+        where, named, value = left.pop()
+        if isinstance(value, str):
+            yield where, value, False
+        elif isinstance(value, Mapping):
+            yield from ((where, key, True) for key in value if isinstance(key, str))
+            left += [(f"{where}.{key}" if named else where, max(0, named - 1), item) for key, item in value.items()]
+        elif isinstance(value, Sequence):
+            left += [(f"{where}[{i}]" if named else where, max(0, named - 1), item) for i, item in enumerate(value)]
 
 
 def with_strings(value: Any, change: Callable[[str, bool], str]) -> Any:

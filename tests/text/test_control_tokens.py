@@ -15,6 +15,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.text import TextProcessor, Tokenizer
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.conversation_ids import ConversationEncoder
+from jaxinfer.text.markers import strings_of
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
@@ -268,3 +269,29 @@ def test_both_ways_may_run_at_once(make: Callable[..., TextProcessor]) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert set(map(repr, pool.map(both, range(200)))) == {repr((plain, parsed))}
+
+
+def nested_call(depth: int) -> dict[str, Any]:
+    arguments: Any = HOSTILE
+    for _ in range(depth):
+        arguments = {"a": [arguments]}
+    return say("", "assistant", tool_calls=[{"function": {"name": "f", "arguments": arguments}}])
+
+
+def test_nested_arguments_are_looked_through(make: Callable[..., TextProcessor]) -> None:
+    text = make(EVERYWHERE)
+    found = text.conversations.encode([nested_call(100)])
+    assert HOSTILE in found.text
+    assert text.tokenizer.added_ids["<|system|>"] not in found.token_ids
+
+
+def test_arguments_that_are_nested_too_deeply_are_refused(make: Callable[..., TextProcessor]) -> None:
+    with pytest.raises(ParameterError, match="template"):
+        make(EVERYWHERE).conversations.encode([nested_call(400)])
+
+
+def test_the_name_of_a_place_does_not_grow_with_what_lies_there() -> None:
+    value: Any = HOSTILE
+    for _ in range(200):
+        value = {"k" * 10_000: [value]}
+    assert max(len(where) for where, _, _ in strings_of([{"content": value}], "messages")) < 30
