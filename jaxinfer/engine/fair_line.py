@@ -57,7 +57,7 @@ class FairLine:
         share.begin_waiting()
         assert share.line is not None
         share.line.push(request)
-        self._next.clear()
+        self._changed(share)
 
     def peek(self, *, aside: bool = True) -> Request | None:
         """The next request. aside: whether one that was set aside may be next."""
@@ -72,14 +72,14 @@ class FairLine:
         assert request.share.line is not None
         request.share.line.take(request)
         request.share.end_waiting()
-        self._next.clear()
+        self._changed(request.share)
 
     def set_aside(self, request: Request) -> None:
         """Lets others pass the request that `peek` has just returned."""
         assert request.share is not None
         assert request.share.line is not None
         request.share.line.set_aside(request)
-        self._next.clear()
+        self._changed(request.share)
 
     def remove(self, request: Request) -> None:
         """Takes out a request whose status is no longer WAITING."""
@@ -87,7 +87,7 @@ class FairLine:
         assert request.share.line is not None
         request.share.line.remove(request)
         request.share.end_waiting()
-        self._next.clear()
+        self._changed(request.share)
 
     def aside(self) -> list[Request]:
         """Requests that were set aside. Safe in any thread."""
@@ -104,7 +104,7 @@ class FairLine:
         request.charged_from = start
         self._turns += 1
         share.charge(request.charged, self._turns)
-        self._next.clear()
+        self._changed(share)
 
     def settle(self, request: Request, computed: int) -> None:
         """Corrects the charge of a request that ends, of whose positions so many were computed, and lets it go."""
@@ -113,11 +113,15 @@ class FairLine:
         if request.charged:
             prompt = max(0, min(computed, request.prompt_len) - request.charged_from)
             share.correct(prompt + request.num_outputs - request.charged, request.num_outputs)
-            self._next.clear()
+            self._changed(share)
         for node in list(share.path()):
             node.open -= 1
             if not node.open:
                 self._rest(node)
+
+    def _changed(self, share: Share) -> None:
+        share.touch()
+        self._next.clear()
 
     def _share_of(self, request: Request) -> Share:
         share = self._levels.get(request.priority)

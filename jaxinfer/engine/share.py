@@ -1,5 +1,6 @@
 """Share: what a tenant has been charged, and its requests that wait."""
 
+import heapq
 from collections.abc import Iterator
 
 from jaxinfer.engine.rank_line import RankLine
@@ -14,6 +15,7 @@ _NEWEST = 1 / 8
 """Weight of the newest request in what is expected of the next."""
 
 Place = tuple[int, int, int, tuple[int, ...]]
+_Entry = tuple[Place, int, int, "Share"]
 
 
 class Share:
@@ -27,6 +29,9 @@ class Share:
     """
 
     __slots__ = (
+        "_heap",
+        "_touched",
+        "_version",
         "backlog",
         "charged",
         "expected",
@@ -52,6 +57,9 @@ class Share:
         self.waiting = 0
         self.open = 0
         self.expected = _FIRST_GUESS
+        self._heap: list[_Entry] = []
+        self._touched: set[Share] = set()
+        self._version = 0
 
     def path(self) -> Iterator["Share"]:
         """This share and those that it is a part of, but for the priority's."""
@@ -61,19 +69,41 @@ class Share:
             share = share.parent
 
     def head(self, *, aside: bool) -> Request | None:
-        """Its next request."""
+        """Its next request. aside: whether one that was set aside may be next."""
         if self.line is not None:
             return self.line.peek(aside=aside)
-        best: Request | None = None
-        first: Place | None = None
-        for part in self.backlog.values():
-            request = part.head(aside=aside)
-            if request is None:
-                continue
-            place = part._place(request)
-            if first is None or place < first:
-                best, first = request, place
-        return best
+        return self._first() if aside else self._first_not_aside()
+
+    def touch(self) -> None:
+        """Must be called when its next request, or its place among others, may have changed."""
+        for share in self.path():
+            assert share.parent is not None
+            share.parent._touched.add(share)
+
+    def _first(self) -> Request | None:
+        # Places change seldom, and requests are asked for in every step: so parts lie in a heap, beside entries that
+        # are out of date and skipped when they surface.
+        for part in self._touched:
+            self._queue(part)
+        self._touched.clear()
+        heap = self._heap
+        while heap and not _is_current(heap[0]):
+            heapq.heappop(heap)
+        if len(heap) > 2 * len(self.backlog) + 64:
+            self._heap = [entry for entry in heap if _is_current(entry)]
+            heapq.heapify(self._heap)
+        return self._heap[0][-1].head(aside=True) if self._heap else None
+
+    def _queue(self, part: "Share") -> None:
+        part._version += 1
+        request = part.head(aside=True) if part.waiting else None
+        if request is not None:
+            heapq.heappush(self._heap, (part._place(request), id(part), part._version, part))
+
+    def _first_not_aside(self) -> Request | None:
+        found = ((part, part.head(aside=False)) for part in self.backlog.values())
+        places = [(part._place(request), request) for part, request in found if request is not None]
+        return min(places, key=_place_of)[1] if places else None
 
     def _place(self, request: Request) -> Place:
         # What resumes was charged when it was admitted first, and waits for no round.
@@ -113,3 +143,12 @@ class Share:
         self.expected += _NEWEST * (outputs - self.expected)
         for share in self.path():
             share.charged += tokens
+
+
+def _is_current(entry: _Entry) -> bool:
+    _, _, version, share = entry
+    return version == share._version and share.waiting > 0
+
+
+def _place_of(found: tuple[Place, Request]) -> Place:
+    return found[0]

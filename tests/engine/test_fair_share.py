@@ -241,7 +241,10 @@ class Rounds:
         self.turn[tenant] = self.turns
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40), st.integers(0, 40)), max_size=120), st.data())
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(20, 40), st.integers(0, 40)), min_size=60, max_size=150),
+    st.data(),
+)
 @settings(max_examples=40, deadline=None)
 def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.DataObject) -> None:
     """Random requests come, are admitted, run on together and end, or are aborted while they wait."""
