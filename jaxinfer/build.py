@@ -80,14 +80,21 @@ def _folder(name: str, revision: str | None, needs: str) -> Path:
     return DEMO_FOLDER if name == DEMO_NAME else resolve(name, revision, needs=needs)
 
 
-def load_text(config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS) -> TextProcessor:
+def load_text(
+    config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS, control_tokens_in_content: bool = False
+) -> TextProcessor:
     """The model's text side: its own tokenizer and chat template, or those that the settings name.
 
-    max_chars: characters of one prompt. Raises ModelError.
+    max_chars: characters of one prompt. control_tokens_in_content: of TextProcessor. Raises ModelError.
     """
     other = config.load.tokenizer
     tokenizer = None if other is None else _folder(other, None, "tokenizer.json")
-    return TextProcessor.from_folder(model_folder(config), tokenizer=tokenizer, max_chars=max_chars)
+    return TextProcessor.from_folder(
+        model_folder(config),
+        tokenizer=tokenizer,
+        max_chars=max_chars,
+        control_tokens_in_content=control_tokens_in_content,
+    )
 
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from jaxinfer.errors import ParameterError
 
+FairShare = Literal["key", "user", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
@@ -87,6 +88,9 @@ class SchedulerConfig:
     """Waiting time that is worth a level of priority, by default 60; 0: strict priorities, which may starve some."""
     sjf_tokens_per_second: float | None = None
     """Prompt tokens that a second of waiting makes up for, by default 1,000; 0: none, which may starve long prompts."""
+    fair_share: FairShare = "key"
+    """Whose waiting request is next, within a priority: each API key has its share of the tokens; user: each `user` of
+    a key has its share of the key's, too; off: the scheduling policy alone decides."""
     max_num_partial_prefills: int | None = None
     """Prompts at once that one step does not finish; they leave short ones a share of each. By default no bound."""
     long_prefill_token_threshold: int | None = None

@@ -117,6 +117,7 @@ class EngineCore:
             handle=handle_of(owner, self._next_handle),
             priority=request.priority,
             namespace=("", request.cache_salt),
+            tenant=request.tenant,
             fork_to=params.n,
         )
         self._arrivals += 1

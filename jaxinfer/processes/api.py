@@ -45,7 +45,12 @@ async def _serve(parent: Parent) -> int:
     async with contextlib.AsyncExitStack() as stack:
         if not parent.settings["again"]:  # else others may be answering, and who comes to this one waits a moment
             await stack.enter_async_context(answer_while_loading(bound, BACKLOG))
-        text = await asyncio.to_thread(load_text, parent.engine, max_chars=options.max_prompt_chars)
+        text = await asyncio.to_thread(
+            load_text,
+            parent.engine,
+            max_chars=options.max_prompt_chars,
+            control_tokens_in_content=options.control_tokens_in_content,
+        )
         text.chat_template.check()
         key = os.environ.get(KEY_VARIABLE) or None
         client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)

@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.rpc import jaxinfer_pb2 as pb
+from jaxinfer.rpc.access import authorization
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxinfer.server.auth import KeyCheck
 from jaxinfer.server.context import Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
@@ -34,15 +37,22 @@ class Prepared(NamedTuple):
     params: SamplingParams
 
 
-async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
-    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field."""
+async def prepare(
+    context: Context, call: grpc.aio.ServicerContext, body: CompletionBody, defaults: GenerationDefaults
+) -> Prepared:
+    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field.
+
+    call: the one that it came by.
+    """
     context.side.check_model(body.model)
     info = context.client.info
     params = generate_params(body, defaults, info)
     prompt = await _prompt(context, body, truncation(body, params, info))
     asked_by = None if body.max_tokens is None else "max_tokens"
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    return Prepared(context.generation([prompt.token_ids], [params], body), prompt.token_ids, params)
+    key = KeyCheck(context.options.api_keys).accepted(authorization(call.invocation_metadata()))
+    generation = context.generation([prompt.token_ids], [params], body, api_key=key or "")
+    return Prepared(generation, prompt.token_ids, params)
 
 
 async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Prompt:

@@ -33,7 +33,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         given = request.request_id if request.HasField("request_id") else None
         async with self._calls.generating(context, given) as name:
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, body, self._context.text.defaults)
+            prepared = await prepare(self._context, context, body, self._context.text.defaults)
             async with prepared.generation as generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
                 async for message in _messages(generation):

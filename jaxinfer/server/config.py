@@ -1,5 +1,6 @@
 """ServerConfig: where the server listens, and its limits."""
 
+import functools
 import importlib.util
 import ipaddress
 import math
@@ -31,6 +32,12 @@ class ServerConfig:
     """Key that requests to the model must bring; by default $JAXINFER_API_KEY, which no list of processes shows."""
     api_key_file: str | None = None
     """File of keys, one a line, each of which lets a request in; read when the server starts."""
+    control_tokens_in_content: bool = False
+    """Take control tokens that a conversation's strings hold for control tokens, as transformers does; by default they
+    are the tokens of their characters, and only the chat template's own are control tokens."""
+    share_cache_across_keys: bool = False
+    """With several API keys, reuse KV pages of equal prefixes across them. Without it each key has a prefix cache of
+    its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
     max_pending_body_bytes: int = 128 * 2**20
@@ -95,9 +102,9 @@ class ServerConfig:
     """How often the server's processes show each other that they run. One that is silent for three times as long has
     stalled: it is ended, and started again. 0: nobody watches."""
 
-    @property
+    @functools.cached_property
     def api_keys(self) -> tuple[str, ...]:
-        """All keys that are let in; without any, everybody is. Raises ParameterError."""
+        """All keys that are let in; without any, everybody is. Files are read once. Raises ParameterError."""
         own = () if self.api_key is None else (self.api_key,)
         return own if self.api_key_file is None else (*own, *read_api_keys(self.api_key_file))
 

@@ -61,7 +61,11 @@ async def _token_ids(body: TokenizeBody, side: ModelSide) -> list[int]:
             if getattr(body, name) is not None:
                 raise ApiError(400, f"{name}: needs messages", param=name)
         special = body.add_special_tokens is not False
-        return (await side.text.encode_async([body.prompt], add_special_tokens=special, params=["prompt"]))[0]
+        parse = body.parse_special is not False
+        encode = side.text.encode_async
+        return (await encode([body.prompt], add_special_tokens=special, params=["prompt"], parse_special=parse))[0]
+    if body.parse_special is not None:
+        raise ApiError(400, "parse_special: needs prompt; control tokens in messages are text", param="parse_special")
     said = Conversation(
         messages=body.messages or [],
         tools=template_tools(body.tools) if body.tools else None,

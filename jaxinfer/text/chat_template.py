@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.folder_files import MAX_TEMPLATE_BYTES, is_there, read_text
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.messages import ROLES, with_reasoning_names
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
@@ -34,8 +35,8 @@ def load_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, st
     list of `{"name", "template"}`. Raises ModelError.
     """
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return {"default": file.read_text(encoding="utf-8")}
+    if is_there(file):
+        return {"default": read_text(file, most=MAX_TEMPLATE_BYTES)}
     declared = config.get("chat_template")
     if declared is None:
         return {}
