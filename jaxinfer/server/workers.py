@@ -85,8 +85,10 @@ class Workers:
         """Ends the processes, and with them the jobs that are under way."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            for process in self._all:
-                process.kill()
+            for process in self._idle:
+                process.close()
+            for process in self._all.difference(self._idle):
+                process.kill()  # whoever asks it notices, and closes it
 
     @property
     def pids(self) -> list[int]:

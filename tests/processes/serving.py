@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import psutil
 
+from tests.children import children_with
 from tests.cli.test_commands import ENVIRONMENT
 from tests.material import REPOSITORY
 
@@ -38,8 +39,7 @@ class Serving:
 
     def child(self, kind: str, number: int = 0) -> psutil.Process:
         """The engine's process, or an API process."""
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if any(kind in word for word in child.cmdline())][number]
+        return children_with(kind, self.process.pid)[number]
 
     async def status(self, path: str) -> int:
         async with self.session.get(self.url + path) as response:

@@ -18,6 +18,7 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.children import children_with
 from tests.cli.test_commands import ENVIRONMENT
 from tests.llm.simulated import right_tokens
 from tests.processes.serving import SIMULATED, Answer, Serving, serving
@@ -118,8 +119,7 @@ async def chat(server: Serving) -> int:
 
 
 def template_worker(server: Serving) -> psutil.Process:
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    return next(child for child in children if any("template_worker" in word for word in child.cmdline()))
+    return children_with("template_worker", server.process.pid, recursive=True)[0]
 
 
 # Stopped

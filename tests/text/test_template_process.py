@@ -9,6 +9,7 @@ import pytest
 
 from jaxinfer.errors import ParameterError, WorkerLostError
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
+from tests.children import children_with
 
 WALL_SECONDS = 4.0
 """On a busy machine a process takes more than a second to start, and that counts."""
@@ -26,7 +27,7 @@ def process() -> Iterator[TemplateProcess]:
 
 
 def worker() -> psutil.Process:
-    (found,) = [child for child in psutil.Process().children() if "template_worker" in " ".join(child.cmdline())]
+    (found,) = children_with("template_worker")
     return found
 
 
