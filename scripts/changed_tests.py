@@ -11,11 +11,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
+from tests.house.imports import Module, inside, read_module
+
 REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
-
-from tests.house.imports import Module, inside, read_module  # noqa: E402
-
 ROOTS = ("jaxinfer", "kernels", "tests", "benchmarks", "scripts")
 """Folders with Python; what lies in `kernels` and `scripts` is imported from there."""
 
@@ -89,17 +87,14 @@ def _read(path: str) -> Module:
 
 
 def _files() -> list[str]:
-    return _git("ls-files", "--cached", "--others", "--exclude-standard", *ROOTS)
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", *ROOTS)
+    return [path for path in listed if (REPOSITORY / path).is_file()]  # some may have been deleted
 
 
 def _changed(revision: str) -> list[str]:
     """Files of the working tree that differ from where it left the revision, new and deleted ones too."""
-    new = _git("ls-files", "--others", "--exclude-standard")
-    return [
-        *_git("diff", "--name-only", "--no-renames", f"{revision}...", "--"),
-        *_git("diff", "--name-only", "HEAD"),
-        *new,
-    ]
+    (base,) = _git("merge-base", revision, "HEAD")
+    return [*_git("diff", "--name-only", "--no-renames", base), *_git("ls-files", "--others", "--exclude-standard")]
 
 
 def _git(*arguments: str) -> list[str]:

@@ -7,8 +7,11 @@ default 20. To repeat a case that failed: its seed, and 0 seconds.
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
+import pytest
+from hypothesis import HealthCheck
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 
@@ -32,8 +35,29 @@ def random_cases() -> Iterator[int]:
             return
 
 
-def run_state_machines(machine: type[RuleBasedStateMachine], settings: hypothesis.settings) -> None:
-    """Random histories of the machine; one random case is as many of them as `settings` say."""
+class _RandomCases:
+    """`random_cases`, begun when a test walks over them."""
+
+    def __iter__(self) -> Iterator[int]:
+        return random_cases()
+
+
+def fixed_and_random_cases(count: int) -> list[Any]:
+    """Parameters of a test that takes seeds: 0 to `count` - 1, one by one, and in `long` tests random ones as well."""
+    fixed = [pytest.param([seed], id=str(seed)) for seed in range(count)]
+    return [*fixed, pytest.param(_RandomCases(), id="random", marks=pytest.mark.long)]
+
+
+def history_settings(examples: int) -> hypothesis.settings:
+    """Of random histories."""
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    return hypothesis.settings(
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet
+    )
+
+
+def run_state_machines(machine: type[RuleBasedStateMachine], examples: int) -> None:
+    """Random histories of the machine: each random case is as many of them."""
+    seeded = hypothesis.settings(history_settings(examples), derandomize=False, database=None)
     for seed in random_cases():
-        seeded = hypothesis.seed(seed)(type(machine.__name__, (machine,), {}))
-        run_state_machine_as_test(seeded, settings=hypothesis.settings(settings, derandomize=False, database=None))
+        run_state_machine_as_test(hypothesis.seed(seed)(type(machine.__name__, (machine,), {})), settings=seeded)

@@ -4,7 +4,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,7 +22,7 @@ from jaxinfer.engine.simulated import expected_tokens
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.draws import random_cases, run_state_machines
+from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
 from tests.engine.stepping import step_deltas
@@ -230,11 +229,6 @@ def _to_stop(tokens: list[int]) -> list[int]:
     return tokens
 
 
-def _settings(examples: int) -> settings:
-    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet)
-
-
 def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: Any) -> Histories:
     """The same machine driven by weights of our own: small pools, many forks, many equal prompts.
 
@@ -290,7 +284,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
 
 @pytest.mark.smoke
 def test_random_histories() -> None:
-    run_state_machine_as_test(Histories, settings=_settings(150))
+    run_state_machine_as_test(Histories, settings=history_settings(150))
 
 
 # Seeds 86, 598 and 1276 once broke the tree: choices that waited held pages without the pages above them.
@@ -325,7 +319,7 @@ def test_seeded_histories_with_faults(policy: str) -> None:
 
 @pytest.mark.long
 def test_more_random_histories() -> None:
-    run_state_machines(Histories, _settings(20))
+    run_state_machines(Histories, 20)
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """The `xla` backend against a float64 oracle."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from jaxinfer_kernels import BlockSizes, KVLayout, ragged_paged_attention
 
-from tests.draws import random_cases
+from tests.draws import fixed_and_random_cases
 
 from .batches import Batch, Shape, make_batch
 from .oracle import attend, write
@@ -92,14 +93,9 @@ def test_heads_and_dims(q_heads: int, kv_heads: int, dim: int):
     np.testing.assert_allclose(out, want, atol=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_batches(seed: int):
-    check_random_batch(seed)
-
-
-@pytest.mark.long
-def test_more_random_batches():
-    for seed in random_cases():
+@pytest.mark.parametrize("seeds", fixed_and_random_cases(6))
+def test_random_batches(seeds: Iterable[int]):
+    for seed in seeds:
         check_random_batch(seed)
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Iterable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from jaxinfer_kernels import (
     unavailable,
 )
 
-from tests.draws import random_cases
+from tests.draws import fixed_and_random_cases
 
 from .batches import MIXES, Shape, make_batch
 from .oracle import attend, write
@@ -197,15 +198,9 @@ RANDOM = (
 
 
 @needs_gpu_interpreter
-@pytest.mark.parametrize("seed", range(20))
-def test_random_batches(seed: int):
-    check_random_batch(seed)
-
-
-@needs_gpu_interpreter
-@pytest.mark.long
-def test_more_random_batches():
-    for seed in random_cases():
+@pytest.mark.parametrize("seeds", fixed_and_random_cases(20))
+def test_random_batches(seeds: Iterable[int]):
+    for seed in seeds:
         check_random_batch(seed)
 
 

@@ -1,5 +1,6 @@
 """The `mosaic_tpu` backend in the TPU interpreter, and `xla` on the same pages, against a float64 oracle."""
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from jaxinfer_kernels import BlockSizes, KVLayout, ragged_latent_attention, ragg
 from jaxinfer_kernels.tpu import attention_copies, attention_softmax
 from jaxinfer_kernels.tpu.attention_blocks import TpuBlocks
 
-from tests.draws import random_cases
+from tests.draws import fixed_and_random_cases
 
 from .batches import MIXES, Batch, Shape, from_layout, in_layout, make_batch
 from .interpreter import tpu_interpreter
@@ -151,14 +152,9 @@ def program_of(kind: Kind) -> Any:
     return jax.jit(call)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_batches(seed: int):
-    check_random_batch(seed)
-
-
-@pytest.mark.long
-def test_more_random_batches():
-    for seed in random_cases():
+@pytest.mark.parametrize("seeds", fixed_and_random_cases(20))
+def test_random_batches(seeds: Iterable[int]):
+    for seed in seeds:
         check_random_batch(seed)
 
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,7 +24,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
-from tests.draws import run_state_machines
+from tests.draws import history_settings, run_state_machines
 from tests.engine.ledger import check_pages, check_slots, live_requests
 from tests.engine.stepping import step_deltas
 from tests.runner.tiny import VOCABULARY, Judge, Output, make_core, tiny_model, tiny_shapes
@@ -205,15 +204,10 @@ class Histories(RuleBasedStateMachine):
         return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
 
 
-def _settings(examples: int) -> settings:
-    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    return settings(max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=quiet)
-
-
 def test_random_histories() -> None:
-    run_state_machine_as_test(Histories, settings=_settings(25))
+    run_state_machine_as_test(Histories, settings=history_settings(25))
 
 
 @pytest.mark.long
 def test_more_random_histories() -> None:
-    run_state_machines(Histories, _settings(5))
+    run_state_machines(Histories, 5)
