@@ -156,6 +156,11 @@ def test_what_is_wrong_with_gpu_kernels_is_told():
     assert gpu_problems(case, [sound, KernelReport("merge", 40, 0, 0)]) == ()
     assert gpu_problems(case, [sound, sound._replace(wgmma=False)]) == ("attend_short has no wgmma",)
     assert gpu_problems(case, [sound._replace(spilled=8)]) == ("attend_short spills 8 bytes",)
+    written_by_xla = sound._replace(name="input_reduce_fusion_2", spilled=64)
+    assert gpu_problems(case, [sound, written_by_xla]) == ()
+    assert gpu_problems(case, [sound, written_by_xla._replace(spilled=72)]) == (
+        "input_reduce_fusion_2 spills 72 bytes",
+    )
     assert gpu_problems(case, [KernelReport("merge", 40, 0, 0)]) == ("no kernel has attend in its name",)
 
 

@@ -39,12 +39,11 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     """Repetition (Keskar et al. 2019, over prompt and output), then OpenAI's frequency and presence (over output)."""
     generated = (counts & MAX_COUNT).astype(jnp.float32)
     seen = counts > 0
-    factor = params.repetition_penalty[:, None]
-    # A tiny factor must not make infinities of finite logits.
-    largest = jnp.finfo(jnp.float32).max
-    repeated = jnp.where(logits > 0, jnp.minimum(logits / factor, largest), logits * factor)
-    # A factor that float32 rounds to 0 must not make NaN of a banned token.
-    penalised = jnp.where(seen & (logits > -jnp.inf), repeated, logits)
+    # A factor that float32 rounds to 0 must not make NaN of a banned token, nor a tiny one infinities of finite logits.
+    float32 = jnp.finfo(jnp.float32)
+    factor = jnp.maximum(params.repetition_penalty, float32.tiny)[:, None]
+    repeated = jnp.where(logits > 0, jnp.minimum(logits / factor, float32.max), logits * factor)
+    penalised = jnp.where(seen, repeated, logits)
     penalised -= params.frequency_penalty[:, None] * generated
     penalised -= params.presence_penalty[:, None] * (generated > 0)
     return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)

@@ -108,9 +108,16 @@ def _on_gpu(case: Case, dump: Path) -> Taken:
     return Taken(gpu_problems(case, kernels), None, shared, registers, spilled, blocks)
 
 
+def _may_spill(kernel: KernelReport) -> int:
+    """Bytes: none of a kernel of ours; of one that XLA wrote a few registers, which its choice of fusions decides."""
+    return 64 if "_fusion" in kernel.name else 0
+
+
 def gpu_problems(case: Case, kernels: Sequence[KernelReport]) -> tuple[str, ...]:
     """What is wrong with the kernels of a program for a GPU."""
-    problems = [f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels if kernel.spilled]
+    problems = [
+        f"{kernel.name} spills {kernel.spilled} bytes" for kernel in kernels if kernel.spilled > _may_spill(kernel)
+    ]
     products = [kernel for kernel in kernels if case.wgmma in kernel.name] if case.wgmma else []
     problems += [f"{kernel.name} has no wgmma" for kernel in products if not kernel.wgmma]
     if case.wgmma and not products:
