@@ -80,7 +80,7 @@ def running_server() -> Iterator[tuple[str, dict[str, psutil.Process]]]:
         engine = [sys.executable, "-m", "benchmarks.overlap_parts.engine", address, str(ROWS), str(SERVER_STEP)]
         serve = [sys.executable, "-m", "jaxinfer", "serve", "demo", "--port", "0", "--engine-address", address]
         root = Path(__file__).parents[1]
-        with _started(engine, root) as (driver, _), _started([*serve, "--drain-seconds", "0"], root) as (server, said):
+        with started(engine, root) as (driver, _), started([*serve, "--drain-seconds", "0"], root) as (server, said):
             url = next(word for word in said.split() if word.startswith("http"))
             api = next(
                 child for child in psutil.Process(server).children() if "jaxinfer.processes.api" in child.cmdline()
@@ -89,7 +89,7 @@ def running_server() -> Iterator[tuple[str, dict[str, psutil.Process]]]:
 
 
 @contextmanager
-def _started(command: list[str], folder: Path) -> Iterator[tuple[int, str]]:
+def started(command: list[str], folder: Path) -> Iterator[tuple[int, str]]:
     """A process that has printed its first line: its id, and the line."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:

@@ -80,14 +80,21 @@ def _folder(name: str, revision: str | None, needs: str) -> Path:
     return DEMO_FOLDER if name == DEMO_NAME else resolve(name, revision, needs=needs)
 
 
-def load_text(config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS) -> TextProcessor:
+def load_text(
+    config: EngineConfig, *, max_chars: int = MAX_PROMPT_CHARS, control_tokens_in_content: bool = False
+) -> TextProcessor:
     """The model's text side: its own tokenizer and chat template, or those that the settings name.
 
-    max_chars: characters of one prompt. Raises ModelError.
+    max_chars: characters of one prompt. control_tokens_in_content: of TextProcessor. Raises ModelError.
     """
     other = config.load.tokenizer
     tokenizer = None if other is None else _folder(other, None, "tokenizer.json")
-    return TextProcessor.from_folder(model_folder(config), tokenizer=tokenizer, max_chars=max_chars)
+    return TextProcessor.from_folder(
+        model_folder(config),
+        tokenizer=tokenizer,
+        max_chars=max_chars,
+        control_tokens_in_content=control_tokens_in_content,
+    )
 
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
@@ -111,6 +118,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     files = read_model_files(folder)
     decoder = files.config.at_context(_context(config, files.config))
     cache = use_compile_cache(config.runner.compile_cache_dir)
+    notes = None if cache is None else cache.folder
     options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)
     # What cannot be is told before weights are read.
@@ -119,8 +127,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")
-    model, backend = choose_attention(model, sizes, config.runner.attention_backend, cache)
-    shapes = _with_pages(config, model, sizes, backend, cache, options)
+    model, backend = choose_attention(model, sizes, config.runner.attention_backend, notes)
+    shapes = _with_pages(config, model, sizes, backend, notes, options)
     laps.end("fit")
     _tell_sizes(progress, platform_name(), str(dtype), backend, shapes)
     store = open_store(cache, model, shapes, backend, options)

@@ -11,6 +11,7 @@ from typing import Literal
 
 from jaxinfer.errors import ParameterError
 
+FairShare = Literal["key", "user", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
@@ -87,6 +88,9 @@ class SchedulerConfig:
     """Waiting time that is worth a level of priority, by default 60; 0: strict priorities, which may starve some."""
     sjf_tokens_per_second: float | None = None
     """Prompt tokens that a second of waiting makes up for, by default 1,000; 0: none, which may starve long prompts."""
+    fair_share: FairShare = "key"
+    """Whose waiting request is next, within a priority: each API key has its share of the tokens; user: each `user` of
+    a key has its share of the key's, too; off: the scheduling policy alone decides."""
     max_num_partial_prefills: int | None = None
     """Prompts at once that one step does not finish; they leave short ones a share of each. By default no bound."""
     long_prefill_token_threshold: int | None = None
@@ -106,11 +110,17 @@ class SchedulerConfig:
     """How often a request whose step failed is tried again without coming further, before it ends with an error; at
     last alone, while others wait, so that one that always fails ends by itself."""
 
+    step_timeout: float = 120.0
+    """Seconds that a step may take, compiling not counted. One that takes longer has stalled: the engine ends, and
+    `serve` starts it again. 0: no limit."""
+
     def __post_init__(self) -> None:
         if self.max_num_seqs != "auto":
             _at_least("max_num_seqs", self.max_num_seqs, 1)
         _at_least("max_waiting", self.max_waiting, 1)
         _at_least("max_step_retries", self.max_step_retries, 0)
+        if not (math.isfinite(self.step_timeout) and self.step_timeout >= 0):
+            raise ParameterError("step_timeout", f"{self.step_timeout} must be a finite number, at least 0")
         rows = 1 if self.max_num_seqs == "auto" else self.max_num_seqs
         for name in ("max_num_batched_tokens", "max_scored"):
             value = getattr(self, name)

@@ -30,5 +30,9 @@ class QueueFullError(JaxinferError):
         self.retry_after = retry_after
 
 
+class WorkerLostError(JaxinferError):
+    """A process that helps to read requests stalled or died; the next request gets another. The request may be fine."""
+
+
 class EngineDeadError(JaxinferError):
     """The engine has stopped: no request can be served until it is started again."""

@@ -102,21 +102,20 @@ class LLM:
         """Answers a conversation, or each of several, by the model's chat template.
 
         tools: of OpenAI's form. An output's `text` is what the model wrote, and its `parsed` that text taken apart into
-        content, reasoning and tool calls. Raises ParameterError.
+        content, reasoning and tool calls. Control tokens in the messages are text. Raises ParameterError.
         """
         if tools is not None:
             check_tools(tools)
         one = bool(messages) and isinstance(messages[0], Mapping)
         prompts = []
         for conversation in [messages] if one else messages:
-            rendered = self.text.chat_template.render(
+            rendered = self.text.conversations.encode(
                 plain_messages(conversation),  # pyright: ignore[reportArgumentType]
                 add_generation_prompt=add_generation_prompt,
                 template_kwargs=chat_template_kwargs,
                 tools=tools,
             )
-            ids = self.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
-            prompts.append({"prompt": rendered, "prompt_token_ids": ids})
+            prompts.append({"prompt": rendered.text, "prompt_token_ids": rendered.token_ids})
         results = self._run_all(self._collectors(prompts, sampling_params), use_tqdm)
         form = self.text.chat_template.form
         form = form._replace(tools=form.tools and bool(tools))

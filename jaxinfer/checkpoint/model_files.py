@@ -1,11 +1,11 @@
 """What the JSON files of a model folder say beside the weights. No jax."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.registry import parse_config
 from jaxinfer.sampling import SamplingParams
@@ -34,9 +34,9 @@ def read_model_files(folder: Path) -> ModelFiles:
 
     Raises ModelError that names file and field.
     """
-    config = parse_config(read_json(folder / "config.json"))
+    config = parse_config(read_object(folder / "config.json"))
     path = folder / "generation_config.json"
-    generation = read_json(path) if path.is_file() else {}
+    generation = read_object(path) if is_there(path) else {}
     eos = _token_ids(path, generation, "eos_token_id")
     bos = _token_ids(path, generation, "bos_token_id")
     for token in (*eos, *config.eos_token_ids):
@@ -51,24 +51,13 @@ def read_model_files(folder: Path) -> ModelFiles:
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelError that names the file."""
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: must hold an object, not {type(value).__name__}")
-    return value
-
-
 def _token_ids(path: Path, raw: dict[str, Any], name: str) -> tuple[int, ...]:
     value = raw.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
         raise ModelError(f"{path}: {name} must be a token id or a list of them, not {value!r}")
+    if any(i >= 2**31 for i in ids):
+        raise ModelError(f"{path}: {name} has the id {max(ids)}; ids are below 2**31")
     return tuple(i for i in ids if i >= 0)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxinfer.checkpoint.sources import Index
 from jaxinfer.errors import ModelError
+from jaxinfer.folder_files import check_file, is_there, read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -104,9 +105,9 @@ class Checkpoint:
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:
     """Each file with the tensors that the index places in it, or None where there is no index."""
-    if (folder / INDEX).is_file():
+    if is_there(folder / INDEX):
         return _read_index(folder)
-    if (folder / SINGLE).is_file():
+    if is_there(folder / SINGLE):
         return {folder / SINGLE: None}
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(others) == 1:
@@ -118,9 +119,11 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
 def _read_index(folder: Path) -> dict[Path, list[str] | None]:
     path = folder / INDEX
     try:
-        weight_map = json.loads(path.read_bytes())["weight_map"]
+        weight_map = read_object(path)["weight_map"]
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ModelError:
+        raise
+    except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{path}: is not an index with a weight_map: {error!r}") from error
     files: dict[Path, list[str] | None] = {}
     for name, file in pairs:
@@ -135,7 +138,7 @@ def _read_index(folder: Path) -> dict[Path, list[str] | None]:
 def _read_header(file: Path) -> dict[str, TensorInfo]:
     """The tensors of one file; each must lie inside it."""
     try:
-        size = file.stat().st_size
+        size = check_file(file)
         with file.open("rb") as stream:
             (length,) = struct.unpack("<Q", stream.read(8))
             if length > min(size - 8, _MAX_HEADER):

@@ -127,12 +127,12 @@ class ChatSession:
         self.tools = tools
 
     def _prompt(self) -> tuple[str, list[int]]:
-        rendered = self._llm.text.chat_template.render(
+        rendered = self._llm.text.conversations.encode(
             [template_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)],
             tools=self.tools or None,
             template_kwargs=None if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"},
         )
-        return rendered, self._llm.text.tokenizer.encode(rendered, add_special_tokens=False, param="messages")
+        return rendered.text, rendered.token_ids
 
 
 def read_tools(file: Path) -> list[dict[str, Any]]:

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from jaxinfer.cli.log import start_log
+from jaxinfer.cli.messages import show
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine
 from jaxinfer.rpc.channel import check_free
@@ -38,6 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     config, settings = parse_settings("engine", {"at": ListenConfig()}, arguments)
     options: ListenConfig = settings.at
     start_log(ServerConfig(log_level=options.log_level))
+    dump_stacks_on_signal()
     check_free(options.listen)  # before a model is loaded
     check_key()
     from jaxinfer.build import build_engine
@@ -46,10 +50,10 @@ def run(arguments: Sequence[str]) -> int:
         core = build_engine(config, progress).core
 
     def announce(address: str) -> None:
-        print(
+        show(
             f"jaxinfer {__version__} runs {core.info.name} at {address} - try:\n"
             f"  jaxinfer serve {core.info.name} --engine-address {address}",
-            flush=True,
+            sys.stdout,
         )
 
     logs = not config.scheduler.disable_log_stats

@@ -109,7 +109,7 @@ def _backends() -> dict[str, str]:
 
 def _compile_cache() -> dict[str, Any]:
     try:
-        from jaxinfer.runner.platform import default_cache
+        from jaxinfer.runner.compile_cache import default_cache
 
         folder = default_cache()
     except Exception as error:  # without jax there is no cache either

@@ -1,11 +1,19 @@
 """What `jaxinfer serve` tells its user."""
 
+import contextlib
 import json
 from collections.abc import Sequence
+from typing import TextIO
 
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
+
+
+def show(message: str, stream: TextIO) -> None:
+    """Prints a line. Without effect where it cannot be written: a full disk must not end a server."""
+    with contextlib.suppress(OSError):
+        print(message, file=stream, flush=True)
 
 
 def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfig) -> str:
@@ -14,7 +22,7 @@ def ready_message(url: str, name: str, text: TextProcessor, options: ServerConfi
         path, body = "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
     else:
         path, body = "/v1/completions", {"model": name, "prompt": "Once upon a time", "max_tokens": 64}
-    key = "" if options.api_key is None else " -H 'Authorization: Bearer YOUR_KEY'"
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if options.api_keys else ""
     data = json.dumps(body).replace("'", "'\\''")
     return (
         f"jaxinfer {__version__} serves {name} at {url} - try:\n"

@@ -8,6 +8,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from jaxinfer.cli.messages import show
+
 _QUIET_SECONDS = 10.0
 
 
@@ -54,7 +56,7 @@ class BuildLines:
         if stage not in self._stages:
             self._stages.add(stage)
             self._last = time.monotonic()
-            print(stage, file=sys.stderr, flush=True)
+            show(stage, sys.stderr)
 
 
 class BuildBars:

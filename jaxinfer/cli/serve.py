@@ -4,16 +4,20 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 
 from jaxinfer.cli.log import start_log
+from jaxinfer.cli.messages import show
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 
 _TEXT_SETTINGS = ("model", "tokenizer", "revision")
@@ -29,6 +33,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.engine_address is not None:
         _refuse_engine_settings(config)
     start_log(options)
+    dump_stacks_on_signal()
+    raise_file_limit()
     check_key()
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:
@@ -50,4 +56,4 @@ def _refuse_engine_settings(config: EngineConfig) -> None:
 
 
 async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[int]) -> int:
-    return await Supervisor(config, options, sockets, lambda message: print(message, flush=True)).run()
+    return await Supervisor(config, options, sockets, lambda message: show(message, sys.stdout)).run()

@@ -62,6 +62,7 @@ class EngineCore:
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
         self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
         self.max_waiting = config.max_waiting
+        self.step_timeout = config.step_timeout
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
         self.flight = Flight(runner)
@@ -116,6 +117,7 @@ class EngineCore:
             handle=handle_of(owner, self._next_handle),
             priority=request.priority,
             namespace=("", request.cache_salt),
+            tenant=request.tenant,
             fork_to=params.n,
         )
         self._arrivals += 1

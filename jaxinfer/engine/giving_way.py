@@ -6,21 +6,38 @@ from jaxinfer.engine.request import Request
 from jaxinfer.engine.waiting import WaitingQueue
 
 
+def outranks(head: Request, running: Request) -> bool:
+    """Whether a waiting request may take what a running one has.
+
+    Among tenants of one priority the rounds decide who is admitted: who came earlier has no claim to what another was
+    given, and what one took from the other would be taken back for ever.
+    """
+    return head.rank < running.rank and (head.priority != running.priority or head.tenant == running.tenant)
+
+
 def victims_for_slots(waiting: WaitingQueue, running: Sequence[Request], *, aside: bool) -> list[Request]:
     """One for each waiting request that outranks it: the last of `running`, which is in rank's order, first.
 
+    Where the queue's order depends on what its next request will be charged, one for the next request alone.
     aside: whether requests that were set aside count.
     """
+    victims: list[Request] = []
     heads: list[Request] = []
-    while len(heads) < len(running):
+    follows = waiting.in_rank_order
+    for candidate in reversed(running):
         head = waiting.peek(aside=aside)
-        if head is None or head.rank > running[-1 - len(heads)].rank:
+        if head is None or head.rank > candidate.rank:
+            break
+        if not outranks(head, candidate):
+            continue
+        victims.append(candidate)
+        if not follows:
             break
         waiting.take(head)
         heads.append(head)
     for head in heads:
         waiting.push(head)
-    return list(reversed(running[len(running) - len(heads) :]))
+    return victims
 
 
 def victims_for_pages(head: Request, missing: int, running: Sequence[Request]) -> list[Request]:
@@ -33,6 +50,8 @@ def victims_for_pages(head: Request, missing: int, running: Sequence[Request]) -
     for request in reversed(running):
         if request.rank < head.rank:
             break
+        if not outranks(head, request):
+            continue
         victims.append(request)
         lacks = [lack - sum(map(bool, pages)) for lack, pages in zip(lacks, request.pages, strict=True)]
         if max(lacks) <= 0:

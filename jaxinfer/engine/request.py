@@ -12,6 +12,7 @@ from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from jaxinfer.engine.share import Share
     from jaxinfer.engine.slots import SlotTable
 
 
@@ -40,6 +41,8 @@ class Request:
     failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
         were computed and collected when a step failed; `reached` also counts those that were not collected.
     alone: True while it is, or is to be, the only request of a step (trials.py).
+    tenant: whose it is, for fair sharing; share: that tenant's (fair_line.py). charged, charged_from: tokens that the
+        share was charged when it was admitted first, and its positions that were computed then; 0 before.
     trial, tried_at: the last round of trials that it was in, and its `furthest` then.
     """
 
@@ -47,6 +50,8 @@ class Request:
         "alone",
         "arrival",
         "cached_tokens",
+        "charged",
+        "charged_from",
         "committed",
         "cursor",
         "failures",
@@ -72,10 +77,12 @@ class Request:
         "scheduled_at",
         "seed",
         "shadows",
+        "share",
         "slot",
         "status",
         "stop_ids",
         "table",
+        "tenant",
         "trial",
         "tried_at",
         "trimmed",
@@ -98,6 +105,7 @@ class Request:
         handle: int = 0,
         priority: int = 0,
         namespace: Namespace = ("", ""),
+        tenant: tuple[str, ...] = (),
         fork_to: int = 1,
     ):
         self.request_id = request_id
@@ -115,6 +123,10 @@ class Request:
         self.arrival = arrival
         self.priority = priority
         self.namespace = namespace
+        self.tenant = tenant
+        self.share: Share | None = None
+        self.charged = 0
+        self.charged_from = 0
         self.fork_to = fork_to
         self.status = Status.WAITING
         self.queued_at = 0
@@ -191,6 +203,7 @@ class Request:
             handle=self.handle + index,
             priority=self.priority,
             namespace=self.namespace,
+            tenant=self.tenant,
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at
         child.rank = (*self.rank[:-1], index)

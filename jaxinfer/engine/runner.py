@@ -26,6 +26,11 @@ class Runner(Protocol):
         """Sizes that every plan must keep to; constant."""
         ...
 
+    @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step. Read in any thread."""
+        ...
+
     def dispatch(self, plan: StepPlan) -> Any:
         """Starts a step and returns a handle at once. The step never reads host memory that may change."""
         ...

@@ -16,6 +16,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.admission import make_admission
 from jaxinfer.engine.burst import add_burst, burst_counts
 from jaxinfer.engine.entry import Entry
+from jaxinfer.engine.fair_line import FairLine
 from jaxinfer.engine.forks import Forks
 from jaxinfer.engine.kv import KVCache
 from jaxinfer.engine.plan import StepPlan
@@ -29,6 +30,7 @@ from jaxinfer.engine.trials import Trials
 from jaxinfer.engine.waiting import WaitingQueue
 
 _BY_RANK = attrgetter("rank")
+_TENANT_PARTS = {"off": 0, "key": 1, "user": 2}
 
 
 class Scheduler:
@@ -55,7 +57,8 @@ class Scheduler:
         )
         self.policy = policy or make_policy(scheduler, self.kv.cached_tokens)
         self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
-        self.waiting = WaitingQueue()
+        self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
+        self.waiting = WaitingQueue(FairLine(self._tenant_parts) if self._tenant_parts else None)
         self.forks = Forks(self.kv, self.table, self.waiting)
         self.running: list[Request] = []
         self.in_flight = 0
@@ -73,6 +76,7 @@ class Scheduler:
         """Queues a new request."""
         request.queued_at = self.clock()
         request.rank = self.policy.rank(request)
+        request.tenant = request.tenant[: self._tenant_parts]
         self.waiting.push(request)
 
     def finish(self, request: Request) -> None:
@@ -81,6 +85,8 @@ class Scheduler:
         request.status = Status.FINISHED
         if waiting:
             self.waiting.remove(request)
+        computed = request.prompt_len if request.slot < 0 else int(self.table.computed[request.slot])
+        self.waiting.settle(request, computed)
         self._let_go(request)
 
     def preempt(self, request: Request) -> None:
@@ -273,6 +279,7 @@ class Scheduler:
     def enter(self, plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
         """A slot for the request that `waiting.peek` has just returned."""
         self.waiting.take(request)
+        self.waiting.charge(request, computed)
         request.status = Status.RUNNING
         if request.scheduled_at is None:
             request.scheduled_at = self.clock()

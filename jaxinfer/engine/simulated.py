@@ -78,6 +78,11 @@ class SimulatedRunner:
         self._thread: threading.Thread | None = None
         self._start()
 
+    @property
+    def compiling(self) -> bool:
+        """Never: there is nothing to compile."""
+        return False
+
     def dispatch(self, plan: StepPlan) -> _Step:
         admissions = list(self._packer.admissions(plan.admissions))
         packed, bucket = None, 0

@@ -9,6 +9,7 @@ from typing import Protocol
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.laps import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.engine.watchdog import Watchdog, dump_stacks
 from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ class Listener(Protocol):
 class EngineThread:
     """Runs an engine. `start` comes first; every other method may be called in any thread, and none of them waits.
 
+    A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
+
     Requests are submitted on behalf of an owner, a number that comes back in their handles (owners.py).
     """
 
@@ -45,11 +48,16 @@ class EngineThread:
         self._num_taken = 0
         self._dead: BaseException | None = None
         self._closing = False
+        self._idle = True
+        self._turns = 0
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
 
     def start(self) -> None:
         """Lets the engine run."""
         self._thread.start()
+        if self._core.step_timeout:
+            threading.Thread(target=self._watch, name="jaxinfer-watchdog", daemon=True).start()
 
     @property
     def info(self) -> ModelInfo:
@@ -102,8 +110,8 @@ class EngineThread:
             self._commands.put(None)
 
     def join(self) -> None:
-        """Waits until the thread has ended."""
-        self._thread.join()
+        """Waits until the thread has ended, or has stalled."""
+        self._over.wait()
 
     # In the engine's thread
 
@@ -117,13 +125,19 @@ class EngineThread:
                 self._step()
             self._core.close()
         except BaseException as error:
-            log.exception("the engine has stopped")
-            self._dead = error
-            self._listener.on_death()
+            if self._dead is None:
+                log.exception("the engine has stopped")
+                self._dead = error
+                self._listener.on_death()
             self._close_core()
+        finally:
+            self._over.set()
 
     def _step(self) -> None:
         outputs = self._core.step()
+        self._turns += 1
+        if self._dead is not None:  # it has stalled, which was told; what comes now comes too late
+            raise self._dead
         if outputs:
             self._listener.on_outputs(outputs)
 
@@ -147,7 +161,10 @@ class EngineThread:
 
     def _wait_for_command(self) -> Callable[[], None] | None:
         self._core.laps.wait()
+        self._idle = True
         command = self._commands.get()
+        self._idle = False
+        self._turns += 1
         self._core.laps.end(IDLE)
         return command
 
@@ -169,3 +186,24 @@ class EngineThread:
         self._core.abort_owner(owner)
         self._step()
         self._listener.on_forgotten(owner)
+
+    # In the watchdog's thread
+
+    def _watch(self) -> None:
+        """Ends the engine where a step stalls. Compiling, which may take minutes, is none."""
+        watchdog, turns = Watchdog(self._core.step_timeout), -1
+        while not self._over.wait(watchdog.interval):
+            if self._idle or self._core.runner.compiling or self._turns != turns:
+                turns = self._turns
+                watchdog.feed()
+            elif watchdog.expired():
+                return self._on_stall()
+        return None
+
+    def _on_stall(self) -> None:
+        seconds = self._core.step_timeout
+        log.error("a step takes more than %g s (--step-timeout): the engine has stalled, and ends; stacks:", seconds)
+        dump_stacks()
+        self._dead = TimeoutError(f"a step took more than {seconds:g} s")
+        self._listener.on_death()
+        self._over.set()

@@ -29,7 +29,8 @@ class FinishReason(enum.StrEnum):
 class GenerateRequest:
     """One prompt to continue. `sampling.n` choices come back, numbered from 0.
 
-    priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt.
+    priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
+    for fair sharing: digests of the API key and of the user.
     """
 
     request_id: str
@@ -37,6 +38,7 @@ class GenerateRequest:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     cache_salt: str = ""
+    tenant: tuple[str, ...] = ()
 
 
 class TokenLogprobs(NamedTuple):

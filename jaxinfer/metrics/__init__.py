@@ -1,7 +1,7 @@
 """Metrics under vLLM's names, in Prometheus' text form. No jax."""
 
-from jaxinfer.metrics.counts import SharedFolder
+from jaxinfer.metrics.counts import SharedCounts
 from jaxinfer.metrics.requests import EndedRequest, RequestTimer
 from jaxinfer.metrics.server import ServerMetrics
 
-__all__ = ["EndedRequest", "RequestTimer", "ServerMetrics", "SharedFolder"]
+__all__ = ["EndedRequest", "RequestTimer", "ServerMetrics", "SharedCounts"]

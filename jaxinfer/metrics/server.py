@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from jaxinfer.engine.types import EngineStats, ModelInfo
-from jaxinfer.metrics.counts import Restarts, SharedFolder, private_counts, shared_counts
+from jaxinfer.metrics.counts import Restarts, SharedCounts, private_counts
 from jaxinfer.metrics.engine import EngineFamilies
 from jaxinfer.metrics.requests import NUM_VALUES, RequestMetrics, RequestTimer, request_families
 
@@ -20,11 +20,11 @@ class ServerMetrics:
     shared: where it counts together with others, and whose sums it tells; by default it is the only process.
     """
 
-    def __init__(self, info: ModelInfo, model_name: str, shared: SharedFolder | None = None):
+    def __init__(self, info: ModelInfo, model_name: str, shared: SharedCounts | None = None):
         self._info = info
         self._model_name = model_name
         self._shared = shared
-        self._values = private_counts(NUM_VALUES) if shared is None else shared_counts(shared.own, NUM_VALUES)
+        self._values = private_counts(NUM_VALUES) if shared is None else shared.own
         self._requests = RequestMetrics(self._values)
 
     def timer(self) -> RequestTimer:
@@ -51,9 +51,9 @@ class ServerMetrics:
         yield ready
         if stats is not None:
             yield from EngineFamilies(stats, self._info, self._model_name).collect()
-        values = self._values if self._shared is None else self._shared.total(NUM_VALUES)
+        values = self._values if self._shared is None else self._shared.total()
         yield from request_families(values.tolist(), self._model_name)
-        restarts = Restarts() if self._shared is None else self._shared.restarts()
+        restarts = Restarts() if self._shared is None else Restarts(*self._shared.restarts)
         family = CounterMetricFamily(
             "jaxinfer:restarts", "Processes that died and were started again.", labels=["model_name", "process"]
         )

@@ -9,6 +9,8 @@ from jaxinfer.errors import ModelError
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
+MAX_CONTEXT = 2**27
+"""Positions of a context, stretched by rope scaling or not."""
 
 _POSITIVE = (
     "theta",
@@ -57,6 +59,8 @@ class RopeConfig:
         for name in ("short_factor", "long_factor"):
             if not all(0 < factor < math.inf for factor in getattr(self, name)):
                 raise ModelError(f"config.json: rope {name} must hold numbers above 0")
+        if self.factor > MAX_CONTEXT:
+            raise ModelError(f"config.json: rope factor is {self.factor}; at most {MAX_CONTEXT} is supported")
         if self.kind in ("yarn", "dynamic") and self.factor < 1:
             raise ModelError(f"config.json: rope factor must be at least 1 for {self.kind}, not {self.factor}")
         if self.kind == "yarn" and self.theta <= 1:
@@ -114,6 +118,9 @@ class DecoderConfig:
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ModelError(f"config.json: {name} must be at least 1, not {getattr(self, name)}")
+        if self.max_position_embeddings > MAX_CONTEXT:
+            found = str(self.max_position_embeddings)[:20]
+            raise ModelError(f"config.json: declares a context of {found} tokens; at most {MAX_CONTEXT} are supported")
         if self.num_heads % self.num_kv_heads:
             counts = f"{self.num_heads} attention heads, {self.num_kv_heads} key-value heads"
             raise ModelError(

@@ -71,6 +71,8 @@ class Fields:
         ids = value if isinstance(value, list) else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
             raise self.error(name, f"must be a token id or a list of them, not {value!r}")
+        if any(i >= 2**31 for i in ids):
+            raise self.error(name, f"has the id {max(ids)}; ids are below 2**31")
         return tuple(i for i in ids if i >= 0)
 
     def mapping(self, name: str) -> "Fields | None":

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxinfer.errors import ModelError
 from jaxinfer.models import llama, mistral, qwen2, qwen3
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.models.config import MAX_CONTEXT, DecoderConfig
 from jaxinfer.models.fields import Fields
 
 Parser = Callable[[Fields], DecoderConfig]
@@ -20,6 +20,19 @@ _ARCHITECTURES: dict[str, Parser] = {
     "Qwen2ForCausalLM": qwen2.parse,
     "Qwen3ForCausalLM": qwen3.parse,
 }
+LARGEST = {
+    "vocab_size": 2**24,
+    "hidden_size": 2**18,
+    "intermediate_size": 2**22,
+    "num_hidden_layers": 4096,
+    "num_attention_heads": 2**14,
+    "num_key_value_heads": 2**14,
+    "head_dim": 2**14,
+    "max_position_embeddings": MAX_CONTEXT,
+    "max_window_layers": 2**31 - 1,
+    "sliding_window": 2**31 - 1,
+}
+"""Sizes far beyond those of any model."""
 _MODEL_TYPES = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
@@ -34,7 +47,19 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     Raises ModelError that names the field: an architecture, rope type or activation that is not supported, a
     quantised checkpoint, a missing or wrong value, or a key that is unknown and might change the numbers.
     """
-    return _parser(_architecture(raw))(Fields(raw))
+    _check_sizes(raw)
+    try:
+        return _parser(_architecture(raw))(Fields(raw))
+    except (ArithmeticError, MemoryError) as error:
+        raise ModelError(f"config.json: has a number that is out of range: {error}") from None
+
+
+def _check_sizes(raw: Mapping[str, Any]) -> None:
+    """Before anything is made of them: a tuple of 10**12 layers takes all memory."""
+    for name, most in LARGEST.items():
+        value = raw.get(name)
+        if isinstance(value, int | float) and not value <= most:
+            raise ModelError(f"config.json: {name} is {str(value)[:20]}; at most {most} is supported")
 
 
 def known_architectures() -> list[str]:

@@ -6,12 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from jaxinfer.build import load_text
 from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import grpc_message, ready_message, stop_message
-from jaxinfer.metrics import SharedFolder
+from jaxinfer.cli.messages import grpc_message, ready_message, show, stop_message
+from jaxinfer.metrics import SharedCounts
 from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
 from jaxinfer.processes.engine import KEY_VARIABLE
 from jaxinfer.server.loading import answer_while_loading
@@ -27,9 +26,14 @@ def main() -> None:
 
     def run() -> int:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(parent))
+            return runner.run(_run(parent))
 
     run_to_end(parent, run)
+
+
+async def _run(parent: Parent) -> int:
+    async with parent.beats_in_loop():
+        return await _serve(parent)
 
 
 async def _serve(parent: Parent) -> int:
@@ -41,9 +45,15 @@ async def _serve(parent: Parent) -> int:
     async with contextlib.AsyncExitStack() as stack:
         if not parent.settings["again"]:  # else others may be answering, and who comes to this one waits a moment
             await stack.enter_async_context(answer_while_loading(bound, BACKLOG))
-        text = await asyncio.to_thread(load_text, parent.engine, max_chars=options.max_prompt_chars)
+        text = await asyncio.to_thread(
+            load_text,
+            parent.engine,
+            max_chars=options.max_prompt_chars,
+            control_tokens_in_content=options.control_tokens_in_content,
+        )
         text.chat_template.check()
-        client = RemoteEngineClient(parent.settings["address"], key=os.environ.get(KEY_VARIABLE) or None)
+        key = os.environ.get(KEY_VARIABLE) or None
+        client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)
         await client.wait_ready()
     forget_garbage()
 
@@ -57,9 +67,9 @@ async def _serve(parent: Parent) -> int:
 
     def stopping(count: int) -> None:
         if first:  # they would all tell the same
-            print(stop_message(count, options.drain_seconds), file=sys.stderr, flush=True)
+            show(stop_message(count, options.drain_seconds), sys.stderr)
 
-    shared = SharedFolder(Path(parent.settings["metrics"]), parent.settings["index"])
+    shared = SharedCounts(**parent.settings["counts"], index=parent.settings["index"])
     return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
 
 

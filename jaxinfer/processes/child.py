@@ -1,22 +1,27 @@
 """Parent: what a process of `jaxinfer serve` knows of the one that started it.
 
 A child reads one line of JSON from its standard input, its settings, and tells what happens as lines of JSON into the
-file that its first argument numbers. Its standard input ends when the parent does, and then the child ends at once.
+file that its first argument numbers; an empty line says that it runs. Its standard input ends when the parent does, and
+then the child ends at once.
 """
 
+import asyncio
 import contextlib
 import gc
 import json
 import logging
 import os
+import select
+import shutil
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from typing import Any, NoReturn
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
+from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import end_process
@@ -32,7 +37,8 @@ class Parent:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
         self._told = int(sys.argv[1])
-        threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+        dump_stacks_on_signal()
+        threading.Thread(target=self._end_with_parent, name="parent", daemon=True).start()
 
     @property
     def engine(self) -> EngineConfig:
@@ -53,11 +59,48 @@ class Parent:
         """Tells why this process cannot begin."""
         self.tell({"error": pack_error(error)})
 
+    @contextlib.asynccontextmanager
+    async def beats_in_loop(self) -> AsyncIterator[None]:
+        """Shows the parent that the event loop runs, as long as this is entered."""
+        beating = asyncio.create_task(self._beat_in_loop())
+        try:
+            yield
+        finally:
+            beating.cancel()
 
-def _end_with_parent() -> None:
-    # Nothing is written to standard input after the settings.
-    sys.stdin.buffer.read()
-    os._exit(1)
+    @contextlib.contextmanager
+    def beats_in_thread(self) -> Iterator[None]:
+        """Shows the parent that this process runs, as long as this is entered: for what blocks its main thread."""
+        over = threading.Event()
+        threading.Thread(target=self._beat_in_thread, args=[over], name="heartbeat", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+    async def _beat_in_loop(self) -> None:
+        while seconds := self.server.heartbeat_seconds:
+            self._beat()
+            await asyncio.sleep(seconds)
+
+    def _beat_in_thread(self, over: threading.Event) -> None:
+        seconds = self.server.heartbeat_seconds
+        while seconds:
+            self._beat()
+            if over.wait(seconds):
+                return
+
+    def _beat(self) -> None:
+        # A parent that is stopped does not read: its pipe must not fill and block us.
+        if select.select([], [self._told], [], 0)[1]:
+            with contextlib.suppress(OSError):
+                os.write(self._told, b"\n")
+
+    def _end_with_parent(self) -> None:
+        # Nothing is written to standard input after the settings.
+        sys.stdin.buffer.read()
+        shutil.rmtree(self.settings["folder"], ignore_errors=True)
+        os._exit(1)
 
 
 def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:

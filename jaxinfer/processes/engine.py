@@ -29,15 +29,18 @@ def main() -> None:
     from jaxinfer.build import build_engine
 
     def run() -> int:
-        with build_progress() as progress:
+        with parent.beats_in_thread(), build_progress() as progress:
             built = build_engine(parent.engine, progress)
-        forget_garbage()
-        address, logs = parent.settings["address"], not parent.engine.scheduler.disable_log_stats
-        return asyncio.run(
-            serve_engine(built.core, address, on_ready=lambda found: parent.tell({"ready": found}), logs_stats=logs)
-        )
+            forget_garbage()
+        return asyncio.run(_serve(parent, built.core))
 
     run_to_end(parent, run)
+
+
+async def _serve(parent: Parent, core: EngineCore) -> int:
+    address, logs = parent.settings["address"], not parent.engine.scheduler.disable_log_stats
+    async with parent.beats_in_loop():
+        return await serve_engine(core, address, on_ready=lambda at: parent.tell({"ready": at}), logs_stats=logs)
 
 
 def check_key() -> None:

@@ -3,23 +3,44 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 from collections.abc import Sequence
 from typing import Any, Self
 
+from jaxinfer.engine.watchdog import STACKS, Watchdog
 from jaxinfer.processes.child import unpack_error
+
+_LOADING = 10
+"""How many times as long a child may be silent before it is ready: loading holds Python's lock for seconds at times."""
+
+_STACKS_SECONDS = 1.0
 
 
 class RunningChild:
-    """A child of `child.Parent`'s kind. It leads a session of its own: a terminal's Ctrl-C is its parent's to hear."""
+    """A child of `child.Parent`'s kind. It leads a session of its own: a terminal's Ctrl-C is its parent's to hear.
 
-    def __init__(self, process: asyncio.subprocess.Process, told: asyncio.StreamReader):
+    silence_seconds: how long it may be silent once it is ready; 0 where nobody watches.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, told: asyncio.StreamReader, silence_seconds: float):
         self._process = process
         self._told = told
+        self._silence_seconds = silence_seconds or math.inf
+        self._watchdog = Watchdog(_LOADING * self._silence_seconds)
+        self._ready: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, command: Sequence[str], settings: dict[str, Any], files: Sequence[int] = ()) -> Self:
+    async def start(
+        cls,
+        command: Sequence[str],
+        settings: dict[str, Any],
+        files: Sequence[int] = (),
+        *,
+        silence_seconds: float = 0.0,
+    ) -> Self:
         """Runs `command`; files: descriptors that the child inherits."""
         reading, writing = os.pipe()
         try:
@@ -40,7 +61,7 @@ class RunningChild:
         process.stdin.write(json.dumps(settings).encode() + b"\n")
         with contextlib.suppress(ConnectionError):
             await process.stdin.drain()
-        return cls(process, told)
+        return cls(process, told, silence_seconds)
 
     @property
     def pid(self) -> int:
@@ -48,13 +69,20 @@ class RunningChild:
 
     async def ready(self) -> str | None:
         """What it says when it can be used; None where it ended before. Raises what it says is wrong."""
-        line = await self._told.readline()
-        if not line:
-            return None
-        message: dict[str, Any] = json.loads(line)
-        if "error" in message:
-            raise unpack_error(message["error"])
-        return message["ready"]
+        return await asyncio.shield(self._ready)
+
+    async def stalled(self) -> None:
+        """Returns once it has been silent for too long."""
+        while not self._watchdog.expired():
+            await asyncio.sleep(self._watchdog.interval)
+
+    async def end_stalled(self) -> None:
+        """Has it write its stacks, where it still can, and kills it. A stopped process runs on for that."""
+        self.send(STACKS)
+        self.send(signal.SIGCONT)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wait(), _STACKS_SECONDS)
+        self.send(signal.SIGKILL)
 
     async def wait(self) -> int:
         """Its exit status, negative for a signal."""
@@ -66,3 +94,19 @@ class RunningChild:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, number)
+
+    async def _read(self) -> None:
+        """Takes what it tells, until it ends."""
+        while line := await self._told.readline():
+            self._watchdog.feed()
+            if line.strip() and not self._ready.done():
+                self._take(json.loads(line))
+        if not self._ready.done():
+            self._ready.set_result(None)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "error" in message:
+            self._ready.set_exception(unpack_error(message["error"]))
+        else:
+            self._ready.set_result(message["ready"])
+            self._watchdog = Watchdog(self._silence_seconds)

@@ -1,20 +1,20 @@
-"""Supervisor: starts an engine and its API processes, starts again what dies, and ends all in order."""
+"""Supervisor: starts an engine and its API processes, starts again what dies or stalls, and ends all in order."""
 
 import asyncio
 import logging
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import JaxinferError
-from jaxinfer.metrics.counts import RESTARTS_FILE, Restarts, private_counts, shared_counts
+from jaxinfer.metrics.counts import Restarts, SharedCounts
+from jaxinfer.metrics.requests import NUM_VALUES
 from jaxinfer.processes.child import pack_settings
+from jaxinfer.processes.folder import server_folder
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import ENDING
@@ -40,7 +40,6 @@ class Supervisor:
     def __init__(
         self, config: EngineConfig, options: ServerConfig, sockets: Sequence[int], announce: Callable[[str], None]
     ):
-        self._settings = pack_settings(config, options)
         self._options = options
         self._sockets = sockets
         self._announce = announce
@@ -49,7 +48,9 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._signals: list[signal.Signals] = []
         self._said: dict[int, str] = {}
-        self._restarts = private_counts(len(Restarts._fields))
+        self._counts = SharedCounts.create(len(sockets), NUM_VALUES)
+        shared = {"descriptor": self._counts.descriptor, "rows": len(sockets), "size": NUM_VALUES}
+        self._settings = {**pack_settings(config, options), "counts": shared}
 
     async def run(self) -> int:
         """Serves until a signal, or until something dies too often; the exit status.
@@ -59,10 +60,9 @@ class Supervisor:
         """
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, signal.Signals(number))
-        with tempfile.TemporaryDirectory(prefix="jaxinfer-") as folder:
-            self._settings["metrics"] = folder
-            self._restarts = shared_counts(Path(folder) / RESTARTS_FILE, len(Restarts._fields))
-            address = self._options.engine_address or f"unix:{Path(folder) / 'engine'}"
+        with server_folder() as folder:
+            self._settings["folder"] = str(folder)
+            address = self._options.engine_address or f"unix:{folder / 'engine'}"
             tasks = [asyncio.create_task(self._keep_worker(i, address)) for i in range(len(self._sockets))]
             if self._options.engine_address is None:
                 tasks.append(asyncio.create_task(self._keep_engine(address)))
@@ -82,7 +82,7 @@ class Supervisor:
         """Returns an exit status once the engine has died too often, or before it was ever ready."""
 
         async def start() -> RunningChild:
-            self._engine = await RunningChild.start(ENGINE, {**self._settings, "address": address})
+            self._engine = await self._start(ENGINE, {**self._settings, "address": address})
             return self._engine
 
         return await self._keep("engine", "the engine's process", start, lambda said: None)
@@ -93,10 +93,13 @@ class Supervisor:
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await RunningChild.start(API, again, [self._sockets[index]])
+            self._workers[index] = await self._start(API, again, [self._sockets[index], self._counts.descriptor])
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
+
+    async def _start(self, command: Sequence[str], settings: dict[str, Any], files: Sequence[int] = ()) -> RunningChild:
+        return await RunningChild.start(command, settings, files, silence_seconds=self._options.silence_seconds)
 
     async def _keep(
         self, kind: str, what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]
@@ -105,6 +108,7 @@ class Supervisor:
         budget, failures, served = _Budget(self._options.max_restarts), 0, False
         while True:
             child = await start()
+            watching = asyncio.create_task(_end_when_stalled(child, what))
             try:
                 said = await child.ready()
             except JaxinferError as error:
@@ -118,6 +122,7 @@ class Supervisor:
             else:
                 failures += 1
             status = await child.wait()
+            watching.cancel()
             if self._stopping.is_set():
                 return 0
             if not served or not budget.take():
@@ -125,7 +130,7 @@ class Supervisor:
                 log.error("%s ended with %s, %s", what, _in_words(status), why)
                 return 1
             log.error("%s ended with %s; it is started again", what, _in_words(status))
-            self._restarts[Restarts._fields.index(kind)] += 1
+            self._counts.restarts[Restarts._fields.index(kind)] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0)
 
     def _note_ready(self, index: int, said: str) -> None:
@@ -178,6 +183,12 @@ class _Budget:
             self._taken.popleft()
         self._taken.append(now)
         return len(self._taken) <= self._most
+
+
+async def _end_when_stalled(child: RunningChild, what: str) -> None:
+    await child.stalled()
+    log.error("%s, pid %d, has stalled; it is ended. Stacks of its threads:", what, child.pid)
+    await child.end_stalled()
 
 
 async def _within(seconds: float, end: Awaitable[Any], what: str) -> None:

@@ -15,15 +15,9 @@ _LONGEST_PATH = 100
 
 _MOST_BYTES = 256 * 2**20
 
-OPTIONS = (
+_OPTIONS = (
     ("grpc.max_send_message_length", _MOST_BYTES),
     ("grpc.max_receive_message_length", _MOST_BYTES),
-    # A host that vanishes without a word is noticed within seconds.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
     # One engine an address: a second must not be able to listen beside it.
     ("grpc.so_reuseport", 0),
     # An engine that was started again is to be found at once.
@@ -31,6 +25,20 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+# A host that vanishes without a word is noticed within seconds. On one machine nobody vanishes; and where all processes
+# stop at once, as on a laptop that sleeps, gRPC would blame the other end.
+_KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
+)
+
+
+def options_at(address: str) -> tuple[tuple[str, int], ...]:
+    """gRPC's options for both ends of a connection at `unix:PATH` or HOST:PORT."""
+    return _OPTIONS if address.startswith("unix:") else _OPTIONS + _KEEPALIVE
 
 
 def check_free(address: str) -> None:

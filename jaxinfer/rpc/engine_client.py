@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
 from collections.abc import AsyncIterator
 
 import grpc
 
 from jaxinfer.engine.streams import Streams
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.errors import EngineDeadError, JaxinferError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, OPTIONS
+from jaxinfer.rpc.channel import KEY_NAME, options_at
 
 log = logging.getLogger(__name__)
 
@@ -25,12 +27,14 @@ _STATS_SECONDS = 1.0
 class RemoteEngineClient:
     """Attaches to an engine, and again whenever the engine is back. Belongs to the event loop it is made in.
 
-    Where the engine goes every stream ends with EngineDeadError, and `ready` is False until it is back.
+    Where the engine goes every stream ends with EngineDeadError, and `ready` is False until it is back. One that is
+    silent for `silence_seconds` has gone, too; 0: it may be silent. It tells something ten times a second.
     """
 
-    def __init__(self, address: str, *, key: str | None = None):
+    def __init__(self, address: str, *, key: str | None = None, silence_seconds: float = 6.0):
         self._address = address
         self._metadata = () if key is None else ((KEY_NAME, key),)
+        self._silence_seconds = silence_seconds or math.inf
         self._streams = Streams()
         self._answers: dict[str, asyncio.Future[JaxinferError | None]] = {}
         self._readings: dict[int, asyncio.Future[None]] = {}
@@ -126,7 +130,7 @@ class RemoteEngineClient:
         """Attaches for as long as the client lives."""
         try:
             while not self._lost:
-                async with grpc.aio.insecure_channel(self._address, options=OPTIONS) as channel:
+                async with grpc.aio.insecure_channel(self._address, options=options_at(self._address)) as channel:
                     try:
                         await self._attach(engine_pb2_grpc.EngineStub(channel))
                     except grpc.aio.AioRpcError as error:
@@ -136,6 +140,8 @@ class RemoteEngineClient:
                             self._complain(str(error.details()))
                         elif elsewhere:
                             self._complain("cannot be reached yet")
+                    except TimeoutError:
+                        self._complain(f"silent for {self._silence_seconds:g} s")
                     except Exception as error:
                         self._complain(f"{type(error).__name__}: {error}")
                 if self.ready:
@@ -154,13 +160,24 @@ class RemoteEngineClient:
     async def _attach(self, stub: engine_pb2_grpc.EngineStub) -> None:
         self._commands = asyncio.Queue()
         call = stub.Attach(metadata=self._metadata)
+        watchdog = Watchdog(self._silence_seconds)
         writing = asyncio.create_task(self._write(call, self._commands))
+        reading = asyncio.create_task(self._read(call, watchdog))
         try:
-            async for event in call:
-                self._take(event)
+            while not reading.done():
+                if watchdog.expired():
+                    raise TimeoutError
+                await asyncio.wait([reading], timeout=watchdog.interval)
+            reading.result()
         finally:
             writing.cancel()
+            reading.cancel()
             call.cancel()
+
+    async def _read(self, call: grpc.aio.StreamStreamCall, watchdog: Watchdog) -> None:
+        async for event in call:
+            watchdog.feed()
+            self._take(event)
 
     async def _write(self, call: grpc.aio.StreamStreamCall, commands: asyncio.Queue[pb.Command]) -> None:
         # A call that has ended says why where it is read.

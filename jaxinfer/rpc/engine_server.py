@@ -16,7 +16,7 @@ from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, OPTIONS, check_free
+from jaxinfer.rpc.channel import KEY_NAME, check_free, options_at
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._key = key
         self._sessions: dict[int, _Session] = {}
         self._owners = 0
-        self._server = grpc.aio.server(options=OPTIONS)
+        self._server: grpc.aio.Server
         self._loop: asyncio.AbstractEventLoop | None = None
         self.dead = asyncio.Event()
         """The engine has failed."""
@@ -48,8 +48,9 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         Only this user can connect to a path. Raises ParameterError, naming `listen`, where that cannot be.
         """
         self._loop = asyncio.get_running_loop()
-        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
         check_free(address)
+        self._server = grpc.aio.server(options=options_at(address))
+        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
         before = os.umask(0o177)
         try:
             port = self._server.add_insecure_port(address)

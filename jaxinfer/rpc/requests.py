@@ -3,19 +3,23 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.rpc.access import authorization
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxinfer.server.auth import KeyCheck
 from jaxinfer.server.context import Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import check_length, fit_length, generate_params, truncation
-from jaxinfer.server.prompts import completion_prompts
+from jaxinfer.server.params import Truncation, check_length, fit_length, generate_params, truncation
+from jaxinfer.server.prompts import Prompt, completion_prompts
 from jaxinfer.server.schema import CompletionBody
+from jaxinfer.server.structure import LARGE_BYTES
 from jaxinfer.text.defaults import GenerationDefaults
 
 _OPTIONAL = (
@@ -33,21 +37,39 @@ class Prepared(NamedTuple):
     params: SamplingParams
 
 
-async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
-    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field."""
-    context.check_model(body.model)
+async def prepare(
+    context: Context, call: grpc.aio.ServicerContext, body: CompletionBody, defaults: GenerationDefaults
+) -> Prepared:
+    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field.
+
+    call: the one that it came by.
+    """
+    context.side.check_model(body.model)
     info = context.client.info
     params = generate_params(body, defaults, info)
-    (prompt,) = await completion_prompts(body, context.text, info, 1, truncation(body, params, info))
+    prompt = await _prompt(context, body, truncation(body, params, info))
     asked_by = None if body.max_tokens is None else "max_tokens"
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    return Prepared(context.generation([prompt.token_ids], [params], body), prompt.token_ids, params)
+    key = KeyCheck(context.options.api_keys).accepted(authorization(call.invocation_metadata()))
+    generation = context.generation([prompt.token_ids], [params], body, api_key=key or "")
+    return Prepared(generation, prompt.token_ids, params)
+
+
+async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Prompt:
+    if not isinstance(body.prompt, str) or len(body.prompt) <= LARGE_BYTES:
+        (prompt,) = await completion_prompts(body, context.text, context.client.info, 1, cut)
+        return prompt
+    context.text.tokenizer.check_text(body.prompt, "prompt")
+    special = body.add_special_tokens is not False
+    (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
+    return Prompt(cut(ids), "prompt", body.prompt)
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises ApiError."""
     check_known(message)
     said = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    check_counts(message)
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise ApiError(400, "prompt: is missing; give text or token_ids", param="prompt")
@@ -70,6 +92,15 @@ def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
         check_length(ids, info, "prompt")
     # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
     return list(ids[-info.max_model_len :])
+
+
+def check_counts(params: Any) -> None:
+    """Raises ApiError for lists that are too long, before they are copied. params: has those that bound a request."""
+    limits = (("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS))
+    for name, most in limits:
+        count = len(getattr(params, name))
+        if count > most:
+            raise ApiError(400, f"{name}: has {count} entries; at most {most} are allowed", param=name)
 
 
 def check_known(message: Message) -> None:

@@ -1,5 +1,6 @@
 """JaxinferService: jaxinfer.v1.Jaxinfer, before the same engine and text processor as HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -13,7 +14,8 @@ from jaxinfer.rpc.status import answering
 from jaxinfer.server.context import Context
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.params import check_ids
-from jaxinfer.server.tokens import off_loop
+from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.server.tokens import check_chars, check_count, off_loop
 from jaxinfer.version import __version__
 
 REQUEST_ID = "x-request-id"
@@ -31,7 +33,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         given = request.request_id if request.HasField("request_id") else None
         async with self._calls.generating(context, given) as name:
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, body, self._context.text.defaults)
+            prepared = await prepare(self._context, context, body, self._context.text.defaults)
             async with prepared.generation as generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
                 async for message in _messages(generation):
@@ -69,22 +71,36 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         async with self._calls.working(context):
             check_known(request)
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
+            self._context.text.tokenizer.check_text(request.text, "text")
             encode = self._context.text.encode_async
+            if len(request.text) > LARGE_BYTES:
+                encode = self._context.workers.encode
             (ids,) = await encode([request.text], add_special_tokens=special, params=["text"])
+            check_count(len(ids), "text")
             return pb.TokenizeResponse(token_ids=ids)
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
-        def work() -> str:
-            ids = list(request.token_ids)
-            check_ids(ids, self._context.client.info, "token_ids")
-            return self._context.text.tokenizer.decode(ids, skip_special_tokens=request.skip_special_tokens)
-
         async with self._calls.working(context):
             check_known(request)
-            return pb.DetokenizeResponse(text=await off_loop(len(request.token_ids), work))
+            check_count(len(request.token_ids), "token_ids")
+            ids: list[int] = []
+            for start in range(0, len(request.token_ids), _IDS_AT_ONCE):
+                ids += request.token_ids[start : start + _IDS_AT_ONCE]
+                check_ids(ids[start:], self._context.client.info, "token_ids")
+                await asyncio.sleep(0)  # others' turn
+            skip = request.skip_special_tokens
+            if len(ids) <= _IDS_AT_ONCE:
+                text = self._context.text.tokenizer.decode(ids, skip_special_tokens=skip)
+            else:
+                text = await self._context.workers.decode(ids, skip_special_tokens=skip)
+            check_chars(len(text), self._context.options.max_prompt_chars, "token_ids")
+            return pb.DetokenizeResponse(text=text)
 
+
+_IDS_AT_ONCE = 16_384
+"""Token ids that are turned to text on the event loop."""
 
 _MOST_DELTAS = 64
 """Of one message: a client that was slow gets many, and takes 4 MiB a message by default."""

@@ -16,6 +16,7 @@ from jaxinfer.rpc.access import KeyInterceptor
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.health import HealthService
 from jaxinfer.rpc.service import JaxinferService
+from jaxinfer.rpc.unreadable import UnreadableInterceptor
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.context import Context
 
@@ -45,7 +46,7 @@ class GrpcServer:
         options = context.options
         self._calls = Calls(context.admission)
         server = self._server = grpc.aio.server(
-            interceptors=[KeyInterceptor(options.api_key)],
+            interceptors=[KeyInterceptor(options.api_keys), UnreadableInterceptor()],
             options=_channel_options(options),
             maximum_concurrent_rpcs=options.max_open_requests + _OTHER_CALLS,
         )

@@ -39,7 +39,8 @@ async def answering(call: grpc.aio.ServicerContext) -> AsyncIterator[None]:
 
 async def abort(call: grpc.aio.ServicerContext, error: ApiError) -> None:
     """Ends a call. Raises."""
-    code = _CODES.get(error.status, grpc.StatusCode.INTERNAL)
+    wrong = grpc.StatusCode.INVALID_ARGUMENT if 400 <= error.status < 500 else grpc.StatusCode.INTERNAL
+    code = _CODES.get(error.status, wrong)
     await call.abort(code, cut(error.message, _MESSAGE_CHARS), _trailers(error))
 
 

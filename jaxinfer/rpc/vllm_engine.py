@@ -12,6 +12,7 @@ import grpc
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
+from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.requests import prepare
 from jaxinfer.rpc.status import answering
@@ -46,7 +47,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._last_request = time.time()
         async with self._calls.generating(context, request.request_id or None):
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, body, DEFAULTS)
+            prepared = await prepare(self._context, context, body, DEFAULTS)
             only_prompt = prompt_only(request)
             reply = VllmReply(prepared, prompt_only=only_prompt)
             streams = request.stream and not only_prompt
@@ -100,7 +101,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     def _config(self) -> dict[str, Any]:
         """config.json; empty where the tokenizer is another folder's, without one."""
         file = self._context.text.tokenizer.folder / "config.json"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_object(file) if is_there(file) else {}
 
     def _defaults(self) -> str:
         said = dataclasses.asdict(self._context.text.defaults)

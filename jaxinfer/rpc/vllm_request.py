@@ -5,7 +5,7 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.rpc.requests import check_known, prompt_ids
+from jaxinfer.rpc.requests import check_counts, check_known, prompt_ids
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text.defaults import GenerationDefaults
@@ -28,6 +28,7 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     check_known(message)
     _check_supported(message)
     params = message.sampling_params
+    check_counts(params)
     given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}
     if prompt_only(message):
         given["max_tokens"] = 1  # the engine makes one, which is not shown

@@ -36,6 +36,7 @@ def pack_request(request: GenerateRequest) -> pb.Submit:
         sampling=pack_sampling(request.sampling),
         priority=request.priority,
         cache_salt=request.cache_salt,
+        tenant=request.tenant,
     )
 
 
@@ -43,7 +44,8 @@ def unpack_request(message: pb.Submit) -> GenerateRequest:
     """The request. Raises ParameterError where a parameter is out of range."""
     prompt = np.frombuffer(message.prompt_token_ids, "<i4").tolist()
     sampling = unpack_sampling(message.sampling)
-    return GenerateRequest(message.request_id, prompt, sampling, message.priority, message.cache_salt)
+    salt, tenant = message.cache_salt, tuple(message.tenant)
+    return GenerateRequest(message.request_id, prompt, sampling, message.priority, salt, tenant)
 
 
 def pack_sampling(params: SamplingParams) -> pb.Sampling:

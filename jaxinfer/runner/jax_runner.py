@@ -69,6 +69,11 @@ class JaxRunner:
         return compile_counter.count - self._compiles_at_ready
 
     @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step (`lazy_compile`)."""
+        return self.programs.compiling
+
+    @property
     def late_programs(self) -> LatePrograms:
         """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
         return self.programs.late

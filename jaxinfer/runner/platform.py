@@ -1,11 +1,9 @@
 """What depends on the platform: types, sizes, memory, and the compile cache."""
 
-import hashlib
 import logging
 import math
 import os
 from importlib.metadata import version
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxinfer.config import DType, RunnerConfig
 from jaxinfer.errors import ParameterError
+from jaxinfer.runner.compile_cache import CompileCache, is_safe_by_itself, open_cache
 from jaxinfer.runner.xla_options import Options, compiler_options, described
 
 log = logging.getLogger(__name__)
@@ -115,49 +114,21 @@ def program_options(config: RunnerConfig) -> Options:
     return options
 
 
-def use_compile_cache(folder: str | None) -> Path | None:
-    """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns the folder used.
+def use_compile_cache(folder: str | None) -> CompileCache | None:
+    """Keeps compiled programs in `folder`, by default the user's cache; `off` keeps none. Returns this user's part.
 
-    One that cannot be written to is read. Raises ParameterError where `folder` cannot be made; the default is then done
-    without.
+    One that cannot be written to is read. JAX's own cache, which signs nothing, is used where nobody else can reach the
+    folder. Raises ParameterError where `folder` cannot be made; the default is then done without.
     """
-    path = None if folder == "off" else _made_cache(folder)
-    if path is None:
+    cache = open_cache(folder)
+    if cache is None:
         jax.config.update("jax_enable_compilation_cache", False)
         return None
-    writable = os.access(path, os.W_OK | os.X_OK)
-    if not writable:
-        log.warning("%s cannot be written to: what it holds is used, and nothing is kept there", path)
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if writable else math.inf)
+    if not is_safe_by_itself(cache):
+        log.info("JAX's compile cache is off: others can replace %s, or a folder above it", cache.folder)
+        jax.config.update("jax_enable_compilation_cache", False)
+        return cache
+    jax.config.update("jax_compilation_cache_dir", str(cache.folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0 if cache.writable else math.inf)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    return path
-
-
-def _made_cache(folder: str | None) -> Path | None:
-    path = default_cache() if folder is None else Path(folder).expanduser()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if folder is not None:
-            raise ParameterError("compile_cache_dir", f"cannot make {path}: {error.strerror}") from None
-        log.warning("no compiled programs are kept: cannot make %s: %s", path, error.strerror)
-        return None
-    return path
-
-
-def default_cache() -> Path:
-    """A folder a version and processor: code made for one processor may not run on another."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    versions = f"jax-{version('jax')}-jaxlib-{version('jaxlib')}"
-    return Path(home) / "jaxinfer" / "xla" / f"{versions}-{processor()}"
-
-
-def processor() -> str:
-    """A digest of what this processor can do; `any` where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "any"
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]
+    return cache

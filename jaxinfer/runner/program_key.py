@@ -12,11 +12,12 @@ import jaxinfer_kernels
 import jaxinfer
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.platform import processor
+from jaxinfer.runner.processor import processor
 from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
 
 _NO_MATTER = (
-    "jax_compilation_cache", "jax_persistent_cache", "jax_log", "jax_dump", "jax_traceback",
+    "jax_compilation_cache", "jax_enable_compilation_cache", "jax_persistent_cache", "jax_log", "jax_dump",
+    "jax_traceback",
 )  # fmt: skip
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (

@@ -4,13 +4,13 @@ JAX's compile cache is asked after tracing, which takes longer than reading a pr
 some thirty programs of a small model, and three times that for one of 28 layers.
 """
 
-import contextlib
 import hashlib
+import hmac
 import logging
 import os
 import pickle
 import shutil
-import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.compile_cache import CompileCache
+from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file, write_file
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.xla_options import Options
@@ -27,30 +29,32 @@ log = logging.getLogger(__name__)
 
 _FOLDERS_KEPT = 8
 """Sets of programs; the least recently used go first."""
-_DIGEST_BYTES = hashlib.sha256().digest_size
+_SIGNATURE_BYTES = hashlib.sha256().digest_size
+_ABANDONED_SECONDS = 3600.0
 
 
 class ProgramStore:
     """The programs of one model, shapes, device and version of everything, in a folder of its own.
 
     A file that cannot be read, or a program that cannot be written, is as if it were not there. Files hold machine code
-    and pickles behind their SHA-256: whoever can write to the folder can run code in this process, as with every
-    compile cache. writable: whether anything can be kept.
+    and pickles, which run when they are loaded, behind a signature by the cache's key: what this user has not made is
+    not looked at. writable: whether anything can be kept.
     """
 
-    def __init__(self, folder: Path, devices: Sequence[Any]):
-        self._folder = folder
+    def __init__(self, cache: CompileCache, name: str, devices: Sequence[Any]):
+        self._cache = cache
+        self._folder = cache.folder / "programs" / name
         self._devices = devices
-        self.writable = _prepare(folder)
+        self.writable = _prepare(self._folder)
 
     def load(self, name: Name) -> Any:
         """A program, or None."""
         file = self._file(name)
         try:
-            kept = file.read_bytes()
-            if hashlib.sha256(kept[_DIGEST_BYTES:]).digest() != kept[:_DIGEST_BYTES]:
-                raise ValueError("the file is damaged")
-            program, inputs, outputs = pickle.loads(kept[_DIGEST_BYTES:])
+            kept = read_file(file)
+            if not hmac.compare_digest(self._signature(file, kept[_SIGNATURE_BYTES:]), kept[:_SIGNATURE_BYTES]):
+                raise ValueError("the file is damaged, or another's")
+            program, inputs, outputs = pickle.loads(kept[_SIGNATURE_BYTES:])
             client = self._devices[0].client
             return deserialize_and_load(program, inputs, outputs, client, execution_devices=self._devices)
         except FileNotFoundError:
@@ -63,41 +67,37 @@ class ProgramStore:
         """Keeps a program. One that calls back into Python, as an interpreted kernel does, cannot be kept."""
         try:
             kept = pickle.dumps(serialize(compiled))
-            self._write(self._file(name), hashlib.sha256(kept).digest() + kept)
+            write_file(self._file(name), self._signature(self._file(name), kept) + kept)
         except Exception as error:
             log.info("program %s %d is not kept: %s", *name, error)
 
-    def _write(self, file: Path, content: bytes) -> None:
-        descriptor, own = tempfile.mkstemp(dir=self._folder, prefix=".")
-        try:
-            with os.fdopen(descriptor, "wb") as stream:
-                stream.write(content)
-            os.replace(own, file)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(own)
-            raise
+    def _signature(self, file: Path, content: bytes) -> bytes:
+        return self._cache.signature(f"{self._folder.name}/{file.name}", content)
 
     def _file(self, name: Name) -> Path:
         return self._folder / f"{name[0]}-{name[1]}"
 
 
 def open_store(
-    cache: Path | None, model: LoadedModel, shapes: EngineShapes, backend: str, options: Options
+    cache: CompileCache | None, model: LoadedModel, shapes: EngineShapes, backend: str, options: Options
 ) -> ProgramStore | None:
-    """The store under a compile cache's folder for what programs follow from; None without a folder."""
+    """The store in a compile cache for what programs follow from; None without a cache."""
     if cache is None:
         return None
-    key = program_key(model, shapes, backend, options)
-    return ProgramStore(cache / "programs" / key, list(model.mesh.devices.flat))
+    return ProgramStore(cache, program_key(model, shapes, backend, options), list(model.mesh.devices.flat))
 
 
 def _prepare(folder: Path) -> bool:
     """Makes the folder, or notes its use, and removes those used least recently. True where it can be written to."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder.parent)
+        make_folder(folder)
         os.utime(folder)
         _remove_oldest(folder.parent)
+        _remove_abandoned(folder)
+    except NotPrivateError as error:
+        log.warning("programs are not kept: %s: %s", error.filename, error.strerror)
+        return False
     except OSError as error:
         log.info("programs of other starts stay as they are: %s", error)
     return os.access(folder, os.W_OK | os.X_OK)
@@ -107,3 +107,10 @@ def _remove_oldest(folder: Path) -> None:
     sets = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
     for old in sets[:-_FOLDERS_KEPT]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Removes what processes that were killed have begun to write."""
+    for file in folder.glob(".*"):
+        if time.time() - file.stat().st_mtime > _ABANDONED_SECONDS:
+            file.unlink(missing_ok=True)

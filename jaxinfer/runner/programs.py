@@ -57,8 +57,8 @@ class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
     options: of XLA, by default what the engine sets on the model's platform. store: where programs are kept from one
-    start to the next, by default nowhere. late: those that nothing compiled before they were needed. seconds: what
-    `compile_all` took.
+    start to the next, by default nowhere. late: those that nothing compiled before they were needed. compiling: while
+    one of them is made. seconds: what `compile_all` took.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Programs:
         self._interpreter = partial(kernel_interpreter, backend, model.mesh)
         self._compiled: dict[Name, Any] = {}
         self.late = LatePrograms(0, 0.0)
+        self.compiling = False
         self.seconds = MakingSeconds(0.0, 0.0)
         self._options = dict(compiler_options(platform_of(model.mesh), RunnerConfig()) if options is None else options)
 
@@ -156,8 +157,12 @@ class Programs:
 
     def _compile_late(self, name: Name) -> Any:
         start = time.perf_counter()
-        if self._load(name) is None:
-            self._compile_lowered(name, self.lower(name))
+        self.compiling = True
+        try:
+            if self._load(name) is None:
+                self._compile_lowered(name, self.lower(name))
+        finally:
+            self.compiling = False
         self.late = LatePrograms(self.late.count + 1, self.late.seconds + time.perf_counter() - start)
         return self._compiled[name]
 

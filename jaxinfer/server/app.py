@@ -5,10 +5,11 @@ import asyncio
 from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
-from jaxinfer.metrics import ServerMetrics, SharedFolder
+from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import health, introspection
 from jaxinfer.server.admission import Admission, make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
+from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
 from jaxinfer.server.config import ServerConfig
@@ -22,11 +23,12 @@ from jaxinfer.server.tokens import detokenize, tokenize
 from jaxinfer.server.tracing import Tracing
 from jaxinfer.server.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.server.unknown_fields import UnknownFields, header_value
+from jaxinfer.server.workers import Workers
 from jaxinfer.text import TextProcessor
 
 
 def make_app(
-    client: EngineClient, text: TextProcessor, options: ServerConfig, shared: SharedFolder | None = None
+    client: EngineClient, text: TextProcessor, options: ServerConfig, shared: SharedCounts | None = None
 ) -> web.Application:
     """Everything under one application. Run it with `handler_cancellation`, as `run.serve` does.
 
@@ -35,14 +37,14 @@ def make_app(
     name = options.served_model_name or client.info.name
     metrics = ServerMetrics(client.info, name, shared)
     admission = Admission(options.max_open_requests, lambda: metrics.rejected("max_open_requests"))
+    budget, workers = BodyBudget(options.max_pending_body_bytes), Workers(text, options, name)
     app = web.Application(
         middlewares=[
             error_middleware,
             make_cors_middleware(options),
-            make_auth_middleware(options.api_key),
-            make_admission_middleware(admission),
+            make_auth_middleware(options.api_keys),
+            make_admission_middleware(admission, options, budget),
         ],
-        client_max_size=options.max_body_bytes,
     )
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -59,7 +61,10 @@ def make_app(
     if tracing is not None:
         app.on_cleanup.append(lambda app: asyncio.to_thread(tracing.flush))
     unknown, fingerprint = UnknownFields(options.unknown_fields), introspection.fingerprint_of(client.info)
-    app[CONTEXT] = Context(client, text, options, name, metrics, form, admission, unknown, fingerprint, tracing)
+    app[CONTEXT] = Context(
+        client, text, options, name, metrics, form, admission, unknown, fingerprint, workers, tracing
+    )
+    app.on_cleanup.append(lambda app: asyncio.to_thread(workers.close))
     app.add_routes(
         [
             web.get("/", health.index),

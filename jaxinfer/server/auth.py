@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Collection
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -13,30 +14,46 @@ _GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", "/server_info"
 
 
 class KeyCheck:
-    """Knows whether a request may come in. api_key: None lets everybody in."""
+    """Knows whether a request may come in. api_keys: none let everybody in."""
 
-    def __init__(self, api_key: str | None):
-        self._expected = None if api_key is None else _digest(api_key)
+    def __init__(self, api_keys: Collection[str]):
+        self._expected = [_digest(key) for key in api_keys]
 
     def allows(self, authorization: str, api_key: str = "") -> bool:
         """authorization: that header's value, `Bearer KEY`. api_key: that of X-Api-Key. Empty where it is absent."""
-        if self._expected is None:
-            return True
+        return self.accepted(authorization, api_key) is not None
+
+    def accepted(self, authorization: str, api_key: str = "") -> str | None:
+        """The key by which a request may come in; `` where none is asked for, None where it may not."""
+        if not self._expected:
+            return ""
         scheme, _, bearer = authorization.partition(" ")
-        # NOTE: digests have one length, and are compared in a time that does not depend on their content.
-        by_header = hmac.compare_digest(_digest(api_key.strip()), self._expected)
-        by_scheme = hmac.compare_digest(_digest(bearer.strip()), self._expected) and scheme.lower() == "bearer"
-        return by_header or by_scheme
+        by_scheme = bearer.strip() if scheme.lower() == "bearer" else ""
+        found = None
+        for given in (api_key.strip(), by_scheme):
+            digest = _digest(given)
+            for expected in self._expected:
+                # NOTE: digests have one length, and are compared in a time that does not depend on their content.
+                if hmac.compare_digest(digest, expected):
+                    found = given
+        return found
 
 
-def make_auth_middleware(api_key: str | None) -> Middleware:
-    """Answers 401 to a request that uses the model and does not bring `api_key`; None lets everybody in."""
-    keys = KeyCheck(api_key)
+API_KEY = web.RequestKey("api_key", str)
+"""Where a request keeps the key by which it came in; `` where none is asked for."""
+
+
+def make_auth_middleware(api_keys: Collection[str]) -> Middleware:
+    """Answers 401 to a request that uses the model and brings none of `api_keys`; with none of them all come in."""
+    keys = KeyCheck(api_keys)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", ""), request.headers.get("X-Api-Key", "")
-        if request.path.startswith(_GUARDED) and not keys.allows(*given):
+        accepted = keys.accepted(*given)
+        if accepted is not None:
+            request[API_KEY] = accepted
+        elif request.path.startswith(_GUARDED):
             return ApiError(401, WRONG_KEY, kind="authentication_error", code="invalid_api_key").response()
         return await handler(request)
 

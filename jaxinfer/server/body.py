@@ -2,15 +2,19 @@
 
 import functools
 import re
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS
+from jaxinfer.server.endpoint import Choice, Endpoint, Ready, TextEndpoint
 from jaxinfer.server.errors import ApiError
+from jaxinfer.server.incoming import INCOMING, IncomingBody
 from jaxinfer.server.schema import NEUTRAL, NotSupported
+from jaxinfer.server.structure import check_structure
 from jaxinfer.server.unknown_fields import UnknownFields
+from jaxinfer.server.worker_jobs import Answer, Prompts, unpack_prompt
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -19,38 +23,74 @@ _MISSING = re.compile(r"missing required field `([^`]*)`")
 _PATH = re.compile(r"`\$\.?([^`]*)`$")
 
 
-async def read_body(request: web.Request, kind: type[Wire]) -> Wire:
-    """The body of an endpoint some of whose parameters are not supported yet. Raises ApiError: 400, 413 or 415."""
-    body = await read_json(request, kind)
-    check_supported(body)
+class Received(Generic[Wire]):
+    """A body. ready: what a worker made of it, where it was large; `body` is then without what that was made of."""
+
+    def __init__(self, body: Wire, ready: Ready | None = None):
+        self.body = body
+        self.ready = ready
+
+
+async def receive(request: web.Request, endpoint: Endpoint[Wire] | Choice) -> Received[Wire]:
+    """The body of an endpoint; fields without effect are kept for the header that reports them. Raises ApiError."""
+    incoming = request[INCOMING]
+    if not incoming.large:
+        chosen = endpoint.choose(incoming.data) if isinstance(endpoint, Choice) else endpoint
+        return Received(_decoded(request, incoming, chosen.kind))
+    reply = await _read_elsewhere(request, endpoint.name, incoming)
+    assert isinstance(reply, Prompts)
+    among = endpoint.among if isinstance(endpoint, Choice) else (endpoint,)
+    kind = next(one.kind for one in among if one.name == reply.endpoint)
+    prompts = [unpack_prompt(prompt) for prompt in reply.prompts]
+    return Received(msgspec.json.decode(reply.body, type=kind), Ready(prompts, [], reply.tools))
+
+
+async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> web.Response:
+    """The answer of an endpoint that needs no engine. Raises ApiError."""
+    incoming = request[INCOMING]
+    if incoming.large:
+        reply = await _read_elsewhere(request, endpoint.name, incoming)
+        assert isinstance(reply, Answer)
+        answer = reply.answer
+    else:
+        answer = await endpoint.answer(_decoded(request, incoming, endpoint.kind), request.app[CONTEXT].side)
+    return web.Response(body=answer, content_type="application/json")
+
+
+async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Prompts | Answer:
+    context = request.app[CONTEXT]
+    reply = await context.workers.read(name, incoming.data, context.client.info)
+    incoming.forget()
+    _keep_ignored(request, reply.ignored)
+    return reply
+
+
+def _decoded(request: web.Request, incoming: IncomingBody, kind: type[Wire]) -> Wire:
+    check_structure(incoming.data)
+    body, ignored = decode_body(incoming.data, kind, request.app[CONTEXT].unknown_fields)
+    incoming.forget()
+    _keep_ignored(request, ignored)
     return body
 
 
-async def read_json(request: web.Request, kind: type[Wire]) -> Wire:
-    """The body as `kind`; fields without effect are kept for the header that reports them. Raises ApiError: 400, 413
-    or 415.
-    """
-    if request.content_type != "application/json":
-        message = f"the content type must be application/json, not {request.content_type}"
-        raise ApiError(415, message, code="unsupported_media_type")
-    if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise ApiError(415, "compressed bodies are not accepted", code="unsupported_media_type")
-    body, ignored = decode_body(await request.read(), kind, request.app[CONTEXT].unknown_fields)
-    if ignored:
-        request[IGNORED_FIELDS] = ignored
-    return body
+def _keep_ignored(request: web.Request, names: list[str]) -> None:
+    reported = request.app[CONTEXT].unknown_fields.report(names)
+    if reported:
+        request[IGNORED_FIELDS] = reported
 
 
-def decode_body(data: bytes, kind: type[Wire], unknown: UnknownFields) -> tuple[Wire, list[str]]:
-    """A body, and the fields that were ignored. Raises ApiError with the field's name."""
+def decode_body(data: bytes | bytearray, kind: type[Wire], unknown: UnknownFields) -> tuple[Wire, list[str]]:
+    """A body, and the names of the fields that are ignored. Raises ApiError with the field's name."""
     try:
-        return unknown.decode(data, kind)
+        body, ignored = unknown.decode(data, kind)
     except msgspec.ValidationError as error:
         raise ApiError(400, str(error), param=_field(str(error))) from None
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not UTF-8: {error.reason}", code="invalid_json") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+    check_supported(body)
+    return body, ignored
 
 
 def check_supported(body: msgspec.Struct) -> None:

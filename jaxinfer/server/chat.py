@@ -1,40 +1,66 @@
 """POST /v1/chat/completions."""
 
+import msgspec
 from aiohttp import web
 
-from jaxinfer.server.body import read_body
+from jaxinfer.server.body import Received, receive
 from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.context import CONTEXT, reply_id, report_ignored
 from jaxinfer.server.conversation import conversation, effort_is_ignored, offered_tools
-from jaxinfer.server.generation import Generation
+from jaxinfer.server.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
 from jaxinfer.server.params import chat_params, fit_length, truncation
-from jaxinfer.server.prompts import chat_prompt
+from jaxinfer.server.prompts import Prompt, chat_prompt
 from jaxinfer.server.stream import send_reply
 
 
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answers a conversation."""
-    context = request.app[CONTEXT]
-    body = await read_body(request, ChatBody)
-    context.check_model(body.model)
+    return await answer_chat(request, await receive(request, CHAT))
+
+
+async def answer_chat(request: web.Request, received: Received[ChatBody]) -> web.StreamResponse:
+    """Answers a body that was received."""
+    context, body = request.app[CONTEXT], received.body
+    context.side.check_model(body.model)
     name = reply_id("chatcmpl", request, body)
-    reply, generation = await _prepare(name, request, body)
-    return await send_reply(request, body, generation, reply)
-
-
-async def _prepare(name: str, request: web.Request, body: ChatBody) -> tuple[ChatReply, Generation]:
-    context = request.app[CONTEXT]
-    info, template = context.client.info, context.text.chat_template
-    params = chat_params(body, context.text.defaults, info)
-    if effort_is_ignored(body, template):
+    if effort_is_ignored(body, context.text.chat_template):
         report_ignored(request, "reasoning_effort", "the model's chat template reads nothing that it could turn")
-    tools = offered_tools(body, context.answer_form, context.options)
-    prompt = await chat_prompt(conversation(body, tools, template), context.text)
-    prompt = prompt._replace(token_ids=truncation(body, params, info)(prompt.token_ids))
+    ready = await _prepare(body, context.side, received.ready)
+    (prompt,) = ready.prompts
+    generation = context.generation([prompt.token_ids], ready.params, body, request)
+    form = context.answer_form._replace(tools=context.answer_form.tools and ready.tools)
+    return await send_reply(request, body, generation, ChatReply(name, context, body, prompt, form, generation))
+
+
+async def _prepare(body: ChatBody, side: ModelSide, made: Ready | None) -> Ready:
+    side.check_model(body.model)
+    params = chat_params(body, side.text.defaults, side.info)
+    made = await _prompt(body, side) if made is None else made
+    (prompt,) = made.prompts
+    prompt = prompt._replace(token_ids=truncation(body, params, side.info)(prompt.token_ids))
     given = {"max_completion_tokens": body.max_completion_tokens, "max_tokens": body.max_tokens}
     asked_by = next((field for field, value in given.items() if value is not None), None)
-    params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    generation = context.generation([prompt.token_ids], [params], body, request)
-    form = context.answer_form._replace(tools=context.answer_form.tools and tools is not None)
-    return ChatReply(name, context, body, prompt, form, generation), generation
+    fitted = fit_length(prompt.token_ids, params, side.info, param=prompt.param, asked_by=asked_by)
+    return Ready([prompt], [fitted], made.tools)
+
+
+async def _prompt(body: ChatBody, side: ModelSide) -> Ready:
+    template = side.text.chat_template
+    tools = offered_tools(body, side.answer_form, side.options)
+    prompt: Prompt = await chat_prompt(conversation(body, tools, template), side.text)
+    return Ready([prompt], [], tools is not None)
+
+
+def _slim(body: ChatBody) -> ChatBody:
+    # An echo repeats the last message.
+    return msgspec.structs.replace(
+        without_effect_dropped(body),
+        messages=body.messages[-1:] if body.echo else [],
+        chat_template_kwargs=None,
+        tools=None,
+        tool_choice=None,
+    )
+
+
+CHAT = Endpoint("chat", ChatBody, _prepare, _slim)

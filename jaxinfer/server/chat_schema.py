@@ -107,6 +107,7 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     enable_thinking: bool | None = None
     reasoning_effort: ReasoningEffort | None = None
     add_special_tokens: bool | None = None
+    parse_special: bool | None = None
     return_token_strs: bool | None = None
     chat_template: Any = None
     media_io_kwargs: Any = None

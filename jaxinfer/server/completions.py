@@ -1,11 +1,12 @@
 """POST /v1/completions."""
 
+import msgspec
 from aiohttp import web
 
-from jaxinfer.server.body import read_body
+from jaxinfer.server.body import Received, receive
 from jaxinfer.server.completion_reply import CompletionReply
 from jaxinfer.server.context import CONTEXT, reply_id
-from jaxinfer.server.generation import Generation
+from jaxinfer.server.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
 from jaxinfer.server.params import completion_params, fim_params, fit_length, truncation
 from jaxinfer.server.prompts import completion_prompts
 from jaxinfer.server.schema import CompletionBody
@@ -14,23 +15,40 @@ from jaxinfer.server.stream import send_reply
 
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continues texts, or token ids."""
-    context = request.app[CONTEXT]
-    body = await read_body(request, CompletionBody)
-    context.check_model(body.model)
+    return await answer_completion(request, await receive(request, COMPLETIONS))
+
+
+async def answer_completion(request: web.Request, received: Received[CompletionBody]) -> web.StreamResponse:
+    """Answers a body that was received."""
+    context, body = request.app[CONTEXT], received.body
+    context.side.check_model(body.model)
     name = reply_id("cmpl", request, body)
-    reply, generation = await _prepare(name, request, body)
+    ready = await _prepare(body, context.side, received.ready)
+    generation = context.generation([prompt.token_ids for prompt in ready.prompts], ready.params, body, request)
+    reply = CompletionReply(name, context, body, ready.prompts, generation)
     return await send_reply(request, body, generation, reply)
 
 
-async def _prepare(name: str, request: web.Request, body: CompletionBody) -> tuple[CompletionReply, Generation]:
-    context = request.app[CONTEXT]
-    info = context.client.info
-    params = completion_params(body, context.text.defaults, info)
+async def _prepare(body: CompletionBody, side: ModelSide, made: Ready | None) -> Ready:
+    side.check_model(body.model)
+    params = completion_params(body, side.text.defaults, side.info)
     if body.suffix:
-        params = fim_params(params, context.text.fim.end_ids)
-    cut = truncation(body, params, info)
-    prompts = await completion_prompts(body, context.text, info, context.options.max_prompts, cut)
+        params = fim_params(params, side.text.fim.end_ids)
+    if made is None:
+        cut = truncation(body, params, side.info)
+        prompts = await completion_prompts(body, side.text, side.info, side.options.max_prompts, cut)
+    else:
+        prompts = made.prompts
     asked_by = None if body.max_tokens is None else "max_tokens"
-    fitted = [fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by) for prompt in prompts]
-    generation = context.generation([prompt.token_ids for prompt in prompts], fitted, body, request)
-    return CompletionReply(name, context, body, prompts, generation), generation
+    fitted = [
+        fit_length(prompt.token_ids, params, side.info, param=prompt.param, asked_by=asked_by) for prompt in prompts
+    ]
+    return Ready(prompts, fitted)
+
+
+def _slim(body: CompletionBody) -> CompletionBody:
+    suffix = body.suffix[:1] if body.suffix else None
+    return msgspec.structs.replace(without_effect_dropped(body), prompt="", suffix=suffix)
+
+
+COMPLETIONS = Endpoint("completions", CompletionBody, _prepare, _slim)

@@ -1,15 +1,18 @@
 """ServerConfig: where the server listens, and its limits."""
 
+import functools
 import importlib.util
 import ipaddress
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.server.api_keys import read_api_keys
 
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
-    "max_open_requests", "api_workers",
+    "max_open_requests", "max_pending_body_bytes", "body_workers", "api_workers",
 )  # fmt: skip
 
 
@@ -26,9 +29,29 @@ class ServerConfig:
     served_model_name: str | None = None
     """The model's name in the API; by default the MODEL that was given."""
     api_key: str | None = field(default=None, repr=False)
-    """Key that requests to the model must bring; by default $JAXINFER_API_KEY."""
+    """Key that requests to the model must bring; by default $JAXINFER_API_KEY, which no list of processes shows."""
+    api_key_file: str | None = None
+    """File of keys, one a line, each of which lets a request in; read when the server starts."""
+    control_tokens_in_content: bool = False
+    """Take control tokens that a conversation's strings hold for control tokens, as transformers does; by default they
+    are the tokens of their characters, and only the chat template's own are control tokens."""
+    share_cache_across_keys: bool = False
+    """With several API keys, reuse KV pages of equal prefixes across them. Without it each key has a prefix cache of
+    its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
+    max_pending_body_bytes: int = 128 * 2**20
+    """Bytes of all bodies in an API process that are still coming or wait to be read; beyond them the one that has been
+    coming for longest is refused with 503."""
+    body_workers: int = 2
+    """Processes of each API process that read bodies above 256 kB and those of very many parts; started when first
+    needed."""
+    client_header_timeout: float = 60.0
+    """Seconds in which a request's headers must come."""
+    client_body_timeout: float = 60.0
+    """Seconds between two parts of a body; later it is refused with 408."""
+    keepalive_timeout: float = 75.0
+    """Seconds after which a connection without a request is closed."""
     max_header_bytes: int = 16 * 2**10
     """Longest request line, and longest header field."""
     max_prompt_chars: int = 4_000_000
@@ -75,6 +98,15 @@ class ServerConfig:
     its key, if it has one, is $JAXINFER_ENGINE_KEY."""
     max_restarts: int = 10
     """How often within ten minutes a process that has died is started again; once more ends the server."""
+    heartbeat_seconds: float = 2.0
+    """How often the server's processes show each other that they run. One that is silent for three times as long has
+    stalled: it is ended, and started again. 0: nobody watches."""
+
+    @functools.cached_property
+    def api_keys(self) -> tuple[str, ...]:
+        """All keys that are let in; without any, everybody is. Files are read once. Raises ParameterError."""
+        own = () if self.api_key is None else (self.api_key,)
+        return own if self.api_key_file is None else (*own, *read_api_keys(self.api_key_file))
 
     def __post_init__(self) -> None:
         for name, port in (("port", self.port), ("grpc_port", self.grpc_port)):
@@ -85,6 +117,11 @@ class ServerConfig:
                 raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
         if self.max_restarts < 0:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
+        if not (math.isfinite(self.heartbeat_seconds) and self.heartbeat_seconds >= 0):
+            raise ParameterError("heartbeat_seconds", f"{self.heartbeat_seconds} must be a finite number, at least 0")
+        for name in ("client_header_timeout", "client_body_timeout", "keepalive_timeout"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ParameterError(name, f"{getattr(self, name)} must be a number of seconds above 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.engine_address is not None:
@@ -95,6 +132,11 @@ class ServerConfig:
             raise ParameterError("api_key", "must not be empty")
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ParameterError("allow_credentials", "needs origins by name: browsers refuse it with `*`")
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long a process that runs may be silent; 0 where nobody watches."""
+        return 3 * self.heartbeat_seconds
 
 
 def _check_endpoint(endpoint: str) -> None:
@@ -124,8 +166,9 @@ def check_address(param: str, address: str) -> None:
 
 def check_binding(options: ServerConfig) -> None:
     """Raises ParameterError where others could reach the server without a key."""
-    if options.api_key is None and not is_loopback(options.host):
-        raise ParameterError("host", f"{options.host} can be reached by others; give --api-key too, or use 127.0.0.1")
+    if not options.api_keys and not is_loopback(options.host):
+        message = f"{options.host} can be reached by others; give --api-key or --api-key-file too, or use 127.0.0.1"
+        raise ParameterError("host", message)
 
 
 def is_loopback(host: str) -> bool:

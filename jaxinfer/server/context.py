@@ -13,17 +13,18 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.server.admission import Admission
+from jaxinfer.server.auth import API_KEY
 from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.endpoint import ModelSide
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
 from jaxinfer.server.schema import CompletionBody, GenerateBody
+from jaxinfer.server.tenant import key_salt, tenant_of
 from jaxinfer.server.tracing import RequestSpan, Tracing
 from jaxinfer.server.unknown_fields import UnknownFields
+from jaxinfer.server.workers import Workers
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat
-
-DEFAULT_MODEL = "default"
-"""A name that every server takes for the model it serves."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Context:
     admission: Admission
     unknown_fields: UnknownFields
     fingerprint: str
+    workers: Workers
     tracing: Tracing | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
-    def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
-        if name and name not in (DEFAULT_MODEL, self.model_name):
-            message = f"model: {name!r} is not served here; {self.model_name!r} is"
-            raise ApiError(404, message, param="model", code="model_not_found")
+    @property
+    def side(self) -> ModelSide:
+        """What bodies are checked and tokenised with."""
+        return ModelSide(self.text, self.client.info, self.options, self.model_name, self.answer_form)
 
     @property
     def reasoning_tags(self) -> tuple[int, int] | None:
@@ -65,16 +66,21 @@ class Context:
         params: Sequence[SamplingParams],
         body: GenerateBody,
         request: web.Request | None = None,
+        *,
+        api_key: str = "",
     ) -> Generation:
         """The engine requests of one request. Raises ApiError where they are too many or too large.
 
-        request: that of HTTP, where it came so.
+        request: that of HTTP, where it came so. api_key: the key that it came by, where it came otherwise.
         """
+        if request is not None:
+            api_key = request.get(API_KEY, "")
         self._check_size(prompts, params, body)
         priority = self._priority(body, request)
+        salt, tenant = self._cache_salt(body, api_key), tenant_of(api_key, body.user)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         requests = [
-            GenerateRequest(f"{name}-{i}", prompt, param, priority, body.cache_salt or "")
+            GenerateRequest(f"{name}-{i}", prompt, param, priority, salt, tenant)
             for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
         ]
         return Generation(
@@ -85,6 +91,11 @@ class Context:
             tells_timings=body.wants_timings,
             span=self._span(body, request),
         )
+
+    def _cache_salt(self, body: GenerateBody, api_key: str) -> str:
+        """Requests of one salt share KV pages; with several keys each has its own, unless they are to share them."""
+        own = len(self.options.api_keys) > 1 and not self.options.share_cache_across_keys
+        return key_salt(api_key, body.cache_salt) if own else body.cache_salt or ""
 
     def _priority(self, body: GenerateBody, request: web.Request | None) -> int:
         """That of the request; 0, and reported, where the engine's scheduling policy reads none."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from aiohttp import web
 
-from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError, WorkerLostError
 
 logger = logging.getLogger("jaxinfer.server")
 
@@ -66,6 +66,8 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(429, str(error), kind="rate_limit_error", code="queue_full", retry_after=error.retry_after)
     if isinstance(error, EngineDeadError):
         return unavailable(str(error))
+    if isinstance(error, WorkerLostError):
+        return ApiError(503, str(error), kind="service_unavailable_error", code="worker_lost", retry_after=1)
     if isinstance(error, web.HTTPException):
         return _from_http(error)
     logger.error("a request failed", exc_info=error)

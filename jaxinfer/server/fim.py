@@ -1,12 +1,15 @@
 """POST /v1/fim/completions, Mistral's: what stands between a prompt and a suffix, in the form of a chat's answer."""
 
+from typing import Any
+
+import msgspec
 from aiohttp import web
 
-from jaxinfer.server.body import read_body
+from jaxinfer.server.body import receive
 from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.context import CONTEXT, reply_id
-from jaxinfer.server.generation import Generation
+from jaxinfer.server.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
 from jaxinfer.server.params import check_fim, fim_params, fit_length, generate_params
 from jaxinfer.server.prompts import Prompt
 from jaxinfer.server.schema import CompletionBody, GenerateBody
@@ -25,25 +28,43 @@ class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
 async def fim_completions(request: web.Request) -> web.StreamResponse:
     """Fills in the middle; goes on to the end of the context by default."""
     context = request.app[CONTEXT]
-    body = await read_body(request, FimBody)
-    context.check_model(body.model)
+    received = await receive(request, FIM)
+    body = received.body
+    context.side.check_model(body.model)
     check_fim(body)
     name = reply_id("fim", request, body)
-    reply, generation = await _prepare(name, request, body)
+    ready = await _prepare(body, context.side, received.ready)
+    (prompt,) = ready.prompts
+    generation = context.generation([prompt.token_ids], ready.params, body, request)
+    answer = ChatBody(messages=[], **_common(body))
+    reply = ChatReply(name, context, answer, prompt, AnswerFormat(), generation)
     return await send_reply(request, body, generation, reply)
 
 
-async def _prepare(name: str, request: web.Request, body: FimBody) -> tuple[ChatReply, Generation]:
-    context = request.app[CONTEXT]
-    info, text = context.client.info, context.text
+async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
+    side.check_model(body.model)
+    check_fim(body)
+    text = side.text
+    params = generate_params(CompletionBody(prompt=body.prompt, **_common(body)), text.defaults, side.info)
+    params = fim_params(params, text.fim.end_ids)
+    if made is None:
+        special = body.add_special_tokens is not False
+        prompt = Prompt(await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special), "prompt")
+    else:
+        (prompt,) = made.prompts
+    asked_by = None if body.max_tokens is None else "max_tokens"
+    return Ready([prompt], [fit_length(prompt.token_ids, params, side.info, param="prompt", asked_by=asked_by)])
+
+
+def _common(body: FimBody) -> dict[str, Any]:
+    """What it has in common with the other endpoints."""
     common = {field: getattr(body, field) for field in GenerateBody.__struct_fields__}
     common["seed"] = body.random_seed if body.seed is None else body.seed
-    params = generate_params(CompletionBody(prompt=body.prompt, **common), text.defaults, info)
-    params = fim_params(params, text.fim.end_ids)
-    special = body.add_special_tokens is not False
-    ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special)
-    asked_by = None if body.max_tokens is None else "max_tokens"
-    params = fit_length(ids, params, info, param="prompt", asked_by=asked_by)
-    generation = context.generation([ids], [params], body, request)
-    answer = ChatBody(messages=[], **common)
-    return ChatReply(name, context, answer, Prompt(ids, "prompt"), AnswerFormat(), generation), generation
+    return common
+
+
+def _slim(body: FimBody) -> FimBody:
+    return msgspec.structs.replace(without_effect_dropped(body), prompt="", suffix=None)
+
+
+FIM = Endpoint("fim", FimBody, _prepare, _slim)

@@ -37,7 +37,7 @@ async def models(request: web.Request) -> web.Response:
 
 async def model(request: web.Request) -> web.Response:
     """GET /v1/models/{name}."""
-    request.app[CONTEXT].check_model(request.match_info["name"])
+    request.app[CONTEXT].side.check_model(request.match_info["name"])
     return web.json_response(_model(request))
 
 

@@ -19,6 +19,7 @@ from jaxinfer.version import __version__
 # By name, so that a later setting that holds an address or a secret is not among them.
 _SHOWN_SETTINGS = (
     "served_model_name", "api_workers", "unknown_fields", "tool_call_parser", "reasoning_parser", "max_body_bytes",
+    "max_pending_body_bytes", "body_workers", "client_header_timeout", "client_body_timeout", "keepalive_timeout",
     "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries", "max_open_requests",
     "max_restarts", "drain_seconds", "enable_force_include_usage", "return_tokens_as_token_ids",
 )  # fmt: skip

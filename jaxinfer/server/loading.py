@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
+from jaxinfer.server.protocol import HttpRunner
 
 RETRY_SECONDS = 5
 
@@ -18,7 +20,7 @@ async def answer_while_loading(bound: socket.socket, backlog: int) -> AsyncItera
     """Answers on a bound socket: /healthz 200, everything else 503. Who connects at the end waits for the server."""
     app = web.Application()
     app.add_routes([web.get("/healthz", _alive), web.route("*", "/{path:.*}", _loading)])
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
+    runner = HttpRunner(app, ServerConfig(), access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         # A descriptor of its own is closed with it; the socket goes on listening.

@@ -55,8 +55,10 @@ async def completion_prompts(
     for param, prompt in ids.items():
         check_length(prompt, info, param)
         check_ids(prompt, info, param)
-    special = body.add_special_tokens is not False
-    encoded = await text.encode_async(list(texts.values()), add_special_tokens=special, params=list(texts))
+    special, parse = body.add_special_tokens is not False, body.parse_special is not False
+    encoded = await text.encode_async(
+        list(texts.values()), add_special_tokens=special, params=list(texts), parse_special=parse
+    )
     ids.update(zip(texts, map(cut, encoded), strict=True))
     return [Prompt(ids[param], param, texts.get(param)) for param in params]
 
@@ -75,7 +77,8 @@ async def _fim_prompts(
     for prompt, param in zip(prompts, params, strict=True):
         if not isinstance(prompt, str):
             raise ApiError(400, f"{param}: must be a text where suffix is given", param=param)
-        ids = await text.fim_prompt(prompt, suffix, add_special_tokens=special)
+        parse = body.parse_special is not False
+        ids = await text.fim_prompt(prompt, suffix, add_special_tokens=special, parse_special=parse)
         check_length(ids, info, param)
         found.append(Prompt(ids, param, prompt))
     return found
@@ -117,17 +120,16 @@ async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt
         text.tokenizer.check_text(message["content"], f"messages[{i}].content")
     if conversation.tools:
         check_tools(conversation.tools)
-    rendered = await text.chat_template.render_async(
+    # A template writes the special tokens itself, the first one included.
+    rendered = await text.conversations.encode_async(
         messages,
+        add_special_tokens=conversation.add_special_tokens,
         tools=conversation.tools,
         add_generation_prompt=conversation.add_generation_prompt,
         continue_final_message=conversation.continue_final_message,
         template_kwargs=conversation.template_kwargs,
     )
-    # A template writes the special tokens itself, the first one included.
-    special = conversation.add_special_tokens
-    ids = (await text.encode_async([rendered], add_special_tokens=special, params=["messages"]))[0]
-    return Prompt(ids, "messages", rendered)
+    return Prompt(rendered.token_ids, "messages", rendered.text)
 
 
 def _check_count(messages: list[Message]) -> None:

@@ -16,10 +16,11 @@ from aiohttp import web
 
 from jaxinfer.engine.client import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
-from jaxinfer.metrics import SharedFolder
+from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app
 from jaxinfer.server.config import ServerConfig, check_binding
 from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.protocol import HttpRunner
 from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
@@ -103,11 +104,13 @@ async def start(
     text: TextProcessor,
     options: ServerConfig,
     bound: socket.socket,
-    shared: SharedFolder | None = None,
+    shared: SharedCounts | None = None,
 ) -> web.AppRunner:
     """Starts to serve on a bound socket. `cleanup` of what comes back lets requests end, then closes."""
-    runner = web.AppRunner(
+    runner = HttpRunner(
         make_app(client, text, options, shared),
+        options,
+        keepalive_timeout=options.keepalive_timeout,
         handler_cancellation=True,
         access_log=logging.getLogger(ACCESS_LOG) if options.access_log else None,
         access_log_format='%a "%r" %s %b %Tfs',
@@ -129,7 +132,7 @@ async def serve(
     on_ready: Callable[[str], None],
     on_stop: Callable[[int], None] | None = None,
     beside: Beside | None = None,
-    shared: SharedFolder | None = None,
+    shared: SharedCounts | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT, or until the engine is lost. Requests may then go on for `drain_seconds`.
 

@@ -94,7 +94,6 @@ class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):
     session_id: str | None = None
     store: bool | None = None
     stream_interval: int | None = None
-    user: str | dict[str, Any] | None = None
     verbosity: str | None = None
 
 
@@ -127,6 +126,7 @@ class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    user: str | dict[str, Any] | None = None
     request_id: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -146,3 +146,4 @@ class CompletionBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     best_of: int | None = None
+    parse_special: bool | None = None

@@ -49,8 +49,8 @@ class UnknownFields:
         """True where a field without effect is an error."""
         return self._policy == "refuse"
 
-    def decode(self, data: bytes, kind: type[Wire]) -> tuple[Wire, list[str]]:
-        """A body, and the names of its ignored fields that are to be reported. kind: forbids unknown fields.
+    def decode(self, data: bytes | bytearray, kind: type[Wire]) -> tuple[Wire, list[str]]:
+        """A body, and the names of its ignored fields, for `report`. kind: forbids unknown fields.
 
         Raises what msgspec raises.
         """
@@ -66,11 +66,11 @@ class UnknownFields:
         known = {name: value for name, value in fields.items() if name in ours}
         kept = fields if self.refuses else known
         body = msgspec.json.decode(msgspec.json.encode(kept), type=kind)
-        return body, self.report([name for name, value in fields.items() if name not in known and not _is_null(value)])
+        return body, [name for name, value in fields.items() if name not in known and not _is_null(value)]
 
     def report(self, names: Sequence[str]) -> list[str]:
         """Logs what had no effect; the names that the header lists."""
-        if self._policy != "warn":
+        if self._policy != "warn" or not names:
             return []
         for name in map(printable, names):
             if name not in self._logged and len(self._logged) < MAX_LOGGED:
@@ -84,7 +84,7 @@ def _names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(kind.__struct_fields__)
 
 
-def _fields(data: bytes) -> dict[str, msgspec.Raw] | None:
+def _fields(data: bytes | bytearray) -> dict[str, msgspec.Raw] | None:
     """The body's fields, undecoded; None where it is not an object."""
     try:
         return msgspec.json.decode(data, type=dict[str, msgspec.Raw])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.folder_files import MAX_TEMPLATE_BYTES, is_there, read_text
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.messages import ROLES, with_reasoning_names
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
@@ -34,8 +35,8 @@ def load_chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, st
     list of `{"name", "template"}`. Raises ModelError.
     """
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return {"default": file.read_text(encoding="utf-8")}
+    if is_there(file):
+        return {"default": read_text(file, most=MAX_TEMPLATE_BYTES)}
     declared = config.get("chat_template")
     if declared is None:
         return {}
@@ -54,11 +55,12 @@ class ChatTemplate:
 
     Jobs run one after another in a worker process that is replaced when it exceeds its limits.
     Safe to use from several threads. `close` ends the process. source: the default template's text. form: how the
-    model writes what it thinks and what it calls, as far as its template shows it.
+    model writes what it thinks and what it calls, as far as its template shows it. limits: of one rendering.
     """
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], limits: TemplateLimits):
         self._processes = {name: TemplateProcess(text, limits) for name, text in templates.items()}
+        self.limits = limits
         self.source = templates.get("default")
         self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
         self._special_tokens = dict(special_tokens)

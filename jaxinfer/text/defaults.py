@@ -1,12 +1,12 @@
 """GenerationDefaults: sampling parameters that a model folder declares for requests that are silent."""
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.sampling import SamplingParams
 
 
@@ -28,12 +28,9 @@ class GenerationDefaults:
     def from_folder(cls, folder: Path) -> "GenerationDefaults":
         """Reads generation_config.json where there is one. Raises ModelError, naming the file and field."""
         file = folder / "generation_config.json"
-        if not file.is_file():
+        if not is_there(file):
             return cls()
-        try:
-            config = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ModelError(f"{file} is not valid JSON: {error}") from error
+        config = read_object(file)
         values = {name: config.get(name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
         if config.get("do_sample") is False:
             values["temperature"] = 0.0

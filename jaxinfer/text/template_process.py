@@ -1,22 +1,16 @@
 """TemplateProcess: the parent's end of the process that renders a chat template."""
 
 import json
-import os
-import select
-import signal
-import struct
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError
-from jaxinfer.text.template_worker import OUT_OF_MEMORY
+from jaxinfer.errors import ModelError, ParameterError, WorkerLostError
+from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
 _WORKER = Path(__file__).with_name("template_worker.py")
 
@@ -28,15 +22,11 @@ class TemplateLimits:
     cpu_seconds: float = 2.0
     """Processor time; the kernel counts whole seconds and rounds up."""
     wall_seconds: float = 10.0
-    """Time from job to answer."""
+    """Time from job to answer, writing both included."""
     memory_bytes: int = 512 * 2**20
     """Address space of the process."""
     max_chars: int = 4_000_000
     """Characters of the rendered text."""
-
-
-class _Exceeded(Exception):
-    """The process had to be ended, or ended itself; the text says why."""
 
 
 class TemplateProcess:
@@ -46,12 +36,15 @@ class TemplateProcess:
         self._template = template
         self._limits = limits
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = LimitedProcess([sys.executable, "-P", str(_WORKER)], limits.wall_seconds)
         self._names: frozenset[str] | None = None
         self._fields: frozenset[str] = frozenset()
 
     def names(self) -> frozenset[str]:
-        """The variables that the template reads; once known, at once. Raises ModelError where it is not a template."""
+        """The variables that the template reads; once known, at once.
+
+        Raises ModelError where it is not a template, WorkerLostError where its process stalls or is killed.
+        """
         if self._names is None:
             with self._lock:
                 self._start()
@@ -64,14 +57,18 @@ class TemplateProcess:
         return self._fields
 
     def render(self, variables: Mapping[str, Any], now: datetime) -> str:
-        """The rendered text. Raises ParameterError where the template refuses or exceeds its limits."""
+        """The rendered text.
+
+        Raises ParameterError where the template refuses or exceeds its limits, WorkerLostError where its process stalls
+        or is killed.
+        """
         job = {"variables": variables, "now": now.isoformat(), "max_chars": self._limits.max_chars}
         with self._lock:
             self._start()
             try:
                 answer = self._ask({**job, "cpu_seconds": self._limits.cpu_seconds})
-            except _Exceeded as error:
-                raise ParameterError("messages", f"the chat template {error}") from None
+            except Exceeded as error:
+                raise ParameterError("messages", f"the chat template {self._described(error)}") from None
         if "error" in answer:
             raise ParameterError("messages", f"the chat template does not take them: {answer['error']}")
         return answer["text"]
@@ -79,75 +76,38 @@ class TemplateProcess:
     def close(self) -> None:
         """Ends the process."""
         with self._lock:
-            self._kill()
+            self._process.close()
 
     def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process.running:
             return
-        self._kill()
-        # A session of its own keeps the terminal's Ctrl-C away from it; it ends when its input does.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
         first = {"template": self._template, "memory_bytes": self._limits.memory_bytes}
         try:
+            self._process.start()
             answer = self._ask({**first, "cpu_seconds": self._limits.cpu_seconds})
-        except _Exceeded as error:
-            raise ModelError(f"the chat template {error} while it was compiled") from None
+        except Lost as error:
+            raise _lost(str(error)) from None
+        except Exceeded as error:
+            raise ModelError(f"the chat template {self._described(error)} while it was compiled") from None
         if "error" in answer:
-            self._kill()
+            self._process.close()
             raise ModelError(f"the chat template is not valid: {answer['error']}")
         self._names, self._fields = frozenset(answer["names"]), frozenset(answer["fields"])
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        body = json.dumps(job).encode()
-        deadline = time.monotonic() + self._limits.wall_seconds
         try:
-            process.stdin.write(struct.pack(">I", len(body)) + body)
-            process.stdin.flush()
-            size = struct.unpack(">I", self._read(process.stdout.fileno(), 4, deadline))[0]
-            return json.loads(self._read(process.stdout.fileno(), size, deadline))
-        except BrokenPipeError:
-            raise _Exceeded(self._why_it_ended()) from None
-        except _Exceeded:
-            self._kill()
-            raise
+            return json.loads(self._process.ask(json.dumps(job).encode()))
+        except Late:
+            # The kernel counts its processor time, and would have ended it: it did not run.
+            raise _lost(f"did not answer within {self._limits.wall_seconds:g} s") from None
+        except Lost as error:
+            raise _lost(str(error)) from None
 
-    def _read(self, descriptor: int, size: int, deadline: float) -> bytes:
-        chunks, missing = [], size
-        while missing:
-            wait = deadline - time.monotonic()
-            if wait <= 0 or not select.select([descriptor], [], [], wait)[0]:
-                raise _Exceeded(f"took more than {self._limits.wall_seconds:g} s")
-            chunk = os.read(descriptor, min(missing, 1 << 20))
-            if not chunk:
-                raise _Exceeded(self._why_it_ended())
-            chunks.append(chunk)
-            missing -= len(chunk)
-        return b"".join(chunks)
+    def _described(self, error: Exceeded) -> str:
+        memory, seconds = self._limits.memory_bytes // 2**20, self._limits.cpu_seconds
+        most = f"{memory} MiB of" if str(error) == "memory" else f"{seconds:g} s of"
+        return f"took more than {most} {error}"
 
-    def _why_it_ended(self) -> str:
-        assert self._process is not None
-        status = self._process.wait()
-        if status == OUT_OF_MEMORY:
-            return f"took more than {self._limits.memory_bytes // 2**20} MiB of memory"
-        if status == -signal.SIGXCPU:
-            return f"took more than {self._limits.cpu_seconds:g} s of processor time"
-        return f"ended its process with status {status}"
 
-    def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
+def _lost(reason: str) -> WorkerLostError:
+    return WorkerLostError(f"the process that renders chat templates {reason}, and is replaced; try again")

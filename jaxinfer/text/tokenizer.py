@@ -1,6 +1,5 @@
 """Tokenizer: text to token ids and back, over the `tokenizers` package."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,9 @@ from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
 
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.folder_files import is_there, read_object, read_text
+from jaxinfer.text.control_tokens import ControlTokens
+from jaxinfer.text.failures import failures
 from jaxinfer.text.pieces import Pieces
 
 MAX_PROMPT_CHARS = 4_000_000
@@ -34,12 +36,15 @@ class Tokenizer:
         self.config = _read_json(folder / "tokenizer_config.json")
         self.special_tokens = _special_tokens(self.config, _read_json(folder / "special_tokens_map.json"))
         self._backend = _load_backend(folder / "tokenizer.json")
-        self._add_config_tokens()
-        self._set_post_processor()
-        added = self._backend.get_added_tokens_decoder()
+        with failures(lambda error: ModelError(f"{folder / 'tokenizer_config.json'}: its tokens: {error}")):
+            self._add_config_tokens()
+            self._set_post_processor()
+            added = self._backend.get_added_tokens_decoder()
         self.added_ids = {token.content: token_id for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        self.pieces = Pieces(self._backend, added)
+        with failures(lambda error: ModelError(f"{folder / 'tokenizer.json'}: {error}")):
+            self.pieces = Pieces(self._backend, added)
+            self.control_tokens = ControlTokens(self._backend)
 
     @property
     def vocab_size(self) -> int:
@@ -58,22 +63,40 @@ class Tokenizer:
     def pad_token_id(self) -> int | None:
         return self._named_id("pad_token")
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, param: str = "prompt") -> list[int]:
-        """Token ids of one text. Raises ParameterError, naming `param`, where it is too long or not Unicode."""
-        return self.encode_batch([text], add_special_tokens=add_special_tokens, params=[param])[0]
+    def encode(
+        self, text: str, *, add_special_tokens: bool = True, param: str = "prompt", parse_special: bool = True
+    ) -> list[int]:
+        """Token ids of one text; without parse_special control tokens in it are text, too.
+
+        Raises ParameterError, naming `param`, where it is too long or not Unicode.
+        """
+        (ids,) = self.encode_batch(
+            [text], add_special_tokens=add_special_tokens, params=[param], parse_special=parse_special
+        )
+        return ids
 
     def encode_batch(
-        self, texts: Sequence[str], *, add_special_tokens: bool = True, params: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        params: Sequence[str] | None = None,
+        parse_special: bool = True,
     ) -> list[list[int]]:
         """Token ids of each text; the interpreter lock is free while it runs.
 
-        params: what errors call each text. Raises ParameterError.
+        params: what errors call each text. parse_special: whether control tokens in a text are control tokens, or the
+        tokens of their characters. Raises ParameterError.
         """
         for i, text in enumerate(texts):
             self.check_text(text, params[i] if params else f"prompt[{i}]")
-        # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
-        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in encodings]
+        name = params[0] if params and len(texts) == 1 else "prompt"
+        with failures(lambda error: ParameterError(name, f"cannot be tokenised: {error}")):
+            if not parse_special:
+                return [self.control_tokens.encode(text, [], add_special_tokens=add_special_tokens) for text in texts]
+            # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+            return [encoding.ids for encoding in encodings]
 
     def check_text(self, text: str, param: str) -> None:
         """Raises ParameterError where a text is not a string, too long, or has lone surrogates."""
@@ -96,7 +119,8 @@ class Tokenizer:
         if self.pieces.sentencepiece:
             skipped = self.special_ids if skip_special_tokens else frozenset()
             return self.pieces.text(token for token in token_ids if token not in skipped)
-        return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        with failures(lambda error: ParameterError("tokens", f"cannot be decoded: {error}")):
+            return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
         r"""What a token is called in log-probabilities: its text, or `bytes:\xe2\x82` where it is no whole text."""
@@ -146,27 +170,18 @@ class Tokenizer:
 
 
 def _load_backend(file: Path) -> tokenizers.Tokenizer:
-    if not file.is_file():
+    if not is_there(file):
         raise ModelError(f"{file} is absent; a model folder needs tokenizer.json")
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # `tokenizers` raises bare Exception
-        raise ModelError(f"{file} is not a tokenizer that the tokenizers package can read: {error}") from error
+    text = read_text(file)
+    with failures(lambda error: ModelError(f"{file} is not a tokenizer that the tokenizers package can read: {error}")):
+        backend = tokenizers.Tokenizer.from_str(text)
     backend.no_truncation()
     backend.no_padding()
     return backend
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{file} is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file} must hold a JSON object")
-    return value
+    return read_object(file) if is_there(file) else {}
 
 
 def _special_tokens(config: dict[str, Any], special_map: dict[str, Any]) -> dict[str, str]:

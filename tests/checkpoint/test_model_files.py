@@ -65,7 +65,7 @@ def test_bad_generation_config(folder: Path, values: dict, message: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is not JSON"), ("[]", "must hold an object"), ("\xff", "is not JSON")]
+    ("text", "message"), [("{", "is not valid JSON"), ("[]", "must hold a JSON object"), ("\xff", "is not UTF-8")]
 )
 def test_broken_json(folder: Path, text: str, message: str):
     (folder / "config.json").write_bytes(text.encode("latin-1"))

@@ -194,7 +194,8 @@ def test_corrupt_headers(tmp_path: Path, data: bytes):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("{", "is not an index"),
+        ("{", "is not valid JSON"),
+        ("{}", "is not an index"),
         ('{"weight_map": [1]}', "is not an index"),
         ('{"weight_map": {"a": "../x.safetensors"}}', "is not the name of a file"),
         ('{"weight_map": {"a": "model.safetensors"}}', "tensor a is missing, though"),

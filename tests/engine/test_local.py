@@ -201,3 +201,35 @@ async def test_when_every_step_fails_streams_end_and_the_next_request_is_served(
         assert client.ready
         assert tokens_of(await read(await client.submit(ask("r0", 4, 5)))) == right(core, ask("r0", 4, 5))
         assert client.stats().kv_pages_used == 0
+
+
+async def test_a_step_that_stalls_is_the_engines_death(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(step_timeout=0.3) as (client, _, gate):
+        gate.open.clear()
+        stream = await client.submit(ask("r0", 5, 9))
+        with pytest.raises(EngineDeadError):
+            async for _ in stream:
+                pass
+        assert not client.ready
+        assert client.lost
+        with pytest.raises(EngineDeadError):
+            await client.submit(ask("r1", 5, 9))
+        assert "--step-timeout" in caplog.text
+        async with asyncio.timeout(10):
+            await client.close()  # though the step never ends
+        gate.open.set()
+        await until(lambda: gate.closed)
+
+
+async def test_compiling_and_waiting_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(step_timeout=0.3) as (client, core, gate):
+        await asyncio.sleep(0.6)
+        monkeypatch.setattr(Gate, "compiling", True)
+        gate.open.clear()
+        stream = await client.submit(ask("r0", 5, 9))
+        await asyncio.sleep(0.9)
+        gate.open.set()
+        assert tokens_of(await read(stream)) == right(core, ask("r0", 5, 9))
+        monkeypatch.setattr(Gate, "compiling", False)
+        await asyncio.sleep(0.6)
+        assert client.ready

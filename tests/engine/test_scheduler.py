@@ -286,7 +286,7 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     for i in range(1, count):
         core.abort(str(i))
         if i % 9973 == 0:
-            assert len(core.scheduler.waiting._heap) <= 2 * core.num_waiting + 64
+            assert core.scheduler.waiting.num_entries <= 2 * core.num_waiting + 64
     assert core.num_waiting == 1
     assert len(ranked) == count
     got = run(core)

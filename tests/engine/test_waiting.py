@@ -81,7 +81,7 @@ def test_those_that_need_not_be_alone_any_more_stand_where_they_stood() -> None:
     first = queue.peek()
     assert first is not None
     assert first.rank == (0,)
-    assert not any(request.alone for _, request in queue._heap)
+    assert not first.alone
 
 
 def test_those_that_are_gone_take_no_room() -> None:

@@ -36,7 +36,7 @@ NO_JAX = (
     *DECLARATION,
 )
 
-BASE = ("errors", "version", "sampling", "config")
+BASE = ("errors", "version", "sampling", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 SEAM = ("engine.client", "engine.types")
 
@@ -44,6 +44,7 @@ ARROWS = {
     "errors": (),
     "version": (),
     "signals": (),
+    "folder_files": ("errors",),
     "sampling": ("errors",),
     "config": ("errors",),
     "config_tree": ("errors", "config"),

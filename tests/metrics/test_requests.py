@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jaxinfer.engine.types import EngineStats, FinishReason, ModelInfo, RequestTimes
-from jaxinfer.metrics import EndedRequest, ServerMetrics, SharedFolder
+from jaxinfer.metrics import EndedRequest, ServerMetrics, SharedCounts
 from jaxinfer.metrics import requests as module
 
 INFO = ModelInfo("m", 64, 61, 4, 4, 40)
@@ -72,15 +72,22 @@ def test_a_request_without_a_token_has_no_decode_time() -> None:
     assert value(metrics, "vllm:e2e_request_latency_seconds_count") == 1
 
 
-def test_processes_that_share_a_folder_tell_their_sums_and_take_over_from_the_dead(tmp_path) -> None:
-    first, second = (ServerMetrics(INFO, "m", SharedFolder(tmp_path, index)) for index in range(2))
+def test_processes_that_share_counts_tell_their_sums_and_take_over_from_the_dead() -> None:
+    shared = SharedCounts.create(2, module.NUM_VALUES)
+    shared.restarts[1] += 3
+
+    def process(index: int) -> ServerMetrics:
+        return ServerMetrics(INFO, "m", SharedCounts(shared.descriptor, 2, module.NUM_VALUES, index))
+
+    first, second = process(0), process(1)
     first.timer().choice_ended(FinishReason.STOP)
     second.timer().choice_ended(FinishReason.STOP)
     second.timer().choice_ended(FinishReason.LENGTH)
     del second
-    third = ServerMetrics(INFO, "m", SharedFolder(tmp_path, 1))
+    third = process(1)
     third.timer().choice_ended(FinishReason.LENGTH)
     for metrics in (first, third):
         assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 2
         assert value(metrics, "vllm:request_success_total", finished_reason="length") == 2
         assert value(metrics, "vllm:request_success_total", finished_reason="abort") == 0
+        assert value(metrics, "jaxinfer:restarts_total", process="api") == 3

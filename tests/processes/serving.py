@@ -1,6 +1,7 @@
 """`jaxinfer serve` over the simulated device, in processes of its own, and what its clients see."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import psutil
 
+from tests.children import children_with
 from tests.cli.test_commands import ENVIRONMENT
 from tests.material import REPOSITORY
 
@@ -37,16 +39,16 @@ class Serving:
 
     def child(self, kind: str, number: int = 0) -> psutil.Process:
         """The engine's process, or an API process."""
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if any(kind in word for word in child.cmdline())][number]
+        return children_with(kind, self.process.pid)[number]
 
     async def status(self, path: str) -> int:
         async with self.session.get(self.url + path) as response:
             return response.status
 
-    async def metric(self, name: str) -> float:
+    async def metric(self, name: str, **labels: str) -> float:
+        inside = "".join(f'[^}}]*{label}="{value}"' for label, value in labels.items())
         async with self.session.get(self.url + "/metrics") as response:
-            found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", await response.text(), re.MULTILINE)
+            found = re.search(rf"^{name}{{{inside}[^}}]*}} (\S+)$", await response.text(), re.MULTILINE)
         assert found is not None, name
         return float(found[1])
 
@@ -78,12 +80,15 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(folder: Path, *flags: str, program: tuple[str, ...] = SIMULATED) -> AsyncIterator[Serving]:
-    """Starts a server, and ends it: with SIGTERM, unless it has ended."""
-    process = await asyncio.create_subprocess_exec(
-        *program, "serve", str(folder), "--port", "0", "--drain-seconds", "2", *flags,
-        stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT},
-    )  # fmt: skip
+async def serving(
+    folder: Path, *flags: str, program: tuple[str, ...] = SIMULATED, log: Path | None = None
+) -> AsyncIterator[Serving]:
+    """Starts a server, and ends it: with SIGTERM, unless it has ended. log: gets its standard error."""
+    with contextlib.nullcontext() if log is None else log.open("w") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *program, "serve", str(folder), "--port", "0", "--drain-seconds", "2", *flags,
+            stdout=asyncio.subprocess.PIPE, stderr=errors, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT},
+        )  # fmt: skip
     try:
         assert process.stdout is not None
         async with asyncio.timeout(240):

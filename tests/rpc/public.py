@@ -49,6 +49,7 @@ async def public(folder: Path, engine: EngineClient | None = None, **options: An
         await channel.close()
         await server.stop(0.5)
         await client.close()
+        context.workers.close()
         text.close()
 
 

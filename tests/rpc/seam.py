@@ -22,8 +22,10 @@ async def engine_at(core: EngineCore, address: str, key: str | None = None) -> A
 
 
 @asynccontextmanager
-async def attached(address: str, key: str | None = None) -> AsyncIterator[RemoteEngineClient]:
-    client = RemoteEngineClient(address, key=key)
+async def attached(
+    address: str, key: str | None = None, silence_seconds: float = 6.0
+) -> AsyncIterator[RemoteEngineClient]:
+    client = RemoteEngineClient(address, key=key, silence_seconds=silence_seconds)
     try:
         async with asyncio.timeout(30):
             await client.wait_ready()
@@ -33,9 +35,9 @@ async def attached(address: str, key: str | None = None) -> AsyncIterator[Remote
 
 
 @asynccontextmanager
-async def seam(core: EngineCore) -> AsyncIterator[RemoteEngineClient]:
+async def seam(core: EngineCore, silence_seconds: float = 6.0) -> AsyncIterator[RemoteEngineClient]:
     """A client of `core`."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{Path(folder) / 'engine'}"
-        async with engine_at(core, address), attached(address) as client:
+        async with engine_at(core, address), attached(address, None, silence_seconds) as client:
             yield client

@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,3 +214,42 @@ async def test_an_engine_does_not_take_the_path_of_another(tmp_path: Path) -> No
         assert (tmp_path / "engine").stat().st_mode & 0o077 == 0
         async with attached(address) as client:
             assert client.ready
+
+
+class Silent(EngineServer):
+    """Tells what it should until it is silent, and then nothing, as a process that is stopped."""
+
+    silent = False
+
+    async def Attach(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.Event]:
+        async for event in super().Attach(request_iterator, context):
+            while self.silent:
+                await asyncio.sleep(0.01)
+            yield event
+
+
+async def test_an_engine_that_is_silent_has_gone_until_it_speaks_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    core = small_core(gate, ahead=1)
+    monkeypatch.setattr("tests.rpc.seam.EngineServer", Silent)
+    async with seam(core, silence_seconds=0.5) as client:
+        await asyncio.sleep(1.5)  # an idle one shows itself
+        assert client.ready
+        gate.open.clear()
+        stream = await client.submit(ask("r0", 5, 9))
+        Silent.silent = True
+        try:
+            with pytest.raises(EngineDeadError):
+                await read(stream)
+            assert not client.ready
+            assert "silent for 0.5 s" in caplog.text
+            await asyncio.sleep(1.5)  # it can be reached, and tells nothing
+            assert not client.ready
+        finally:
+            Silent.silent = False
+            gate.open.set()
+        await until(lambda: client.ready)
+        deltas = await read(await client.submit(ask("r1", 5, 9)))
+        assert tokens_of(deltas) == right(core, ask("r1", 5, 9))

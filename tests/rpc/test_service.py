@@ -388,3 +388,38 @@ async def test_a_port_that_is_taken_is_an_error_and_the_server_can_be_stopped(fo
             await server.start(context)
         async with asyncio.timeout(10):
             await server.stop(30)
+
+
+@pytest.mark.parametrize("method", ["Generate", "Tokenize", "GetModel"])
+@pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x0a\x02\xff\xfe", b"\x0a\x7f"])
+async def test_a_message_that_cannot_be_read_is_an_invalid_argument(
+    serve: Serve, caplog, method: str, data: bytes
+) -> None:
+    served = await serve()
+    path = f"/jaxinfer.v1.Jaxinfer/{method}"
+    kind = served.channel.unary_stream if method == "Generate" else served.channel.unary_unary
+    assert (await refused(kind(path)(data)))[0] is Code.INVALID_ARGUMENT
+    assert caplog.records == []
+
+
+async def test_long_texts_and_many_ids_are_read_elsewhere(serve: Serve) -> None:
+    served = await serve()
+    text = "hello world " * 30_000
+    ids = served.engine.tokenizer.encode(text)
+    assert list((await served.stub.Tokenize(pb.TokenizeRequest(text=text))).token_ids) == ids
+    assert (await served.stub.Detokenize(pb.DetokenizeRequest(token_ids=ids))).text == text
+    assert len(served.context.workers.pids) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
+        ({"logit_bias": dict.fromkeys(range(301), 1.0)}, "logit_bias"),
+    ],
+)
+async def test_lists_are_counted_before_they_are_copied(serve: Serve, said: dict[str, Any], field: str) -> None:
+    served = await serve()
+    code, _, trailers = await refused(served.stub.Generate(pb.GenerateRequest(text="a", **said)))
+    assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, field)

@@ -9,8 +9,9 @@ import jax
 import pytest
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.runner.compile_cache import default_cache
 from jaxinfer.runner.notes import read_note, write_note
-from jaxinfer.runner.platform import default_cache, use_compile_cache
+from jaxinfer.runner.platform import use_compile_cache
 
 _SETTINGS = (
     "jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
@@ -29,9 +30,11 @@ def settings() -> Iterator[None]:
 
 def test_a_folder_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert use_compile_cache(str(folder)) == folder
-    assert folder.is_dir()
-    assert jax.config.values["jax_compilation_cache_dir"] == str(folder)
+    cache = use_compile_cache(str(folder))
+    assert cache is not None
+    assert cache.folder.parent == folder
+    assert cache.folder.is_dir()
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache.folder)
     assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] == 0
 
 
@@ -62,9 +65,10 @@ def test_off_is_silent(caplog: pytest.LogCaptureFixture) -> None:
 def test_one_that_cannot_be_written_to_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = use_compile_cache(str(tmp_path))
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with caplog.at_level(logging.WARNING):
-        assert use_compile_cache(str(tmp_path)) == tmp_path
+        assert use_compile_cache(str(tmp_path)) == before is not None
     (record,) = caplog.records
     assert "cannot be written to" in record.getMessage()
     assert jax.config.values["jax_persistent_cache_min_compile_time_secs"] == math.inf
@@ -73,6 +77,16 @@ def test_one_that_cannot_be_written_to_is_read(
 def test_the_default_is_under_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert default_cache().is_relative_to(tmp_path / "jaxinfer")
+
+
+def test_where_others_can_replace_the_folder_jax_keeps_nothing(tmp_path: Path) -> None:
+    """Its files have no signature."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    cache = use_compile_cache(str(shared))
+    assert cache is not None
+    assert not jax.config.values["jax_enable_compilation_cache"]
 
 
 def test_a_note_that_cannot_be_written_is_none(tmp_path: Path) -> None:

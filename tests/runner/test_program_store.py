@@ -18,6 +18,7 @@ from jaxinfer_kernels import KVLayout
 from jaxinfer.engine.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner import program_key
+from jaxinfer.runner.compile_cache import CompileCache
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_store import ProgramStore, open_store
 from jaxinfer.runner.programs import Programs
@@ -29,9 +30,16 @@ MODEL = tiny_model()
 SHAPES = tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=16, decode_steps=3)
 
 
-def store_in(folder: Path | None, **changes: Any) -> ProgramStore | None:
+KEY = bytes(range(32))
+
+
+def store_in(folder: Path | None, key: bytes = KEY, **changes: Any) -> ProgramStore | None:
     asked: dict[str, Any] = {"model": MODEL, "shapes": SHAPES, "backend": "xla", "options": {}, **changes}
-    return open_store(folder, **asked)
+    return open_store(None if folder is None else CompileCache(folder, key), **asked)
+
+
+def small_store(folder: Path, name: str = "set", key: bytes = KEY) -> ProgramStore:
+    return ProgramStore(CompileCache(folder, key), name, jax.devices()[:1])
 
 
 def runner_in(folder: Path) -> JaxRunner:
@@ -115,7 +123,7 @@ def refuse(*arguments: Any, **options: Any) -> Any:
     raise PermissionError("not yours")
 
 
-def test_a_folder_of_somebody_else_is_read(kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_to_is_read(kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing may be written there, not even when it was used."""
     folder, tokens = kept
     monkeypatch.setattr("os.utime", refuse)
@@ -131,17 +139,19 @@ def test_a_folder_of_somebody_else_is_read(kept, monkeypatch: pytest.MonkeyPatch
     assert tokens_of(runner) == tokens
 
 
-@pytest.mark.parametrize("refused", ["pathlib.Path.read_bytes", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"])
+@pytest.mark.parametrize(
+    "refused", ["jaxinfer.runner.program_store.read_file", "tempfile.mkstemp", "os.replace", "pathlib.Path.mkdir"]
+)
 def test_a_folder_that_refuses_costs_only_time(refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()
     with monkeypatch.context() as patch:
         patch.setattr(refused, refuse)
-        store = ProgramStore(tmp_path / "set", jax.devices()[:1])
+        store = small_store(tmp_path)
         assert store.load(("admit", 0)) is None
         store.save(("admit", 0), compiled)
         assert store.writable == (refused != "pathlib.Path.mkdir")
-    left = [entry.name for entry in (tmp_path / "set").glob("*")]
-    assert left == (["admit-0"] if refused.endswith("read_bytes") else [])
+    left = [entry.name for entry in (tmp_path / "programs" / "set").glob("*")]
+    assert left == (["admit-0"] if refused.endswith("read_file") else [])
 
 
 def test_writers_do_not_meet(tmp_path: Path) -> None:
@@ -149,13 +159,13 @@ def test_writers_do_not_meet(tmp_path: Path) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()
 
     def keep(number: int) -> bool:
-        store = ProgramStore(tmp_path / "set", jax.devices()[:1])
+        store = small_store(tmp_path)
         store.save(("decode", number % 4), compiled)
         return store.load(("decode", number % 4)) is not None
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(keep, range(200)))
-    assert len(list((tmp_path / "set").iterdir())) == 4
+    assert len(list((tmp_path / "programs" / "set").iterdir())) == 4
 
 
 def test_without_a_cache_nothing_is_kept() -> None:
@@ -194,12 +204,13 @@ def test_what_programs_follow_from_names_them(monkeypatch: pytest.MonkeyPatch) -
 
 def test_where_the_cache_is_does_not_matter() -> None:
     before = folder_of()
-    folder = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", "/elsewhere")
-    try:
-        assert folder_of() == before
-    finally:
-        jax.config.update("jax_compilation_cache_dir", folder)
+    for name, other in (("jax_compilation_cache_dir", "/elsewhere"), ("jax_enable_compilation_cache", False)):
+        value = jax.config.values[name]
+        jax.config.update(name, other)
+        try:
+            assert folder_of() == before
+        finally:
+            jax.config.update(name, value)
 
 
 def test_a_line_of_a_kernel_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,19 +238,19 @@ def test_what_calls_back_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFi
     def back(x: jax.Array) -> jax.Array:
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((3,), "float32"), x)
 
-    store = ProgramStore(tmp_path / "programs", jax.devices()[:1])
+    store = small_store(tmp_path)
     with caplog.at_level(logging.INFO):
         store.save(("decode", 3), jax.jit(back).lower(np.zeros(3, np.float32)).compile())
     assert "decode 3 is not kept" in caplog.text
-    assert list((tmp_path / "programs").iterdir()) == []
+    assert list((tmp_path / "programs" / "set").iterdir()) == []
 
 
 def test_the_sets_used_last_stay(tmp_path: Path) -> None:
     compiled = jax.jit(lambda x: x + 1).lower(1).compile()
     for number in range(12):
-        ProgramStore(tmp_path / f"set{number}", jax.devices()[:1]).save(("admit", 0), compiled)
-        os.utime(tmp_path / f"set{number}", (number, number))
+        small_store(tmp_path, f"set{number}").save(("admit", 0), compiled)
+        os.utime(tmp_path / "programs" / f"set{number}", (number, number))
         if number == 6:  # the first is used again
-            os.utime(tmp_path / "set0", (100, 100))
-    left = sorted(int(entry.name.removeprefix("set")) for entry in tmp_path.iterdir())
+            os.utime(tmp_path / "programs" / "set0", (100, 100))
+    left = sorted(int(entry.name.removeprefix("set")) for entry in (tmp_path / "programs").iterdir())
     assert left == [0, 5, 6, 7, 8, 9, 10, 11]

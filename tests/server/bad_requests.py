@@ -63,7 +63,7 @@ BAD = {
     "a surrogate in a message": raw("JSON", b'{"messages": [{"role": "user", "content": "\\ud83d"}]}', CHAT),
     "NaN": raw("JSON", b'{"prompt": "a", "temperature": NaN}'),
     "infinity": raw("range", b'{"prompt": "a", "temperature": 1e999}', param="temperature"),
-    "lists without end": raw("object", b"[" * 100_000),
+    "lists without end": raw("JSON", b"[" * 100_000),
     "objects without end": raw("JSON", b'{"metadata": ' + b'{"a":' * 50_000),
     "a comment": raw("JSON", b'{"prompt": "a"} // a prompt'),
     "a control character": raw("JSON", b'{"prompt": "a\n"}'),

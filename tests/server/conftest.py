@@ -53,7 +53,12 @@ async def serve(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Served]]]
 
     async def make(*, limits: TemplateLimits | None = None, **options: Any) -> Served:
         config = ServerConfig(**{"port": 0, "drain_seconds": 2.0, **options})
-        text = TextProcessor.from_folder(folder, max_chars=config.max_prompt_chars, template_limits=limits)
+        text = TextProcessor.from_folder(
+            folder,
+            max_chars=config.max_prompt_chars,
+            template_limits=limits,
+            control_tokens_in_content=config.control_tokens_in_content,
+        )
         engine = FakeEngine(text.tokenizer)
         bound = bind_socket(config)
         runner = await start(engine, text, config, bound)

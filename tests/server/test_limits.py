@@ -16,6 +16,7 @@ from jaxinfer.server.config import ServerConfig, check_binding
 from jaxinfer.server.run import bind_socket
 from jaxinfer.server.sse import EventStream
 from jaxinfer.text.template_process import TemplateLimits
+from tests.children import children_with
 from tests.material import REPOSITORY
 from tests.server.conftest import Served
 from tests.server.test_refusals import check
@@ -189,6 +190,18 @@ async def test_a_template_does_not_block_the_event_loop(serve, folder: Path) -> 
     assert (await served.post("/v1/completions", {"prompt": "a"})).status == 200
     assert not chat.done()
     check(await chat, 400, "messages", "processor time")
+
+
+async def test_a_template_process_that_stalls_is_a_503_and_the_next_request_is_served(serve) -> None:
+    served: Served = await serve(limits=TemplateLimits(wall_seconds=4.0))
+    assert (await served.post("/v1/chat/completions", {"messages": CHAT})).status == 200
+    for child in children_with("template_worker"):
+        child.suspend()
+    response = await served.post("/v1/chat/completions", {"messages": CHAT})
+    assert response.status == 503
+    assert response.headers["Retry-After"] == "1"
+    assert response.body["error"]["code"] == "worker_lost"
+    assert (await served.post("/v1/chat/completions", {"messages": CHAT})).status == 200
 
 
 @pytest.mark.parametrize("name", ["messages", "tokenize", "add_generation_prompt", "unheard_of"])

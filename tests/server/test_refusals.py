@@ -57,7 +57,7 @@ async def test_unsupported_parameters_that_ask_for_nothing_are_fine(serve) -> No
 
 async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
     served: Served = await serve()
-    without = {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
+    without = {"metadata": {"a": "b"}, "store": True, "service_tier": "auto"}
     without |= {"prompt_cache_key": "k", "safety_identifier": "s", "prompt_cache_retention": "24h", "verbosity": "low"}
     without |= {"session_id": "s", "stream_interval": 2, "return_token_offsets": False, "mm_payload": "none"}
     assert (await served.post("/v1/completions", {"prompt": "a", **without})).status == 200

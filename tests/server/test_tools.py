@@ -180,7 +180,7 @@ def deep(levels: int) -> dict[str, Any]:
             "tools[0].function.parameters",
         ),
         ([{"type": "function", "function": {"name": "f", "parameters": deep(40)}}], "tools[0].function"),
-        ([{"type": "function", "function": {"name": "f", "parameters": deep(400)}}], "tools[0].function"),
+        ([{"type": "function", "function": {"name": "f", "parameters": deep(200)}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": "f", "description": "x" * 70_000}}], "tools[0].function"),
         ([{"type": "function", "function": {"name": f"f{i}"}} for i in range(129)], "tools"),
         ([{"type": "function", "function": {"name": "f", "strict": "yes"}}], "tools[0].function.strict"),

@@ -1,0 +1,1 @@
+"""What event_loop.py is made of."""

@@ -1,0 +1,83 @@
+"""Endpoint: how a request's body becomes prompts, in an API process or, where it is large, in a worker."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.prompts import Prompt
+from jaxinfer.server.schema import WithoutEffect
+from jaxinfer.text import TextProcessor
+from jaxinfer.text.answer import AnswerFormat
+
+Wire = TypeVar("Wire", bound=msgspec.Struct)
+
+DEFAULT_MODEL = "default"
+"""A name that every server takes for the model it serves."""
+
+
+@dataclass(frozen=True)
+class ModelSide:
+    """What a body is checked and tokenised with. answer_form: what is looked for in answers."""
+
+    text: TextProcessor
+    info: ModelInfo
+    options: ServerConfig
+    model_name: str
+    answer_form: AnswerFormat
+
+    def check_model(self, name: str | None) -> None:
+        """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
+        if name and name not in (DEFAULT_MODEL, self.model_name):
+            message = f"model: {name!r} is not served here; {self.model_name!r} is"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+class Ready(NamedTuple):
+    """Prompts, and the parameters of each. tools: whether the model is offered any."""
+
+    prompts: list[Prompt]
+    params: list[SamplingParams]
+    tools: bool = False
+
+
+@dataclass(frozen=True)
+class Endpoint(Generic[Wire]):
+    """An endpoint that generates.
+
+    prepare: checks a body and makes its prompts; given what a worker made of the whole body, it checks the rest of it.
+    slim: a body without what its prompts were made of, and without what has no effect.
+    """
+
+    name: str
+    kind: type[Wire]
+    prepare: Callable[[Wire, ModelSide, Ready | None], Awaitable[Ready]]
+    slim: Callable[[Wire], Wire]
+
+
+@dataclass(frozen=True)
+class TextEndpoint(Generic[Wire]):
+    """An endpoint that answers from the text side alone, with JSON."""
+
+    name: str
+    kind: type[Wire]
+    answer: Callable[[Wire, ModelSide], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An endpoint that is one of others, as its body has it."""
+
+    name: str
+    choose: Callable[[bytes | bytearray], Endpoint]
+    among: tuple[Endpoint, ...]
+
+
+def without_effect_dropped(body: Wire) -> Wire:
+    """A body without the fields that were checked and have no effect."""
+    return msgspec.structs.replace(body, **dict.fromkeys(WithoutEffect.__struct_fields__))

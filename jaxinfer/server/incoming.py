@@ -1,0 +1,117 @@
+"""IncomingBody: a request's body as it comes from the network, within limits of size, time and memory."""
+
+import asyncio
+import contextlib
+
+from aiohttp import ClientPayloadError, StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from jaxinfer.server.body_budget import BodyBudget, BodyShare
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.structure import LARGE_BYTES, is_large
+
+
+class IncomingBody:
+    """A complete body. share: what it has of the budget until `forget`."""
+
+    def __init__(self, data: bytes | bytearray, share: BodyShare | None = None):
+        self.data = data
+        self.large = is_large(data)
+        self._share = share
+        if share is not None and self.large:
+            share.wait()
+        elif share is not None:
+            share.end()
+
+    def forget(self) -> None:
+        """Drops the bytes."""
+        self.data = b""
+        if self._share is not None:
+            self._share.end()
+
+
+INCOMING = web.RequestKey("incoming", IncomingBody)
+"""Where a request keeps its body until it is decoded."""
+
+
+async def read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+    """Reads a body of JSON. Raises ApiError: 400, 408, 413, 415 or 503."""
+    _check_headers(request, options.max_body_bytes)
+    content = request.content
+    try:
+        # NOTE: most bodies come with their headers, and need neither a timer nor a place in the budget.
+        first = content.read_nowait()
+        _check_size(len(first), options.max_body_bytes)
+        if content.at_eof() and len(first) <= LARGE_BYTES:
+            return IncomingBody(first)
+        return await _read_rest(request, first, options, budget)
+    except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
+        raise ApiError(400, f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
+
+
+async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+    # A list of parts would take forty bytes for each that has one.
+    data, share, content = bytearray(first), budget.begin(), request.content
+    try:
+        share.grow(len(first))
+        while not content.at_eof():
+            if len(data) > LARGE_BYTES and not content.is_eof():
+                await _turn(request.transport, budget)
+            part = await _read_part(content, share, options.client_body_timeout)
+            data += part
+            _check_size(len(data), options.max_body_bytes)
+            share.grow(len(part))
+        return IncomingBody(data, share)  # not as `bytes`: copying megabytes takes a while
+    except BaseException:
+        share.end()
+        if share.refused:
+            _stop_reading(request)
+        raise
+
+
+async def _turn(transport: asyncio.Transport | None, budget: BodyBudget) -> None:
+    """Waits, with nothing read meanwhile, so that many long bodies at once do not fill each round of the event loop."""
+    if transport is None:
+        return
+    transport.pause_reading()
+    try:
+        async with budget.turns:
+            await asyncio.sleep(0)
+    finally:
+        transport.resume_reading()
+
+
+def _stop_reading(request: web.Request) -> None:
+    """Leaves the rest of a body where it is: reading it only to drop it would cost as much as taking it."""
+    with contextlib.suppress(Exception):  # what is wrong with it is no matter
+        request.content.read_nowait()
+    if request.transport is not None:
+        request.transport.pause_reading()
+
+
+async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
+    try:
+        return await share.watched(content.readany(), seconds)
+    except TimeoutError:
+        message = f"nothing more of the body came for {seconds:g} s"
+        raise ApiError(408, message, code="body_timeout") from None
+
+
+def _check_headers(request: web.Request, most: int) -> None:
+    if request.content_type != "application/json":
+        message = f"the content type must be application/json, not {request.content_type}"
+        raise ApiError(415, message, code="unsupported_media_type")
+    if request.headers.get("Content-Encoding", "identity") != "identity":
+        raise ApiError(415, "compressed bodies are not accepted", code="unsupported_media_type")
+    if request.content_length is not None:
+        _check_size(request.content_length, most)
+
+
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise ApiError(413, f"the request body has more than {most} bytes, which are allowed", code="body_too_large")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

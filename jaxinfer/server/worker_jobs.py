@@ -1,0 +1,142 @@
+"""What API processes and their workers tell each other, as msgpack: nothing that is read can run code."""
+
+from array import array
+from typing import Any
+
+import msgspec
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.prompts import Prompt
+
+
+class WorkerSettings(msgspec.Struct):
+    """What a worker is started with. text: of `TextProcessor.settings`. options: without secrets."""
+
+    text: dict[str, Any]
+    options: ServerConfig
+    model_name: str
+    memory_bytes: int
+
+
+class ReadBody(msgspec.Struct, tag="read"):
+    """Read the body of an endpoint."""
+
+    endpoint: str
+    body: memoryview
+    info: ModelInfo
+
+
+class Encode(msgspec.Struct, tag="encode"):
+    """Tokenise texts. params: what errors call each."""
+
+    texts: list[str]
+    params: list[str]
+    add_special_tokens: bool
+
+
+class Decode(msgspec.Struct, tag="decode"):
+    """The text of token ids."""
+
+    ids: list[int]
+    skip_special_tokens: bool
+
+
+Job = ReadBody | Encode | Decode
+
+
+class PackedPrompt(msgspec.Struct):
+    """A Prompt. ids: four bytes each."""
+
+    ids: bytes
+    param: str
+    text: str | None
+
+
+class Prompts(msgspec.Struct, tag="prompts"):
+    """A body whose prompts are made. body: JSON of what else it says. ignored: names of fields without effect.
+
+    tools: whether the model is offered any.
+    """
+
+    endpoint: str
+    body: bytes
+    ignored: list[str]
+    prompts: list[PackedPrompt]
+    tools: bool
+
+
+class Answer(msgspec.Struct, tag="answer"):
+    """A body that is answered. answer: JSON."""
+
+    answer: bytes
+    ignored: list[str]
+
+
+class Ids(msgspec.Struct, tag="ids"):
+    """Token ids of each text, four bytes each."""
+
+    ids: list[bytes]
+
+
+class Text(msgspec.Struct, tag="text"):
+    """A text."""
+
+    text: str
+
+
+class Failure(msgspec.Struct, tag="failure"):
+    """An ApiError."""
+
+    status: int
+    message: str
+    kind: str
+    param: str | None
+    code: str | None
+    retry_after: int | None
+
+    @classmethod
+    def of(cls, error: ApiError) -> "Failure":
+        """Packs an error."""
+        return cls(error.status, error.message, error.kind, error.param, error.code, error.retry_after)
+
+    def error(self) -> ApiError:
+        """The error."""
+        return ApiError(
+            self.status,
+            self.message,
+            kind=self.kind,
+            param=self.param,
+            code=self.code,
+            retry_after=self.retry_after,
+        )
+
+
+Reply = Prompts | Answer | Ids | Text | Failure
+
+encode = msgspec.msgpack.Encoder().encode
+decode_job = msgspec.msgpack.Decoder(Job).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def pack_ids(ids: list[int]) -> bytes:
+    """Token ids, four bytes each."""
+    return array("i", ids).tobytes()
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The ids that were packed."""
+    ids = array("i")
+    ids.frombytes(data)
+    return ids.tolist()
+
+
+def pack_prompt(prompt: Prompt) -> PackedPrompt:
+    """A prompt as it travels."""
+    return PackedPrompt(pack_ids(prompt.token_ids), prompt.param, prompt.text)
+
+
+def unpack_prompt(packed: PackedPrompt) -> Prompt:
+    """The prompt that was packed."""
+    return Prompt(unpack_ids(packed.ids), packed.param, packed.text)

@@ -1,0 +1,228 @@
+"""Programs run when they are loaded: only those of this user's own making are, whatever else lies in the cache."""
+
+import hashlib
+import hmac
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxinfer.runner.compile_cache import CompileCache, is_safe_by_itself, open_cache, user_key
+from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file
+from jaxinfer.runner.program_store import ProgramStore
+from tests.material import REPOSITORY
+
+KEY = bytes(range(32))
+OTHER = 4321
+"""A user who is not this one."""
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give files to others")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "jaxinfer"
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    return jax.jit(lambda x: x + 1).lower(1).compile()
+
+
+def store_in(folder: Path, key: bytes = KEY, name: str = "set") -> ProgramStore:
+    return ProgramStore(CompileCache(folder, key), name, jax.devices()[:1])
+
+
+class Bomb:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, trace: Path):
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.trace,)
+
+
+def test_what_is_signed_by_the_key_is_loaded(tmp_path: Path, program: Any) -> None:
+    store_in(tmp_path).save(("decode", 1), program)
+    assert store_in(tmp_path).load(("decode", 1)) is not None
+    content = (tmp_path / "programs" / "set" / "decode-1").read_bytes()
+    expected = hmac.new(KEY, b"jaxinfer program set/decode-1\0" + content[32:], hashlib.sha256)
+    assert content[:32] == expected.digest()
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("sign", ["digest", "another key", "no signature"])
+def test_what_others_have_made_never_runs(tmp_path: Path, sign: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = store_in(tmp_path)
+    content = pickle.dumps(Bomb(tmp_path / "trace"))
+    head = {
+        "digest": hashlib.sha256(content).digest(),
+        "another key": CompileCache(tmp_path, bytes(32)).signature("set/decode-1", content),
+        "no signature": b"",
+    }[sign]
+    file = tmp_path / "programs" / "set" / "decode-1"
+    file.write_bytes(head + content)
+    file.chmod(0o600)
+    assert store.load(("decode", 1)) is None
+    assert not (tmp_path / "trace").exists()
+    assert str(file) in caplog.text
+    file.write_bytes(CompileCache(tmp_path, KEY).signature("set/decode-1", content) + content)
+    store.load(("decode", 1))
+    assert (tmp_path / "trace").exists()  # the bomb is one
+
+
+def test_a_program_in_the_place_of_another_is_not_loaded(tmp_path: Path, program: Any) -> None:
+    store, other = store_in(tmp_path), store_in(tmp_path, name="other")
+    store.save(("decode", 1), program)
+    content = (tmp_path / "programs" / "set" / "decode-1").read_bytes()
+    for place in ("set/decode-2", "other/decode-1"):
+        (tmp_path / "programs" / place).write_bytes(content)
+        (tmp_path / "programs" / place).chmod(0o600)
+    assert store.load(("decode", 2)) is None
+    assert other.load(("decode", 1)) is None
+
+
+@pytest.mark.parametrize("change", ["link", "readable", "pipe"])
+def test_a_program_that_is_not_the_owners_file_is_not_loaded(tmp_path: Path, program: Any, change: str) -> None:
+    store = store_in(tmp_path)
+    store.save(("decode", 1), program)
+    file = tmp_path / "programs" / "set" / "decode-1"
+    if change == "link":
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    elif change == "pipe":
+        file.unlink()
+        os.mkfifo(file, 0o600)
+    else:
+        file.chmod(0o640)
+    assert store.load(("decode", 1)) is None
+    store.save(("decode", 1), program)
+    assert store.load(("decode", 1)) is not None
+
+
+@needs_root
+def test_programs_of_another_user_are_not_loaded(tmp_path: Path, program: Any) -> None:
+    store = store_in(tmp_path)
+    store.save(("decode", 1), program)
+    os.chown(tmp_path / "programs" / "set" / "decode-1", OTHER, OTHER)
+    assert store.load(("decode", 1)) is None
+    os.chown(tmp_path / "programs" / "set", OTHER, OTHER)
+    assert not store_in(tmp_path).writable
+
+
+# The key
+
+
+def test_the_key_is_made_once_and_only_its_owner_can_read_it(home: Path) -> None:
+    key = user_key()
+    assert len(key) == 32
+    assert user_key() == key
+    assert (home / "program-key").stat().st_mode & 0o777 == 0o600
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert [entry.name for entry in home.iterdir()] == ["program-key"]
+
+
+def test_of_processes_that_start_at_once_all_get_the_same_key(home: Path) -> None:
+    code = "from jaxinfer.runner.compile_cache import user_key; print(user_key().hex())"
+    command = [sys.executable, "-c", code]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) for _ in range(8)]
+    assert len({process.communicate(timeout=60)[0] for process in started}) == 1
+    assert [entry.name for entry in home.iterdir()] == ["program-key"]
+
+
+def test_the_folder_of_an_older_version_is_closed_to_others(home: Path) -> None:
+    home.mkdir(mode=0o755, parents=True)
+    home.chmod(0o775)
+    user_key()
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("change", ["readable", "link", "short", "folder is a link"])
+def test_a_key_that_is_no_secret_is_refused_and_nothing_is_kept(
+    home: Path, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    user_key()
+    file = home / "program-key"
+    if change == "readable":
+        file.chmod(0o644)
+    elif change == "link":
+        file.rename(tmp_path / "key")
+        file.symlink_to(tmp_path / "key")
+    elif change == "short":
+        file.write_bytes(b"1")
+    else:
+        home.rename(tmp_path / "elsewhere")
+        home.symlink_to(tmp_path / "elsewhere")
+    assert open_cache(str(tmp_path / "cache")) is None
+    assert "no compiled programs are kept" in caplog.text
+    assert str(home) in caplog.text
+
+
+@needs_root
+def test_a_key_of_somebody_else_is_refused(home: Path, tmp_path: Path) -> None:
+    user_key()
+    os.chown(home / "program-key", OTHER, OTHER)
+    assert open_cache(str(tmp_path / "cache")) is None
+
+
+def test_a_full_disk_or_one_without_links_costs_only_time(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkstemp", refuse)
+        assert open_cache(str(tmp_path / "cache")) is None
+    monkeypatch.setattr("os.link", refuse)
+    assert open_cache(str(tmp_path / "cache")) is not None
+    assert [entry.name for entry in home.iterdir()] == ["program-key"]
+
+
+# The folder
+
+
+def test_users_of_one_folder_have_parts_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, parts = tmp_path / "shared", []
+    for user in ("a", "b"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
+        cache = open_cache(str(shared))
+        assert cache is not None
+        assert cache.folder.stat().st_mode & 0o777 == 0o700
+        parts.append(cache.folder)
+    assert len(set(parts)) == 2
+
+
+def test_a_part_that_others_can_enter_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = open_cache(str(tmp_path / "cache"))
+    assert cache is not None
+    cache.folder.chmod(0o770)
+    assert open_cache(str(tmp_path / "cache")) is None
+    assert "others may use it (mode 770)" in caplog.text
+
+
+def test_where_others_can_replace_the_folder_jaxs_own_cache_is_not_trusted(tmp_path: Path) -> None:
+    cache = open_cache(str(tmp_path / "cache"))
+    assert cache is not None
+    assert is_safe_by_itself(cache)
+    (tmp_path / "cache").chmod(0o777)
+    assert not is_safe_by_itself(cache)
+    (tmp_path / "cache").chmod(0o1777)  # as /tmp: nobody can take away what is another's
+    assert is_safe_by_itself(cache)
+
+
+def test_errors_name_the_file(tmp_path: Path) -> None:
+    (tmp_path / "open").touch(mode=0o644)
+    with pytest.raises(NotPrivateError, match=r"others may use it \(mode 644\): '.*/open'"):
+        read_file(tmp_path / "open")
+    with pytest.raises(NotPrivateError, match=r"it must be a folder and no link: '.*/open'"):
+        make_folder(tmp_path / "open")

@@ -1,0 +1,168 @@
+"""Large bodies are read in processes of their own, with the same outcome as small ones."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jaxinfer.server import body as body_module
+from jaxinfer.server.config import ServerConfig
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.server.unknown_fields import HEADER
+from jaxinfer.server.workers import WorkerLimits, Workers
+from jaxinfer.text import TextProcessor
+from tests.server.conftest import Served
+from tests.server.test_refusals import check
+
+PADDING = {"metadata": {"padding": "x" * LARGE_BYTES}}
+CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "hi"}]
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the bodies that are decoded in the API process."""
+    sizes: list[int] = []
+    decode = body_module.decode_body
+
+    def recorded(data: bytes, *arguments: Any) -> Any:
+        sizes.append(len(data))
+        return decode(data, *arguments)
+
+    monkeypatch.setattr(body_module, "decode_body", recorded)
+    return sizes
+
+
+BODIES = {
+    "/v1/completions": {"prompt": ["hello", "a b"], "max_tokens": 3, "stop": ["zz"], "logit_bias": {"5": 1}},
+    "/v1/chat/completions": {"messages": CHAT, "max_tokens": 3, "temperature": 0.5},
+    "/invocations": {"messages": CHAT, "max_tokens": 3},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_large_body_asks_the_engine_for_the_same(serve, path: str, read_here: list[int]) -> None:
+    served: Served = await serve()
+    small = await served.post(path, BODIES[path])
+    large = await served.post(path, BODIES[path] | PADDING | {"temprature": 1})
+    assert (small.status, large.status) == (200, 200), large.body
+    assert large.headers[HEADER] == "temprature"
+    assert [choice["text" if "text" in choice else "message"] for choice in small.body["choices"]] == [
+        choice["text" if "text" in choice else "message"] for choice in large.body["choices"]
+    ]
+    half = len(served.engine.submitted) // 2
+    for one, other in zip(served.engine.submitted[:half], served.engine.submitted[half:], strict=True):
+        assert replace(one, request_id="") == replace(other, request_id="")
+    assert len(read_here) == 1
+    assert read_here[0] < LARGE_BYTES
+
+
+async def test_an_echo_repeats_what_a_large_body_said(serve) -> None:
+    served: Served = await serve()
+    said = await served.post("/v1/completions", {"prompt": "hello", "echo": True, "max_tokens": 1, **PADDING})
+    assert said.body["choices"][0]["text"].startswith("hello")
+    messages = [*CHAT, {"role": "assistant", "content": "Once"}]
+    body = {"messages": messages, "echo": True, "continue_final_message": True, "add_generation_prompt": False}
+    told = await served.post("/v1/chat/completions", {**body, "max_tokens": 1, **PADDING})
+    assert told.body["choices"][0]["message"]["content"].startswith("Once")
+
+
+async def test_texts_and_ids_of_any_length_go_to_and_fro(serve, read_here: list[int]) -> None:
+    served: Served = await serve()
+    text = "hello wörld " * 30_000
+    ids = served.engine.tokenizer.encode(text)
+    told = await served.post("/tokenize", {"prompt": text})
+    assert (told.body["count"], told.body["tokens"]) == (len(ids), ids)
+    back = await served.post("/detokenize", {"tokens": ids})
+    assert back.body["prompt"] == served.engine.tokenizer.decode(ids, skip_special_tokens=False)
+    assert read_here == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "said"),
+    [
+        ("/v1/completions", {"prompt": "a", "temperature": 101}, "temperature", "101"),
+        ("/v1/completions", {"prompt": "a", "model": "other"}, "model", "not served"),
+        ("/v1/completions", {"prompt": "a", "guided_json": {}}, "guided_json", "not supported"),
+        ("/v1/completions", {"prompt": list(range(300)) * 1000}, "prompt", "300000 tokens"),
+        ("/v1/chat/completions", {"messages": CHAT * 5_001}, "messages", "10002 messages"),
+        ("/v1/completions", {"prompt": "a", "stop": ["x"] * 20_000}, "stop", "at most 16"),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {str(i): 1 for i in range(20_000)}}, "logit_bias", "300"),
+        ("/v1/completions", {"prompt": "a", **{f"f{i}": 1 for i in range(20_000)}}, None, "at most 512"),
+        ("/detokenize", {"tokens": [5] * 1_000_001}, "tokens", "at most 1000000"),
+        ("/v1/completions", {"prompt": "a", "metadata": {"a": [[]] * 100_001}}, None, "at most 100000"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_a_large_body_that_is_wrong_is_told_so(
+    serve, path: str, body: dict[str, Any], param: str | None, said: str, read_here: list[int]
+) -> None:
+    served: Served = await serve()
+    if len(str(body)) < LARGE_BYTES:
+        body = {**body, **PADDING}
+    answer = await served.post(path, body)
+    check(answer, 404 if param == "model" else 400, param, said)
+    assert served.engine.submitted == []
+    assert read_here == []
+
+
+async def test_a_worker_that_was_killed_is_replaced(folder) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=1), "m")
+    expected = text.tokenizer.encode_batch(["hello"])
+    try:
+        assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"]) == expected
+        (pid,) = workers.pids
+        os.kill(pid, signal.SIGSTOP)
+        asking = asyncio.create_task(workers.encode(["hello"], add_special_tokens=True, params=["prompt"]))
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ApiError) as raised:
+            await asking
+        assert (raised.value.status, raised.value.code) == (503, "worker_lost")
+        assert raised.value.retry_after is not None
+        assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"]) == expected
+        assert workers.pids != [pid]
+    finally:
+        workers.close()
+        text.close()
+
+
+async def test_a_job_that_takes_too_long_is_ended(folder) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(wall_seconds=5.0))
+    try:
+        await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
+        (pid,) = workers.pids
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(ApiError, match="took more than 5 s") as raised:
+            await workers.encode(["hello" * 100_000], add_special_tokens=True, params=["prompt"])
+        assert raised.value.status == 400
+        assert workers.pids == []
+    finally:
+        workers.close()
+        text.close()
+
+
+async def test_at_most_so_many_workers_run(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=2), "m")
+    try:
+        asked = [workers.encode([str(i)], add_special_tokens=True, params=["prompt"]) for i in range(12)]
+        told = await asyncio.gather(*asked)
+        assert told == [text.tokenizer.encode_batch([str(i)]) for i in range(12)]
+        assert 1 <= len(workers.pids) <= 2
+    finally:
+        workers.close()
+        text.close()
+
+
+def test_a_worker_is_not_given_the_keys(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(api_key="hunter2"), "m")
+    assert b"hunter2" not in workers._settings
+    workers.close()
+    text.close()
