@@ -11,10 +11,11 @@ from jaxinfer.build import load_text
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.messages import grpc_message, ready_message, show, stop_message
 from jaxinfer.metrics import SharedCounts
-from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
+from jaxinfer.processes.child import Parent, run_to_end
 from jaxinfer.processes.engine import KEY_VARIABLE
+from jaxinfer.processes.garbage import forget_garbage, short_collections
 from jaxinfer.server.loading import answer_while_loading
-from jaxinfer.server.run import BACKLOG, serve
+from jaxinfer.server.run import BACKLOG, open_generations, serve
 from jaxinfer.signals import end_at_once_on_signals
 
 
@@ -70,7 +71,8 @@ async def _serve(parent: Parent) -> int:
             show(stop_message(count, options.drain_seconds), sys.stderr)
 
     shared = SharedCounts(**parent.settings["counts"], index=parent.settings["index"])
-    return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
+    async with short_collections(is_idle=lambda: not open_generations(client)):
+        return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -7,7 +7,6 @@ then the child ends at once.
 
 import asyncio
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -117,12 +116,6 @@ def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:
         log.exception("the process fails")
         status = 1
     end_process(status)
-
-
-def forget_garbage() -> None:
-    """Keeps what was made so far out of later collections: with JAX loaded each would stop all streams for 0.1 s."""
-    gc.collect()
-    gc.freeze()
 
 
 def pack_settings(engine: EngineConfig, server: ServerConfig) -> dict[str, Any]:

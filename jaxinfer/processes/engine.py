@@ -12,7 +12,8 @@ from jaxinfer.cli.progress import build_progress
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.stats_log import log_stats
 from jaxinfer.errors import JaxinferError
-from jaxinfer.processes.child import Parent, forget_garbage, run_to_end
+from jaxinfer.processes.child import Parent, run_to_end
+from jaxinfer.processes.garbage import forget_garbage
 from jaxinfer.signals import end_at_once_on_signals
 
 log = logging.getLogger(__name__)

@@ -151,7 +151,7 @@ async def serve(
                 await _wait(signals.stop)
             status = 0 if signals.stop.is_set() else 1
             if signals.stop.is_set() and on_stop is not None:
-                on_stop(_open_generations(client))
+                on_stop(open_generations(client))
         finally:
             await _drain(_stop(runner, beside, options), client, signals.hurry, options.drain_seconds)
             text.close()
@@ -203,7 +203,8 @@ def _signals() -> Iterator[_Signals]:
             signal.signal(number, handler)
 
 
-def _open_generations(client: EngineClient) -> int:
+def open_generations(client: EngineClient) -> int:
+    """Requests of all API processes that run or wait; none where the engine is lost."""
     try:
         stats = client.stats()
     except EngineDeadError:
