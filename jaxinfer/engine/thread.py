@@ -14,6 +14,8 @@ from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
 
 log = logging.getLogger(__name__)
 
+_REPORT_SECONDS = 1.0
+
 
 class Listener(Protocol):
     """Is told, in the engine's thread, what its requests come to; must not block it."""
@@ -201,9 +203,15 @@ class EngineThread:
         return None
 
     def _on_stall(self) -> None:
+        # Standard error may be a pipe that nobody reads, and the stalled thread may hold a lock of logging's.
+        reporting = threading.Thread(target=self._report_stall, name="jaxinfer-stall", daemon=True)
+        reporting.start()
+        reporting.join(_REPORT_SECONDS)
+        self._dead = TimeoutError(f"a step took more than {self._core.step_timeout:g} s")
+        self._listener.on_death()
+        self._over.set()
+
+    def _report_stall(self) -> None:
         seconds = self._core.step_timeout
         log.error("a step takes more than %g s (--step-timeout): the engine has stalled, and ends; stacks:", seconds)
         dump_stacks()
-        self._dead = TimeoutError(f"a step took more than {seconds:g} s")
-        self._listener.on_death()
-        self._over.set()

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, NoReturn
 
 from jaxinfer.config import EngineConfig
@@ -27,6 +28,7 @@ from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)
 
+_MOST_ERROR = 4000
 _ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
 
 
@@ -39,12 +41,12 @@ class Parent:
         dump_stacks_on_signal()
         threading.Thread(target=self._end_with_parent, name="parent", daemon=True).start()
 
-    @property
+    @cached_property
     def engine(self) -> EngineConfig:
         """The engine's settings."""
         return with_values(EngineConfig(), self.settings["engine"])
 
-    @property
+    @cached_property
     def server(self) -> ServerConfig:
         """The server's settings."""
         return with_values(ServerConfig(), self.settings["server"])
@@ -91,7 +93,9 @@ class Parent:
 
     def _beat(self) -> None:
         # A parent that is stopped does not read: its pipe must not fill and block us.
-        if select.select([], [self._told], [], 0)[1]:
+        writable = select.poll()  # not `select`, which takes no descriptor above 1023
+        writable.register(self._told, select.POLLOUT)
+        if writable.poll(0):
             with contextlib.suppress(OSError):
                 os.write(self._told, b"\n")
 
@@ -126,8 +130,8 @@ def pack_settings(engine: EngineConfig, server: ServerConfig) -> dict[str, Any]:
 def pack_error(error: JaxinferError) -> dict[str, str]:
     """An error as plain values."""
     if isinstance(error, ParameterError):
-        return {"kind": "parameter", "param": error.param, "message": error.message}
-    return {"kind": "model" if isinstance(error, ModelError) else "other", "message": str(error)}
+        return {"kind": "parameter", "param": error.param, "message": _cut(error.message)}
+    return {"kind": "model" if isinstance(error, ModelError) else "other", "message": _cut(str(error))}
 
 
 def unpack_error(values: dict[str, str]) -> JaxinferError:
@@ -135,3 +139,8 @@ def unpack_error(values: dict[str, str]) -> JaxinferError:
     if values["kind"] == "parameter":
         return ParameterError(values["param"], values["message"])
     return _ERRORS[values["kind"]](values["message"])
+
+
+def _cut(message: str) -> str:
+    """An error may quote a hostile file; nobody reads that much of it."""
+    return message if len(message) <= _MOST_ERROR else f"{message[:_MOST_ERROR]} ... ({len(message)} characters)"

@@ -41,7 +41,9 @@ class RunningChild:
         *,
         silence_seconds: float = 0.0,
     ) -> Self:
-        """Runs `command`; files: descriptors that the child inherits."""
+        """Runs `command`; files: descriptors that the child inherits. Raises OSError where there are no more
+        processes or descriptors to be had.
+        """
         reading, writing = os.pipe()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -51,6 +53,9 @@ class RunningChild:
                 pass_fds=(writing, *files),
                 start_new_session=True,
             )
+        except BaseException:
+            os.close(reading)
+            raise
         finally:
             os.close(writing)
         told = asyncio.StreamReader()
@@ -97,12 +102,14 @@ class RunningChild:
 
     async def _read(self) -> None:
         """Takes what it tells, until it ends."""
-        while line := await self._told.readline():
-            self._watchdog.feed()
-            if line.strip() and not self._ready.done():
-                self._take(json.loads(line))
-        if not self._ready.done():
-            self._ready.set_result(None)
+        try:
+            while line := await self._told.readline():
+                self._watchdog.feed()
+                if line.strip() and not self._ready.done():
+                    self._take(json.loads(line))
+        finally:
+            if not self._ready.done():
+                self._ready.set_result(None)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "error" in message:

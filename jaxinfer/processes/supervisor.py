@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -13,6 +14,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.errors import JaxinferError
 from jaxinfer.metrics.counts import Restarts, SharedCounts
 from jaxinfer.metrics.requests import NUM_VALUES
+from jaxinfer.processes.adopted import reap_adopted
 from jaxinfer.processes.child import pack_settings
 from jaxinfer.processes.folder import server_folder
 from jaxinfer.processes.running import RunningChild
@@ -60,6 +62,10 @@ class Supervisor:
         """
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, signal.Signals(number))
+        if os.getpid() == 1:  # of a container: what API processes leave behind becomes ours
+            asyncio.get_running_loop().add_signal_handler(
+                signal.SIGCHLD, lambda: reap_adopted({child.pid for child in self._children()})
+            )
         with server_folder() as folder:
             self._settings["folder"] = str(folder)
             address = self._options.engine_address or f"unix:{folder / 'engine'}"
@@ -106,30 +112,27 @@ class Supervisor:
     ) -> int:
         """Starts a child again at once where it had been ready, and after growing delays where it had not."""
         budget, failures, served = _Budget(self._options.max_restarts), 0, False
+
+        def note_ready(said: str) -> None:
+            nonlocal served, failures
+            served, failures = True, 0
+            on_ready(said)
+
         while True:
-            child = await start()
-            watching = asyncio.create_task(_end_when_stalled(child, what))
+            failures += 1  # until it is ready
             try:
-                said = await child.ready()
+                end = await _run_child(what, start, note_ready)
             except JaxinferError as error:
                 if not served:
                     raise
-                said = None
-                log.error("%s cannot begin: %s", what, error)
-            if said is not None:
-                served, failures = True, 0
-                on_ready(said)
-            else:
-                failures += 1
-            status = await child.wait()
-            watching.cancel()
+                end = f"an error: {error}"
             if self._stopping.is_set():
                 return 0
             if not served or not budget.take():
                 why = "too often to start it again" if served else "before it was ready"
-                log.error("%s ended with %s, %s", what, _in_words(status), why)
+                log.error("%s ended with %s, %s", what, end, why)
                 return 1
-            log.error("%s ended with %s; it is started again", what, _in_words(status))
+            log.error("%s ended with %s; it is started again", what, end)
             self._counts.restarts[Restarts._fields.index(kind)] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0)
 
@@ -163,10 +166,15 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        left = [child for child in (self._engine, *self._workers.values()) if child is not None]
-        for child in left:
+        for child in self._children():
             child.send(signal.SIGKILL)
-        await asyncio.gather(*(child.wait() for child in left))
+        await asyncio.gather(*(child.wait() for child in self._children()))
+
+    def _reap_adopted(self) -> None:
+        reap_adopted({child.pid for child in self._children()})
+
+    def _children(self) -> list[RunningChild]:
+        return [child for child in (self._engine, *self._workers.values()) if child is not None]
 
 
 class _Budget:
@@ -183,6 +191,25 @@ class _Budget:
             self._taken.popleft()
         self._taken.append(now)
         return len(self._taken) <= self._most
+
+
+async def _run_child(what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]) -> str:
+    """Runs a child to its end; the end in words. Raises JaxinferError where it cannot begin."""
+    try:
+        child = await start()
+    except OSError as error:  # no more processes, descriptors or memory
+        raise JaxinferError(f"{what} cannot be started: {error.strerror}") from error
+    watching = asyncio.create_task(_end_when_stalled(child, what))
+    try:
+        said = await child.ready()
+        if said is not None:
+            on_ready(said)
+        return _in_words(await child.wait())
+    except JaxinferError:
+        await child.wait()
+        raise
+    finally:
+        watching.cancel()
 
 
 async def _end_when_stalled(child: RunningChild, what: str) -> None:

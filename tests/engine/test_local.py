@@ -221,6 +221,22 @@ async def test_a_step_that_stalls_is_the_engines_death(caplog: pytest.LogCapture
         await until(lambda: gate.closed)
 
 
+async def test_a_stall_is_told_though_nobody_reads_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_at_last = threading.Event()
+    monkeypatch.setattr("jaxinfer.engine.thread.dump_stacks", read_at_last.wait)
+    async with serving(step_timeout=0.3) as (client, _, gate):
+        gate.open.clear()
+        stream = await client.submit(ask("r0", 5, 9))
+        with pytest.raises(EngineDeadError):
+            async with asyncio.timeout(20):
+                async for _ in stream:
+                    pass
+        assert client.lost
+        read_at_last.set()
+        gate.open.set()
+        await until(lambda: gate.closed)
+
+
 async def test_compiling_and_waiting_are_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(step_timeout=0.3) as (client, core, gate):
         await asyncio.sleep(0.6)

@@ -1,0 +1,99 @@
+"""What a parent hears of a child that tells too much, and what becomes of one that cannot be started."""
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.errors import JaxinferError, ModelError
+from jaxinfer.processes import supervisor
+from jaxinfer.processes.child import pack_error, unpack_error
+from jaxinfer.processes.running import RunningChild
+from jaxinfer.processes.supervisor import Supervisor
+from jaxinfer.server.config import ServerConfig
+
+TELLS = "import os, sys; sys.stdin.readline(); os.write(int(sys.argv[1]), {}); sys.exit(2)"
+
+
+async def test_a_line_that_is_too_long_leaves_nobody_waiting():
+    child = await RunningChild.start([sys.executable, "-c", TELLS.format("b'x' * 60_000 + b'y' * 60_000")], {})
+    async with asyncio.timeout(20):
+        assert await child.ready() is None
+        await child.wait()
+
+
+def test_a_long_error_is_cut():
+    error = ModelError("architectures: " + "A" * 100_000)
+    packed = pack_error(error)
+    assert len(packed["message"]) < 5_000
+    again = unpack_error(packed)
+    assert isinstance(again, ModelError)
+    assert str(again).startswith("architectures: AAAA")
+    assert str(again).endswith("(100015 characters)")
+
+
+class Starts:
+    """Stands for RunningChild: its children are ready at once; the starts that `fails` numbers are refused."""
+
+    def __init__(self, fails: set[int]):
+        self.fails = fails
+        self.count = 0
+        self.children: list[RunningChild] = []
+
+    async def start(self, *args: object, **settings: object) -> RunningChild:
+        self.count += 1
+        if self.count in self.fails:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        code = TELLS.format("""b'{"ready": "here"}\\n'""").replace("sys.exit(2)", "sys.stdin.read()")
+        self.children.append(await RunningChild.start([sys.executable, "-c", code], {}))
+        return self.children[-1]
+
+
+def supervising(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[int]:
+    monkeypatch.setattr(supervisor, "RunningChild", starts)
+    options = ServerConfig(engine_address="unix:/nowhere", heartbeat_seconds=0)
+    return asyncio.create_task(Supervisor(EngineConfig(), options, [0], lambda message: None).run())
+
+
+async def test_a_restart_that_the_system_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch):
+    starts = Starts(fails={2})
+    running = supervising(starts, monkeypatch)
+    async with asyncio.timeout(30):
+        while not starts.children:
+            await asyncio.sleep(0.01)
+        await starts.children[0].ready()
+        starts.children[0].send(signal.SIGKILL)
+        while len(starts.children) < 2 and not running.done():
+            await asyncio.sleep(0.01)
+    assert not running.done()
+    assert starts.count == 3
+    running.cancel()
+    await asyncio.wait([running])
+
+
+async def test_a_first_start_that_the_system_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(JaxinferError, match="an API process cannot be started: Resource temporarily unavailable"):
+        await supervising(Starts(fails={1}), monkeypatch)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' PR_SET_CHILD_SUBREAPER")
+def test_what_others_leave_behind_is_waited_for():
+    """As the first process of a container has to: here one that adopts the orphans of its own descendants."""
+    code = """
+import ctypes, os, subprocess, sys, time, psutil
+from jaxinfer.processes.adopted import reap_adopted
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+own = subprocess.Popen(["true"])
+subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"], check=True)
+def zombies(): return {child.pid for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE}
+while len(zombies()) < 2: time.sleep(0.01)
+reap_adopted({own.pid})
+assert zombies() == {own.pid}, zombies()
+assert own.wait() == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
