@@ -23,6 +23,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
+from jaxinfer.server.api_keys import know_api_keys, read_api_keys
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import end_process
 
@@ -49,7 +50,10 @@ class Parent:
     @cached_property
     def server(self) -> ServerConfig:
         """The server's settings."""
-        return with_values(ServerConfig(), self.settings["server"])
+        options = with_values(ServerConfig(), self.settings["server"])
+        if options.api_key_file is not None:
+            know_api_keys(options.api_key_file, self.settings["file_keys"])
+        return options
 
     def tell(self, message: dict[str, Any]) -> None:
         """Tells the parent something; without effect where it has gone."""
@@ -123,8 +127,9 @@ def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:
 
 
 def pack_settings(engine: EngineConfig, server: ServerConfig) -> dict[str, Any]:
-    """Settings as plain values."""
-    return {"engine": asdict(engine), "server": asdict(server)}
+    """Settings as plain values; with the keys of a file, which may be another one when a process is started again."""
+    keys = [] if server.api_key_file is None else read_api_keys(server.api_key_file)
+    return {"engine": asdict(engine), "server": asdict(server), "file_keys": keys}
 
 
 def pack_error(error: JaxinferError) -> dict[str, str]:

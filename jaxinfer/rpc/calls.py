@@ -9,8 +9,8 @@ import grpc
 
 from jaxinfer.rpc.status import ABORTED, answering
 from jaxinfer.server.admission import Admission
-from jaxinfer.server.context import checked_id
 from jaxinfer.server.errors import ApiError
+from jaxinfer.server.request_id import checked_id
 
 
 class Calls:

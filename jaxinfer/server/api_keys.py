@@ -1,8 +1,8 @@
 """The file of API keys."""
 
-import functools
 import logging
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxinfer.errors import ParameterError
@@ -10,14 +10,25 @@ from jaxinfer.errors import ParameterError
 log = logging.getLogger("jaxinfer.server")
 
 _MOST_BYTES = 1 << 20
+_known: dict[str, tuple[str, ...]] = {}
 
 
-@functools.cache
+def know_api_keys(file: str, keys: Sequence[str]) -> None:
+    """Keys that another process of this server has read: what became of the file since then has no effect."""
+    _known[file] = tuple(keys)
+
+
 def read_api_keys(file: str) -> tuple[str, ...]:
     """The keys of a file, one a line; empty lines and those that begin with # are none. It is read once.
 
     Warns where others than its owner can read it. Raises ParameterError.
     """
+    if file not in _known:
+        _known[file] = _read(file)
+    return _known[file]
+
+
+def _read(file: str) -> tuple[str, ...]:
     path = Path(file)
     try:
         mode = path.stat().st_mode

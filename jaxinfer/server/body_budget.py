@@ -84,6 +84,7 @@ class BodyShare:
 
     async def watched(self, reading: Awaitable[bytes], seconds: float) -> bytes:
         """The next bytes. Raises TimeoutError where none come in time, ApiError where the body is refused meanwhile."""
+        self.check()
         try:
             async with asyncio.timeout(seconds) as self._reading:
                 return await reading

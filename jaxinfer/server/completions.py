@@ -21,7 +21,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 async def answer_completion(request: web.Request, received: Received[CompletionBody]) -> web.StreamResponse:
     """Answers a body that was received."""
     context, body = request.app[CONTEXT], received.body
-    context.side.check_model(body.model)
+    context.side.check(body)
     name = reply_id("cmpl", request, body)
     ready = await _prepare(body, context.side, received.ready)
     generation = context.generation([prompt.token_ids for prompt in ready.prompts], ready.params, body, request)
@@ -30,7 +30,7 @@ async def answer_completion(request: web.Request, received: Received[CompletionB
 
 
 async def _prepare(body: CompletionBody, side: ModelSide, made: Ready | None) -> Ready:
-    side.check_model(body.model)
+    side.check(body)
     params = completion_params(body, side.text.defaults, side.info)
     if body.suffix:
         params = fim_params(params, side.text.fim.end_ids)

@@ -122,6 +122,11 @@ class ServerConfig:
         for name in ("client_header_timeout", "client_body_timeout", "keepalive_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ParameterError(name, f"{getattr(self, name)} must be a number of seconds above 0")
+        if 2 * self.max_body_bytes > self.max_pending_body_bytes:
+            most = self.max_pending_body_bytes // 2
+            raise ParameterError(
+                "max_body_bytes", f"{self.max_body_bytes} must be at most {most}, half of max_pending_body_bytes"
+            )
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.engine_address is not None:

@@ -1,6 +1,5 @@
 """What every handler needs."""
 
-import re
 import time
 import uuid
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.endpoint import ModelSide
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
+from jaxinfer.server.request_id import checked_id, is_allowed_id
 from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.server.tenant import key_salt, tenant_of
 from jaxinfer.server.tracing import RequestSpan, Tracing
@@ -147,11 +147,16 @@ IGNORED_FIELDS = web.RequestKey("ignored_fields", list)
 """Where a request keeps the names of its fields without effect, for the response's header."""
 
 
+def has_no_effect(name: str, reason: str) -> ApiError:
+    """The error where the policy is to refuse a field that has no effect here."""
+    return ApiError(400, f"{name}: has no effect: {reason}", param=name)
+
+
 def report_ignored(request: web.Request, name: str, reason: str) -> None:
     """Reports a field that has no effect here. Raises ApiError where the policy is to refuse such fields."""
     unknown = request.app[CONTEXT].unknown_fields
     if unknown.refuses:
-        raise ApiError(400, f"{name}: has no effect: {reason}", param=name)
+        raise has_no_effect(name, reason)
     request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *unknown.report([name])]
 
 
@@ -168,7 +173,7 @@ def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
 def told_id(request: web.Request) -> str | None:
     """What the response's X-Request-Id says: the reply's id, or what the request brought where there is no reply."""
     given = request.headers.get("X-Request-Id", "")
-    return request.get(REQUEST_ID) or (given if _ALLOWED_ID.fullmatch(given) else None)
+    return request.get(REQUEST_ID) or (given if is_allowed_id(given) else None)
 
 
 def _said_id(request: web.Request, body: GenerateBody) -> str | None:
@@ -176,14 +181,3 @@ def _said_id(request: web.Request, body: GenerateBody) -> str | None:
         if given is not None:
             return checked_id(given, name)
     return None
-
-
-def checked_id(given: str, name: str) -> str:
-    """The id that a request gives itself. name: what errors call it. Raises ApiError."""
-    if not _ALLOWED_ID.fullmatch(given):
-        message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
-        raise ApiError(400, message, param=name)
-    return given
-
-
-_ALLOWED_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

@@ -11,11 +11,14 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.prompts import Prompt
-from jaxinfer.server.schema import WithoutEffect
+from jaxinfer.server.request_id import checked_id
+from jaxinfer.server.schema import GenerateBody, WithoutEffect
+from jaxinfer.server.tenant import USER_CHARS
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
+Generating = TypeVar("Generating", bound=GenerateBody)
 
 DEFAULT_MODEL = "default"
 """A name that every server takes for the model it serves."""
@@ -30,6 +33,12 @@ class ModelSide:
     options: ServerConfig
     model_name: str
     answer_form: AnswerFormat
+
+    def check(self, body: GenerateBody) -> None:
+        """Raises ApiError for what no other part of a body changes: first for the model, then for the id."""
+        self.check_model(body.model)
+        if body.request_id is not None:
+            checked_id(body.request_id, "request_id")
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
@@ -78,6 +87,7 @@ class Choice:
     among: tuple[Endpoint, ...]
 
 
-def without_effect_dropped(body: Wire) -> Wire:
-    """A body without the fields that were checked and have no effect."""
-    return msgspec.structs.replace(body, **dict.fromkeys(WithoutEffect.__struct_fields__))
+def without_effect_dropped(body: Generating) -> Generating:
+    """A body without the fields that were checked and have no effect, and of its `user` only what has one."""
+    user = body.user[:USER_CHARS] if isinstance(body.user, str) else None
+    return msgspec.structs.replace(body, **dict.fromkeys(WithoutEffect.__struct_fields__), user=user)

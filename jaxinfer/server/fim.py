@@ -30,7 +30,7 @@ async def fim_completions(request: web.Request) -> web.StreamResponse:
     context = request.app[CONTEXT]
     received = await receive(request, FIM)
     body = received.body
-    context.side.check_model(body.model)
+    context.side.check(body)
     check_fim(body)
     name = reply_id("fim", request, body)
     ready = await _prepare(body, context.side, received.ready)
@@ -42,7 +42,7 @@ async def fim_completions(request: web.Request) -> web.StreamResponse:
 
 
 async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
-    side.check_model(body.model)
+    side.check(body)
     check_fim(body)
     text = side.text
     params = generate_params(CompletionBody(prompt=body.prompt, **_common(body)), text.defaults, side.info)

@@ -43,7 +43,7 @@ async def read_incoming(request: web.Request, options: ServerConfig, budget: Bod
         # NOTE: most bodies come with their headers, and need neither a timer nor a place in the budget.
         first = content.read_nowait()
         _check_size(len(first), options.max_body_bytes)
-        if content.at_eof() and len(first) <= LARGE_BYTES:
+        if content.at_eof() and not is_large(first):
             return IncomingBody(first)
         return await _read_rest(request, first, options, budget)
     except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
@@ -59,6 +59,7 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
             if len(data) > LARGE_BYTES and not content.is_eof():
                 await _turn(request.transport, budget)
             part = await _read_part(content, share, options.client_body_timeout)
+            await asyncio.sleep(0)  # bytes that came one by one are handed over without a round of the event loop
             data += part
             _check_size(len(data), options.max_body_bytes)
             share.grow(len(part))

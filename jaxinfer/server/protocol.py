@@ -62,10 +62,12 @@ class Spread:
             self._loop.call_soon(self._some)
 
     def _some(self) -> None:
-        for _ in range(min(_A_ROUND, len(self._calls))):
-            self._calls.popleft()()
-        if self._calls:
-            self._loop.call_soon(self._some)
+        try:
+            for _ in range(min(_A_ROUND, len(self._calls))):
+                self._calls.popleft()()
+        finally:
+            if self._calls:
+                self._loop.call_soon(self._some)
 
 
 class Connection(RequestHandler):

@@ -4,13 +4,13 @@ import hashlib
 import hmac
 from typing import Any
 
-_USER_CHARS = 1024
+USER_CHARS = 1024
 """By which users are told apart."""
 
 
 def tenant_of(api_key: str, user: str | dict[str, Any] | None) -> tuple[str, str]:
     """Digests of a key and of a user of it, for fair sharing; `` where there is none, as for a user that is no text."""
-    text = user[:_USER_CHARS] if isinstance(user, str) else ""
+    text = user[:USER_CHARS] if isinstance(user, str) else ""
     return _keyed(api_key, "tenant") if api_key else "", _keyed(api_key, f"user:{text}") if text else ""
 
 

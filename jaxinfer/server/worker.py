@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import math
 import os
 import resource
 import sys
@@ -88,6 +89,7 @@ def main() -> None:
     write_frame(sink, b"")
     with asyncio.Runner() as runner:
         while (frame := read_frame(source)) is not None:
+            _limit_processor_time(settings.processor_seconds)
             write_frame(sink, _answer(runner, worker, frame))
             frame = None
             _give_memory_back()
@@ -106,6 +108,13 @@ def _limit_memory(more: int) -> None:
     with contextlib.suppress(ValueError, OSError):  # only Linux tells the size; macOS knows no such limit
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _limit_processor_time(more: int) -> None:
+    """Allows so many seconds more; the kernel ends the process when they are used up."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = math.ceil(used.ru_utime + used.ru_stime + more)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def _give_memory_back() -> None:

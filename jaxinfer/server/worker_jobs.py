@@ -18,6 +18,7 @@ class WorkerSettings(msgspec.Struct):
     options: ServerConfig
     model_name: str
     memory_bytes: int
+    processor_seconds: int
 
 
 class ReadBody(msgspec.Struct, tag="read"):

@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import sys
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -28,14 +27,16 @@ Wanted = TypeVar("Wanted", bound=msgspec.Struct)
 class WorkerLimits:
     """What one job may take."""
 
-    wall_seconds: float = 30.0
+    wall_seconds: float = 60.0
     """Time from job to answer; the start of a process is not counted."""
+    processor_seconds: int = 20
+    """Processor time from job to answer."""
     memory_bytes: int = 2**30
     """Address space beyond what a worker has once it is loaded."""
 
 
 class Workers:
-    """At most `count` processes, each started when it is first needed and replaced where a job ends it.
+    """The processes, each started when it is first needed and replaced where a job ends it.
 
     Jobs that find all of them busy wait in the order they came.
     """
@@ -49,11 +50,13 @@ class Workers:
     ):
         self._limits = limits or WorkerLimits()
         shown = dataclasses.replace(options, api_key=None, api_key_file=None)
-        settings = jobs.WorkerSettings(text.settings(), shown, model_name, self._limits.memory_bytes)
+        settings = jobs.WorkerSettings(
+            text.settings(), shown, model_name, self._limits.memory_bytes, self._limits.processor_seconds
+        )
         self._settings = msgspec.json.encode(settings)
-        self._idle: list[LimitedProcess] = []
-        self._all: set[LimitedProcess] = set()
-        self._lock = threading.Lock()
+        self._idle = [LimitedProcess(COMMAND, self._limits.wall_seconds) for _ in range(options.body_workers)]
+        self._all = tuple(self._idle)
+        self._places = asyncio.Semaphore(options.body_workers)
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
     async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Prompts | jobs.Answer:
@@ -75,55 +78,68 @@ class Workers:
         return reply.text
 
     async def _ask(self, job: jobs.Job) -> jobs.Reply:
-        answer = await asyncio.get_running_loop().run_in_executor(self._executor, self._run, job)
-        reply = jobs.decode_reply(answer)
+        reply = jobs.decode_reply(await self._answer(job))
         if isinstance(reply, jobs.Failure):
             raise reply.error()
         return reply
 
+    async def _answer(self, job: jobs.Job) -> bytes:
+        """A client that goes while it waits takes its job with it. One that goes later waits for the job's end: its
+        body takes memory until then.
+        """
+        await self._places.acquire()
+        process = self._idle.pop()  # the last used: others need not be started
+        running = asyncio.get_running_loop().run_in_executor(self._executor, self._run, process, job)
+
+        def give_back(done: object) -> None:
+            self._idle.append(process)
+            self._places.release()
+
+        running.add_done_callback(give_back)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
     def close(self) -> None:
         """Ends the processes, and with them the jobs that are under way."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        with self._lock:
-            for process in self._idle:
+        for process in self._all:
+            if process in self._idle:
                 process.close()
-            for process in self._all.difference(self._idle):
+            else:
                 process.kill()  # whoever asks it notices, and closes it
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that run."""
-        with self._lock:
-            return [process.pid for process in self._all if process.pid is not None]
+        return [process.pid for process in self._all if process.pid is not None]
 
-    def _run(self, job: jobs.Job) -> bytes:
-        process = self._take()
+    # In a thread of the executor
+
+    def _run(self, process: LimitedProcess, job: jobs.Job) -> bytes:
         try:
             if not process.running:
                 process.start()
                 process.ask(self._settings)
+        except (Late, Exceeded, Lost):
+            raise _lost("cannot begin") from None
+        try:
             return process.ask(jobs.encode(job))
-        except Late:
-            message = f"the body took more than {self._limits.wall_seconds:g} s to be read"
-            raise ApiError(400, message, code="body_too_complex") from None
         except Exceeded as error:
             raise ApiError(400, f"the body took too much {error} to be read", code="body_too_complex") from None
+        except Late:
+            raise _lost(f"gave no answer within {self._limits.wall_seconds:g} s") from None
         except Lost as error:
-            raise ApiError(
-                503,
-                f"the process that reads large bodies {error}; try again in {RETRY_SECONDS} s",
-                kind="service_unavailable_error",
-                code="worker_lost",
-                retry_after=RETRY_SECONDS,
-            ) from None
-        finally:
-            with self._lock:
-                self._idle.append(process)
+            raise _lost(str(error)) from None
 
-    def _take(self) -> LimitedProcess:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()  # the last used: others need not be started
-            process = LimitedProcess(COMMAND, self._limits.wall_seconds)
-            self._all.add(process)
-            return process
+
+def _lost(what: str) -> ApiError:
+    return ApiError(
+        503,
+        f"the process that reads large bodies {what}; try again in {RETRY_SECONDS} s",
+        kind="service_unavailable_error",
+        code="worker_lost",
+        retry_after=RETRY_SECONDS,
+    )

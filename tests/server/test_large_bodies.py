@@ -1,8 +1,10 @@
 """Large bodies are read in processes of their own, with the same outcome as small ones."""
 
 import asyncio
+import gc
 import os
 import signal
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -131,17 +133,68 @@ async def test_a_worker_that_was_killed_is_replaced(folder) -> None:
         text.close()
 
 
-async def test_a_job_that_takes_too_long_is_ended(folder) -> None:
+async def test_a_stalled_worker_is_nobodys_mistake(folder) -> None:
     text = TextProcessor.from_folder(folder)
     workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(wall_seconds=5.0))
     try:
         await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
         (pid,) = workers.pids
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(ApiError, match="took more than 5 s") as raised:
+        with pytest.raises(ApiError, match="gave no answer within 5 s") as raised:
             await workers.encode(["hello" * 100_000], add_special_tokens=True, params=["prompt"])
-        assert raised.value.status == 400
+        assert (raised.value.status, raised.value.code) == (503, "worker_lost")
         assert workers.pids == []
+    finally:
+        workers.close()
+        text.close()
+
+
+async def test_a_job_that_takes_too_much_processor_time_is_ended(folder) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(processor_seconds=1))
+    long = ["hello " * 650_000]
+    try:
+        with pytest.raises(ApiError, match="too much processor time") as raised:
+            await workers.encode(long, add_special_tokens=True, params=["prompt"])
+        assert (raised.value.status, raised.value.code) == (400, "body_too_complex")
+        assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
+    finally:
+        workers.close()
+        text.close()
+
+
+async def test_who_goes_while_waiting_for_a_worker_takes_the_job_along(folder) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=1), "m")
+
+    async def encode(what: str) -> list[list[int]]:
+        return await workers.encode([what], add_special_tokens=True, params=["prompt"])
+
+    class Body(str):
+        """A text whose end can be seen."""
+
+    try:
+        await encode("hello")
+        os.kill(workers.pids[0], signal.SIGSTOP)
+        held = asyncio.create_task(encode("first"))
+        await asyncio.sleep(0.1)
+        body = Body("second")
+        gone = weakref.ref(body)
+        left = asyncio.create_task(encode(body))
+        del body
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await asyncio.wait([left])
+        del left
+        gc.collect()
+        assert gone() is None
+        held.cancel()
+        await asyncio.sleep(0.1)
+        assert not held.done()  # its body is with the worker
+        os.kill(workers.pids[0], signal.SIGCONT)
+        await asyncio.wait([held])
+        assert held.cancelled()
+        assert await encode("hello") == text.tokenizer.encode_batch(["hello"])
     finally:
         workers.close()
         text.close()

@@ -1,0 +1,20 @@
+"""The id that a request may give itself."""
+
+import re
+
+from jaxinfer.server.errors import ApiError
+
+_ALLOWED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+def is_allowed_id(given: str) -> bool:
+    """True where a reply may be called so."""
+    return _ALLOWED.fullmatch(given) is not None
+
+
+def checked_id(given: str, name: str) -> str:
+    """The id that a request gives itself. name: what errors call it. Raises ApiError."""
+    if not is_allowed_id(given):
+        message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
+        raise ApiError(400, message, param=name)
+    return given
