@@ -37,7 +37,7 @@ def is_large(data: bytes | bytearray) -> bool:
     """
     if len(data) > LARGE_BYTES:
         return True
-    return _containers(data) > _MANY_CONTAINERS or data.count(b",") > _MANY_ITEMS
+    return max(_begun(data), _ended(data)) > _MANY_CONTAINERS or data.count(b",") > _MANY_ITEMS
 
 
 def check_structure(data: bytes | bytearray) -> None:
@@ -45,23 +45,28 @@ def check_structure(data: bytes | bytearray) -> None:
 
     What is no JSON is left to the decoder: up to its first error both see the same lists, objects and strings.
     """
-    if len(data) <= LARGE_BYTES and _containers(data) <= MAX_DEPTH:
+    if len(data) <= LARGE_BYTES and max(_begun(data), _ended(data)) <= MAX_DEPTH:
         return  # too few bytes for too many of anything
-    containers, keys, commas, brackets = 0, 0, 0, []
+    begun, ended, keys, commas, brackets = 0, 0, 0, 0, []
     for part in _skeleton(data):
-        containers += _containers(part)
+        begun += _begun(part)
+        ended += _ended(part)
         keys += part.count(b":")
         commas += part.count(b",")
-        _check("lists and objects", containers, MAX_CONTAINERS)
+        # What only ends is no JSON, but takes as long to be looked at.
+        _check("lists and objects", max(begun, ended), MAX_CONTAINERS)
         _check("keys", keys, MAX_KEYS)
-        _check("values", containers + commas, MAX_VALUES)
+        _check("values", begun + commas, MAX_VALUES)
         brackets.append(part.translate(_ONE_KIND, b",:"))
     _check_depth(b"".join(brackets))
 
 
-def _containers(data: bytes | bytearray) -> int:
-    """Lists and objects that begin, or that end where more do: what only ends takes as long to be looked at."""
-    return max(data.count(b"[") + data.count(b"{"), data.count(b"]") + data.count(b"}"))
+def _begun(data: bytes | bytearray) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
+def _ended(data: bytes | bytearray) -> int:
+    return data.count(b"]") + data.count(b"}")
 
 
 def _skeleton(data: bytes | bytearray) -> Iterator[bytes]:

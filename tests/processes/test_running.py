@@ -2,17 +2,19 @@
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.errors import JaxinferError, ModelError
 from jaxinfer.processes import supervisor
-from jaxinfer.processes.child import pack_error, unpack_error
+from jaxinfer.processes.child import pack_error, pack_settings, unpack_error
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.config import ServerConfig
@@ -97,3 +99,19 @@ assert zombies() == {own.pid}, zombies()
 assert own.wait() == 0
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_child_has_the_keys_that_were_read_when_the_server_started(tmp_path: Path):
+    file = tmp_path / "keys"
+    file.write_text("first\nsecond\n")
+    settings = pack_settings(EngineConfig(), ServerConfig(api_key_file=str(file)))
+    file.unlink()
+    code = "from jaxinfer.processes.child import Parent; print(*Parent().server.api_keys)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps({**settings, "folder": str(tmp_path / "none")}) + "\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "first second\n"

@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import json
 import os
 import signal
 import weakref
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import pytest
 
 from jaxinfer.server import body as body_module
@@ -15,9 +17,11 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.structure import LARGE_BYTES
 from jaxinfer.server.unknown_fields import HEADER
+from jaxinfer.server.worker_jobs import Prompts
 from jaxinfer.server.workers import WorkerLimits, Workers
 from jaxinfer.text import TextProcessor
 from tests.server.conftest import Served
+from tests.server.fake_engine import FakeEngine
 from tests.server.test_refusals import check
 
 PADDING = {"metadata": {"padding": "x" * LARGE_BYTES}}
@@ -219,3 +223,52 @@ def test_a_worker_is_not_given_the_keys(folder, monkeypatch: pytest.MonkeyPatch)
     assert b"hunter2" not in workers._settings
     workers.close()
     text.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "body", "param"),
+    [
+        ({}, {"request_id": "bad id", "temperature": 999}, "request_id"),
+        ({}, {"model": "other", "request_id": "bad id"}, "model"),
+        ({"unknown_fields": "refuse"}, {"reasoning_effort": "high", "temperature": 999}, "reasoning_effort"),
+    ],
+)
+async def test_of_several_mistakes_the_same_is_told(serve, options, body: dict[str, Any], param: str) -> None:
+    served: Served = await serve(**options)
+    for padding in ({}, PADDING):
+        answer = await served.post("/v1/chat/completions", {"messages": CHAT, **body, **padding})
+        check(answer, 404 if param == "model" else 400, param, "")
+
+
+async def test_what_is_left_of_a_large_body_is_small(folder) -> None:
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(body_workers=1), "m")
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat = [*CHAT, {"role": "assistant", "content": "Once", "tool_calls": [call] * 1000}]
+    continued = {"continue_final_message": True, "add_generation_prompt": False}
+    many = {str(i): i for i in range(50_000)}
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("completions", {"prompt": "a", "user": many, "metadata": many}),
+        ("chat", {"messages": chat, "echo": True, "user": many, **continued}),
+    ]
+    try:
+        for endpoint, body in asked:
+            reply = await workers.read(endpoint, json.dumps(body).encode(), FakeEngine(text.tokenizer).info)
+            assert isinstance(reply, Prompts)
+            assert len(reply.body) < 2_000
+    finally:
+        workers.close()
+        text.close()
+
+
+async def test_bodies_of_many_parts_wait_within_the_budget(serve) -> None:
+    served: Served = await serve(max_body_bytes=250_000, max_pending_body_bytes=500_000, body_workers=1)
+    body = {"prompt": "a", "metadata": {"a": [[]] * 60_000}}
+    assert (await served.post("/v1/completions", body)).status == 200
+    (pid,) = (child.pid for child in psutil.Process().children() if "jaxinfer.server.worker" in child.cmdline())
+    os.kill(pid, signal.SIGSTOP)
+    waiting = [asyncio.create_task(served.post("/v1/completions", body)) for _ in range(3)]
+    done, left = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+    assert {task.result().body["error"]["code"] for task in done} == {"too_many_bodies"}
+    os.kill(pid, signal.SIGCONT)
+    assert 200 in {(await task).status for task in left}

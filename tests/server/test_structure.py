@@ -77,6 +77,14 @@ def test_what_is_within_the_limits_or_in_strings_passes(body: bytes) -> None:
     check_structure(body)
 
 
+def test_brackets_that_only_end_count() -> None:
+    """Each pass over them takes as long as over those that begin."""
+    body = b"[" * 1_990 + b"]" * 260_000
+    assert is_large(body)
+    with pytest.raises(ApiError, match="at most 100000"):
+        check_structure(body)
+
+
 def test_long_bodies_and_those_of_many_parts_are_large() -> None:
     assert is_large(b'{"prompt": "' + b"a" * 2**18 + b'"}')
     assert is_large(b"[" + b"[]," * 2_000 + b"[]]")
