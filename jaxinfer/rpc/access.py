@@ -1,6 +1,7 @@
 """The API key, asked of every call that uses the model."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextvars import ContextVar
 
 import grpc
 
@@ -9,6 +10,8 @@ from jaxinfer.server.auth import WRONG_KEY, KeyCheck
 from jaxinfer.server.errors import ApiError
 
 _OPEN = ("/grpc.health.", "/grpc.reflection.")
+
+_ACCEPTED: ContextVar[str] = ContextVar("accepted API key", default="")
 
 
 class KeyInterceptor(grpc.aio.ServerInterceptor):
@@ -23,16 +26,30 @@ class KeyInterceptor(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
         """The call's handler, or one that refuses."""
-        said = authorization(handler_call_details.invocation_metadata)
-        if handler_call_details.method.startswith(_OPEN) or self._keys.allows(said):
+        if is_open(handler_call_details.method):
             return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        accepted = self._keys.accepted(_authorization(handler_call_details.invocation_metadata))
+        if accepted is None:
+            # NOTE: a handler of streams, which gRPC asks before it reads a message.
+            return grpc.stream_unary_rpc_method_handler(_refuse)
+        _ACCEPTED.set(accepted)  # a call's interceptors and its handler run in one task
+        return await continuation(handler_call_details)
 
 
-def authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
+def is_open(method: str) -> bool:
+    """Whether a method, `/SERVICE/NAME`, needs no key."""
+    return method.startswith(_OPEN)
+
+
+def accepted_key() -> str:
+    """The key by which this call came in; `` where none is asked for."""
+    return _ACCEPTED.get()
+
+
+def _authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
     """What a call brings as its key, `Bearer KEY`; empty where it brings none."""
     return str(dict(metadata or ()).get("authorization", ""))
 
 
-async def _refuse(request: bytes, call: grpc.aio.ServicerContext) -> None:
+async def _refuse(_: object, call: grpc.aio.ServicerContext) -> None:
     await abort(call, ApiError(401, WRONG_KEY, code="invalid_api_key"))

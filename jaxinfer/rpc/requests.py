@@ -1,18 +1,13 @@
 """From messages to engine requests, by the rules of HTTP's completions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import grpc
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.rpc.access import authorization
+from jaxinfer.rpc.access import accepted_key
+from jaxinfer.rpc.large_messages import forget_message
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
-from jaxinfer.server.auth import KeyCheck
 from jaxinfer.server.context import Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
@@ -37,12 +32,10 @@ class Prepared(NamedTuple):
     params: SamplingParams
 
 
-async def prepare(
-    context: Context, call: grpc.aio.ServicerContext, body: CompletionBody, defaults: GenerationDefaults
-) -> Prepared:
+async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
     """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field.
 
-    call: the one that it came by.
+    The caller has dropped the call's message, and drops the body.
     """
     context.side.check_model(body.model)
     info = context.client.info
@@ -50,8 +43,8 @@ async def prepare(
     prompt = await _prompt(context, body, truncation(body, params, info))
     asked_by = None if body.max_tokens is None else "max_tokens"
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    key = KeyCheck(context.options.api_keys).accepted(authorization(call.invocation_metadata()))
-    generation = context.generation([prompt.token_ids], [params], body, api_key=key or "")
+    generation = context.generation([prompt.token_ids], [params], body, api_key=accepted_key())
+    forget_message()
     return Prepared(generation, prompt.token_ids, params)
 
 
@@ -62,12 +55,13 @@ async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Pr
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
     (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
-    return Prompt(cut(ids), "prompt", body.prompt)
+    kept = ids if cut.keep is None else ids[-cut.keep :]  # messages know no other side to cut
+    check_length(kept, context.client.info, "prompt")  # before millions of ids become a list
+    return Prompt(kept.tolist(), "prompt")
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises ApiError."""
-    check_known(message)
     said = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     check_counts(message)
     kind = message.WhichOneof("prompt")
@@ -101,17 +95,3 @@ def check_counts(params: Any) -> None:
         count = len(getattr(params, name))
         if count > most:
             raise ApiError(400, f"{name}: has {count} entries; at most {most} are allowed", param=name)
-
-
-def check_known(message: Message) -> None:
-    """Raises ApiError where a message has a field that this version does not know: it would be ignored."""
-    for found in _unknown(message):
-        raise ApiError(400, f"{found}: is a field that this server does not know", param=found)
-
-
-def _unknown(message: Message) -> Iterator[str]:
-    for field in UnknownFieldSet(message):
-        yield f"{message.DESCRIPTOR.name}.{field.field_number}"
-    for field, value in message.ListFields():
-        if field.type == FieldDescriptor.TYPE_MESSAGE and isinstance(value, Message):
-            yield from _unknown(value)

@@ -9,7 +9,7 @@ from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc, wire
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_usage
-from jaxinfer.rpc.requests import check_known, completion_body, prepare
+from jaxinfer.rpc.requests import completion_body, prepare
 from jaxinfer.rpc.status import answering
 from jaxinfer.server.context import Context
 from jaxinfer.server.generation import Generation
@@ -33,7 +33,9 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         given = request.request_id if request.HasField("request_id") else None
         async with self._calls.generating(context, given) as name:
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, context, body, self._context.text.defaults)
+            del request  # neither takes memory while tokens come
+            prepared = await prepare(self._context, body, self._context.text.defaults)
+            del body
             async with prepared.generation as generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
                 async for message in _messages(generation):
@@ -42,12 +44,10 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
 
     async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
         async with answering(context):
-            check_known(request)
             return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
 
     async def GetModel(self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext) -> pb.GetModelResponse:
         async with answering(context):
-            check_known(request)
             info = self._context.client.info
             return pb.GetModelResponse(
                 model=self._context.model_name,
@@ -64,12 +64,10 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatisticsResponse:
         async with answering(context):
-            check_known(request)
             return pb.GetStatisticsResponse(values=wire.pack_stats(self._context.client.stats()))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext) -> pb.TokenizeResponse:
         async with self._calls.working(context):
-            check_known(request)
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             self._context.text.tokenizer.check_text(request.text, "text")
             encode = self._context.text.encode_async
@@ -77,13 +75,16 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
                 encode = self._context.workers.encode
             (ids,) = await encode([request.text], add_special_tokens=special, params=["text"])
             check_count(len(ids), "text")
-            return pb.TokenizeResponse(token_ids=ids)
+            response = pb.TokenizeResponse()
+            for start in range(0, len(ids), _IDS_AT_ONCE):
+                response.token_ids.extend(ids[start : start + _IDS_AT_ONCE])
+                await asyncio.sleep(0)  # others' turn
+            return response
 
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
         async with self._calls.working(context):
-            check_known(request)
             check_count(len(request.token_ids), "token_ids")
             ids: list[int] = []
             for start in range(0, len(request.token_ids), _IDS_AT_ONCE):
@@ -100,7 +101,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
 
 
 _IDS_AT_ONCE = 16_384
-"""Token ids that are turned to text on the event loop."""
+"""Token ids that the event loop handles in one turn."""
 
 _MOST_DELTAS = 64
 """Of one message: a client that was slow gets many, and takes 4 MiB a message by default."""

@@ -15,8 +15,8 @@ from jaxinfer.rpc import jaxinfer_pb2, jaxinfer_pb2_grpc
 from jaxinfer.rpc.access import KeyInterceptor
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.health import HealthService
+from jaxinfer.rpc.messages import MessageInterceptor
 from jaxinfer.rpc.service import JaxinferService
-from jaxinfer.rpc.unreadable import UnreadableInterceptor
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.context import Context
 
@@ -27,6 +27,7 @@ HEALTH = "grpc.health.v1.Health"
 
 _OTHER_CALLS = 1000  # health, watched by many, and reflection, beside the requests that are let in
 _LAST_WORDS_SECONDS = 0.5
+_UNREAD_BYTES = 64 * 1024
 
 
 class GrpcServer:
@@ -46,7 +47,7 @@ class GrpcServer:
         options = context.options
         self._calls = Calls(context.admission)
         server = self._server = grpc.aio.server(
-            interceptors=[KeyInterceptor(options.api_keys), UnreadableInterceptor()],
+            interceptors=[KeyInterceptor(options.api_keys), MessageInterceptor(options)],
             options=_channel_options(options),
             maximum_concurrent_rpcs=options.max_open_requests + _OTHER_CALLS,
         )
@@ -86,6 +87,10 @@ def _channel_options(options: ServerConfig) -> list[tuple[str, Any]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", options.max_header_bytes),
         ("grpc.absolute_max_metadata_size", options.max_header_bytes),
+        # A message that nobody reads yet takes no more than this; one that is read comes without such a limit.
+        ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.server_handshake_timeout_ms", int(1000 * options.client_header_timeout)),
         # API processes share the port; who starts the server has looked whether it is free.
         ("grpc.so_reuseport", 1),
         # A client whose host vanishes without a word frees its requests.

@@ -20,12 +20,15 @@ from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.rpc.vllm_reply import VllmReply
 from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body, prompt_only
 from jaxinfer.server.context import Context
+from jaxinfer.server.errors import ApiError
 from jaxinfer.server.introspection import scheduler_load
 from jaxinfer.version import __version__
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
 
 _CHUNK_BYTES = 64 * 1024
+_MOST_ABORTED = 1000
+"""Request ids of one Abort."""
 
 
 def add_vllm_engine(context: Context, calls: Calls, server: grpc.aio.Server) -> str:
@@ -47,10 +50,12 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         self._last_request = time.time()
         async with self._calls.generating(context, request.request_id or None):
             body = completion_body(request, self._context.client.info)
-            prepared = await prepare(self._context, context, body, DEFAULTS)
             only_prompt = prompt_only(request)
-            reply = VllmReply(prepared, prompt_only=only_prompt)
             streams = request.stream and not only_prompt
+            del request  # neither takes memory while tokens come
+            prepared = await prepare(self._context, body, DEFAULTS)
+            del body
+            reply = VllmReply(prepared, prompt_only=only_prompt)
             async with prepared.generation as generation:
                 async for step in generation.steps():
                     if not streams:
@@ -65,9 +70,14 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                         await context.write(message)
 
     async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
-        for name in request.request_ids:
-            self._calls.abort(name)
-        return pb.AbortResponse()
+        async with answering(context):
+            count = len(request.request_ids)
+            if count > _MOST_ABORTED:
+                message = f"request_ids: has {count} ids; at most {_MOST_ABORTED} are allowed"
+                raise ApiError(400, message, param="request_ids")
+            for name in request.request_ids:
+                self._calls.abort(name)
+            return pb.AbortResponse()
 
     async def HealthCheck(
         self, request: pb.HealthCheckRequest, context: grpc.aio.ServicerContext

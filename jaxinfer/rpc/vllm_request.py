@@ -5,7 +5,7 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.rpc.requests import check_counts, check_known, prompt_ids
+from jaxinfer.rpc.requests import check_counts, prompt_ids
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text.defaults import GenerationDefaults
@@ -25,7 +25,6 @@ _ONE_FOR_ZERO = ("n", "top_p", "repetition_penalty")
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises ApiError, naming the field."""
-    check_known(message)
     _check_supported(message)
     params = message.sampling_params
     check_counts(params)

@@ -126,11 +126,16 @@ def pack_ids(ids: list[int]) -> bytes:
     return array("i", ids).tobytes()
 
 
-def unpack_ids(data: bytes) -> list[int]:
-    """The ids that were packed."""
+def id_array(data: bytes) -> "array[int]":
+    """The ids that were packed, as an array."""
     ids = array("i")
     ids.frombytes(data)
-    return ids.tolist()
+    return ids
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The ids that were packed."""
+    return id_array(data).tolist()
 
 
 def pack_prompt(prompt: Prompt) -> PackedPrompt:

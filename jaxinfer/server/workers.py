@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import sys
+from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -65,11 +66,16 @@ class Workers:
         assert isinstance(reply, jobs.Prompts | jobs.Answer)
         return reply
 
-    async def encode(self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text. params: what errors call each. Raises ApiError."""
+    async def encode(
+        self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str]
+    ) -> "list[array[int]]":
+        """Token ids of each text, as arrays: a list of millions takes long to make, and may be too long anyway.
+
+        params: what errors call each. Raises ApiError.
+        """
         reply = await self._ask(jobs.Encode(list(texts), list(params), add_special_tokens))
         assert isinstance(reply, jobs.Ids)
-        return [jobs.unpack_ids(ids) for ids in reply.ids]
+        return [jobs.id_array(ids) for ids in reply.ids]
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids. Raises ApiError."""

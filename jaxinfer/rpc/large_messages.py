@@ -1,0 +1,55 @@
+"""LargeMessages: the memory of large messages that are whole, and from which no prompt has been made yet."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+from jaxinfer.rpc.reading_places import RETRY_SECONDS
+from jaxinfer.server.errors import ApiError
+from jaxinfer.server.structure import LARGE_BYTES
+
+
+class LargeMessages:
+    """At most `limit` bytes of messages that have more than LARGE_BYTES."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self.used = 0
+
+    @contextlib.contextmanager
+    def holding(self, size: int) -> Iterator[None]:
+        """Counts a message until `forget_message` or the end. Raises ApiError where there is no room for it."""
+        if size <= LARGE_BYTES:
+            yield
+            return
+        if self.used + size > self._limit:
+            message = f"there is no memory for more large messages; try again in {RETRY_SECONDS} s"
+            raise ApiError(429, message, kind="rate_limit_error", code="too_many_bodies", retry_after=RETRY_SECONDS)
+        share = _Share(self, size)
+        before = _SHARE.set(share)
+        try:
+            yield
+        finally:
+            _SHARE.reset(before)
+            share.end()
+
+
+class _Share:
+    def __init__(self, messages: LargeMessages, size: int):
+        self._messages = messages
+        self._size = size
+        messages.used += size
+
+    def end(self) -> None:
+        self._messages.used -= self._size
+        self._size = 0
+
+
+_SHARE: ContextVar[_Share | None] = ContextVar("large message", default=None)
+
+
+def forget_message() -> None:
+    """This call's message is needed no more, and its caller has dropped it."""
+    share = _SHARE.get()
+    if share is not None:
+        share.end()
