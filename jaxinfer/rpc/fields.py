@@ -3,6 +3,7 @@
 import functools
 from typing import NamedTuple
 
+import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
@@ -10,6 +11,9 @@ from jaxinfer.server.errors import ApiError
 
 MAX_FIELDS = 16_384
 """Fields of one message and the messages in it; packed numbers are one field."""
+
+MAX_NUMBERS = 2_000_000
+"""Packed numbers of one message, all fields together."""
 
 _MAX_DEPTH = 100
 _MAX_TAG = 2**32
@@ -31,15 +35,18 @@ _WIRE_TYPES = {
 
 
 class _Field(NamedTuple):
-    """wire_types: how it may be written. message: of a field that is one."""
+    """wire_types: how it may be written. number: the wire type of one number of a field that may be packed; None:
+    there is none. message: of a field that is one.
+    """
 
     wire_types: frozenset[int]
+    number: int | None
     message: Descriptor | None
 
 
 def check_fields(data: bytes, kind: Descriptor) -> None:
     """Raises ApiError where a message of this kind has a field that this version does not know, which would be ignored,
-    has more fields than MAX_FIELDS, or cannot be read.
+    has more fields than MAX_FIELDS or more packed numbers than MAX_NUMBERS, or cannot be read.
 
     NOTE: protobuf keeps unknown fields, at a price: millions of them take seconds to be listed. This walk ends at the
     first, and in a few milliseconds.
@@ -56,7 +63,8 @@ def invalid_message() -> ApiError:
 class _Walk:
     def __init__(self, data: bytes):
         self._data = data
-        self._left = MAX_FIELDS
+        self._fields_left = MAX_FIELDS
+        self._numbers_left = MAX_NUMBERS
 
     def message(self, at: int, end: int, kind: Descriptor, depth: int) -> None:
         """Walks over the fields between two places."""
@@ -76,14 +84,26 @@ class _Walk:
                 raise invalid_message()
             if field.message is not None:
                 self.message(begin, at, field.message, depth + 1)
+            elif field.number is not None and wire_type == _SIZED:
+                self._count_numbers(begin, at, field.number, kind)
 
     def _count(self, tag: int, kind: Descriptor) -> None:
         if tag >= _MAX_TAG:
             raise invalid_message()
-        if not self._left:
+        if not self._fields_left:
             message = f"{kind.name}: has more than {MAX_FIELDS} fields; repeated numbers must be packed"
             raise ApiError(400, message, param=kind.name)
-        self._left -= 1
+        self._fields_left -= 1
+
+    def _count_numbers(self, begin: int, end: int, wire_type: int, kind: Descriptor) -> None:
+        if wire_type == _VARINT:
+            packed = np.frombuffer(self._data, np.uint8, end - begin, begin)
+            self._numbers_left -= int(np.count_nonzero(packed < 0x80))  # the last bytes of numbers
+        else:
+            self._numbers_left -= (end - begin) // _SIZES[wire_type]
+        if self._numbers_left < 0:
+            message = f"{kind.name}: has more than {MAX_NUMBERS} numbers"
+            raise ApiError(400, message, param=kind.name)
 
     def _value(self, at: int, wire_type: int) -> tuple[int, int]:
         """Where a value begins and ends."""
@@ -96,6 +116,8 @@ class _Walk:
 
     def _varint(self, at: int) -> tuple[int, int]:
         """A number and the place after it."""
+        if at < len(self._data) and (number := self._data[at]) < 0x80:
+            return number, at + 1  # as most are
         number = 0
         for place, byte in enumerate(self._data[at : at + _VARINT_BYTES]):
             number |= (byte & 0x7F) << 7 * place
@@ -115,4 +137,5 @@ def _fields(kind: Descriptor) -> dict[int, _Field]:
 def _field(declared: FieldDescriptorProto, message: Descriptor | None) -> _Field:
     alone = _WIRE_TYPES.get(declared.type, _VARINT)
     repeated = declared.label == FieldDescriptorProto.LABEL_REPEATED
-    return _Field(frozenset((alone, _SIZED) if repeated else (alone,)), message)
+    packed = repeated and alone != _SIZED
+    return _Field(frozenset((alone, _SIZED) if packed else (alone,)), alone if packed else None, message)

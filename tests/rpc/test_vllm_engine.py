@@ -199,6 +199,15 @@ async def test_abort_cancel_and_a_dead_engine(serve: Serve) -> None:
     assert (await refused(stub.GetLoads(pb.GetLoadsRequest())))[0] is Code.UNAVAILABLE
 
 
+async def test_the_ids_of_an_abort_are_counted(serve: Serve) -> None:
+    served = await serve()
+    engine = engine_of(served)
+    assert await engine.Abort(pb.AbortRequest(request_ids=[""] * 1000)) == pb.AbortResponse()
+    code, details, trailers = await refused(engine.Abort(pb.AbortRequest(request_ids=[""] * 1001)))
+    assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, "request_ids")
+    assert "1001 ids" in details
+
+
 async def test_model_server_and_loads_are_told(serve: Serve, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}))
     (folder / "generation_config.json").write_text(json.dumps({"temperature": 0.25, "max_new_tokens": 3}))
