@@ -91,7 +91,6 @@ def _channel_options(options: ServerConfig) -> list[tuple[str, Any]]:
         ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.server_handshake_timeout_ms", int(1000 * options.client_header_timeout)),
-        ("grpc.max_connection_idle_ms", int(1000 * options.keepalive_timeout)),
         # API processes share the port; who starts the server has looked whether it is free.
         ("grpc.so_reuseport", 1),
         # A client whose host vanishes without a word frees its requests.

@@ -95,3 +95,20 @@ async def test_the_number_of_those_who_wait_is_bounded(monkeypatch: pytest.Monke
     await asyncio.sleep(0.01)
     going.set()
     assert await asyncio.gather(*tasks) == ["whole", "too_many_bodies", "whole", "whole"]
+
+
+async def test_a_place_that_comes_to_one_who_just_left_is_not_lost() -> None:
+    places = ReadingPlaces(1, 1000.0)
+
+    async def read() -> None:
+        async with places.place():
+            pass
+
+    async with places.place():
+        waiting = asyncio.create_task(read())
+        await asyncio.sleep(0)
+    waiting.cancel()  # it has the place since a moment ago, and does not know
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    async with asyncio.timeout(30):
+        await read()
