@@ -137,7 +137,7 @@ def _read_rows(file: FileIO, info: TensorInfo, first: int, last: int) -> np.ndar
     shape = (max(0, last - first), *info.shape[1:])
     content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
     file.seek(info.begin + first * math.prod(shape[1:]) * dtype.itemsize)
-    left = memoryview(content)
+    left = content.data
     while left:
         read = file.readinto(left[:_READ_AT_ONCE])
         if not read:

@@ -147,6 +147,47 @@ def test_absurd_sizes_are_refused_before_anything_is_made(folder: Path, field: s
         read_model_files(folder)
 
 
+LONG = "A" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("config.json", {"architectures": [LONG]}), ("config.json", {"architectures": LONG}),
+        ("config.json", {"architectures": ["A"] * 100_000}),
+        ("config.json", {"architectures": None, "model_type": LONG}), ("config.json", {LONG: 1}),
+        ("config.json", {"architectures": None, "model_type": [LONG]}),
+        ("config.json", {"num_hidden_layers": LONG}), ("config.json", {"num_hidden_layers": -(10**4000)}),
+        ("config.json", {"num_hidden_layers": 10**4000}), ("config.json", {"hidden_act": LONG}),
+        ("config.json", {"tie_word_embeddings": LONG}), ("config.json", {"eos_token_id": [LONG]}),
+        ("config.json", {"eos_token_id": 10**4000}), ("config.json", {"rope_scaling": LONG}),
+        ("config.json", {"rope_parameters": {"rope_type": LONG}}), ("config.json", {"rope_parameters": {LONG: 1}}),
+        ("config.json", {"rope_parameters": {"rope_type": "linear", "type": LONG}}),
+        ("config.json", {"quantization_config": {LONG: LONG}}), ("generation_config.json", {"temperature": LONG}),
+        ("generation_config.json", {"top_k": 10**4000}), ("generation_config.json", {"eos_token_id": LONG}),
+        ("generation_config.json", {"max_new_tokens": -(10**4000)}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {LONG: {"content": "a"}}}),
+        ("tokenizer_config.json", {"chat_template": "{% " + LONG + " %}"}),
+        ("tokenizer.json", {"model": {"type": LONG}}),
+    ],
+)  # fmt: skip
+def test_errors_quote_little_of_a_file(folder: Path, name: str, fields: dict[str, Any]) -> None:
+    if name == "tokenizer_config.json":
+        (folder / "chat_template.jinja").unlink()
+    content = {**json.loads((folder / name).read_text()), **fields}
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ModelError) as raised:
+        read_all(folder)
+    assert len(str(raised.value)) < len(str(folder)) + 500
+
+
+def test_a_message_that_is_too_long_keeps_its_ends() -> None:
+    error = ModelError("config.json: " + LONG + "; allowed are a and b")
+    assert str(error).startswith("config.json: AAA")
+    assert str(error).endswith("AAA; allowed are a and b")
+    assert len(str(error)) <= 1000
+
+
 @pytest.mark.parametrize(
     "value",
     [
