@@ -31,7 +31,7 @@ class Share(ABC):
     def __init__(self, name: str, rounds: "RoundRobin"):
         self.name = name
         self.rounds = rounds
-        self.charged = rounds.start
+        self.charged = 0
         self.turn = 0
         self.joined = True
         self.waiting = 0
