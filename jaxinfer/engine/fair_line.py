@@ -1,11 +1,12 @@
 """FairLine: requests that wait, shared among tenants by deficit round robin over tokens.
 
 In a round every API key, and every user of it, may spend a quantum of tokens, one request a turn; who has spent more
-sits out as many rounds. (Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round-Robin", 1996, with what is
-owed carried over, since the length of an answer is known when it has ended.) A request is charged when it is admitted,
-with the prompt tokens that are not cached and the tokens that it is expected to generate; the charge is corrected when
-it ends. VTC (Sheng et al. 2024, arXiv:2401.00588) picks the least charged tenant, which is a round robin whose quantum
-is one token; it counts while requests run, which every step of the engine would pay for.
+sits out as many rounds, and who begins to wait goes to the end of the round. (Shreedhar and Varghese, "Efficient Fair
+Queuing Using Deficit Round-Robin", 1996, with what is owed carried over, since the length of an answer is known when it
+has ended.) A request is charged when it is admitted, with the prompt tokens that are not cached and the tokens that it
+is expected to generate; the charge is corrected when it ends. VTC (Sheng et al. 2024, arXiv:2401.00588) picks the least
+charged tenant, which is a round robin whose quantum is one token; it counts while requests run, which every step of the
+engine would pay for.
 """
 
 from collections import OrderedDict

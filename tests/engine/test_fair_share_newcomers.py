@@ -1,5 +1,6 @@
 """Fair sharing where new tenants keep coming: whoever waits has its turn within a bounded number of admissions."""
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ def test_a_user_who_comes_again_is_served_though_new_ones_keep_coming(new: int, 
     turns = [i for i, name in enumerate(watched.admitted) if name.startswith("k/back")]
     assert len(turns) == 20
     # A turn of the others each, and another for as often as theirs of 11 tokens go into its own.
-    longest = max(b - a for a, b in zip(turns, turns[1:], strict=False))
+    longest = max(b - a for a, b in itertools.pairwise(turns))
     assert longest <= (new + 1) * (2 + (20 + tokens) // 11)
 
 

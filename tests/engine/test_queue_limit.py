@@ -13,7 +13,6 @@ from tests.engine.reading import until
 from tests.engine.small import ask, run, small_core
 from tests.engine.test_local import serving
 
-
 NUMBERS = itertools.count()
 
 
