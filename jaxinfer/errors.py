@@ -35,7 +35,7 @@ class ModelError(JaxinferError, ValueError):
 
 
 class QueueFullError(JaxinferError):
-    """The waiting queue is at its bound. `retry_after` is in seconds."""
+    """The waiting queue is at its bound, or at a tenant's. `retry_after` is in seconds."""
 
     def __init__(self, waiting: int, retry_after: int = 1):
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after} s")
