@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import SafetensorError, safe_open
 
 from jaxinfer.checkpoint.safetensors import INDEX, SINGLE, Checkpoint
 from jaxinfer.errors import ModelError
@@ -74,18 +73,15 @@ def test_eight_axes_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"a": entry([8], 0, 32), "b": entry([9], 28, 64)}, "tensor b begins at byte"),
-        ({"a": entry([4], 0, 16), "b": entry([8], 32, 64)}, "tensor b begins at byte"),
-        ({"a": entry([8], 32, 64)}, "tensor a begins at byte"),
-        ({"a": entry([8], 0, 32)}, "its tensors end at byte"),
+        ({"a": entry([8], 0, 32), "b": entry([9], 28, 64)}, "is corrupt: .*tensor `b`"),
+        ({"a": entry([4], 0, 16), "b": entry([8], 32, 64)}, "is corrupt: .*tensor `b`"),
+        ({"a": entry([8], 32, 64)}, "is corrupt: .*tensor `a`"),
+        ({"a": entry([8], 0, 32)}, "is corrupt: .*not fully covered"),
     ],
     ids=["overlap", "gap", "start", "rest"],
 )
 def test_tensors_fill_the_file(tmp_path: Path, tensors: dict[str, Any], message: str) -> None:
-    """As the safetensors package demands."""
     write_header(tmp_path, json.dumps(tensors).encode())
-    with pytest.raises(SafetensorError), safe_open(tmp_path / SINGLE, framework="numpy"):
-        pass
     with pytest.raises(ModelError, match=rf"model\.safetensors: .*{message}"):
         Checkpoint(tmp_path)
 
