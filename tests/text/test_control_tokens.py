@@ -258,6 +258,26 @@ def test_texts_can_be_tokenised_without_control_tokens(make: Callable[..., TextP
         assert text.tokenizer.encode(part, add_special_tokens=False, parse_special=False) == ids_of_text(text, part)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "llama3.2", "phi3-v"])
+def test_text_without_control_tokens_is_tokenised_as_by_a_whole_copy(name: str) -> None:
+    """A copy of the tokenizer that is told to overlook control tokens; spaces, added tokens and what is put around."""
+    tokenizer = real_tokenizer(name)
+    copy = Backend.from_str(tokenizer._backend.to_str())
+    copy.encode_special_tokens = True
+    texts = [
+        "",
+        " a",
+        "a  b\n",
+        "hi <think> yes</think>",
+        "<|im_end|> \u00e9 <|eot_id|>",
+        "</s> <s>x <|end|>\n  <tool_call>y",
+    ]
+    for text in texts:
+        for special in (False, True):
+            wanted = copy.encode(text, add_special_tokens=special).ids
+            assert tokenizer.encode(text, add_special_tokens=special, parse_special=False) == wanted
+
+
 def test_both_ways_may_run_at_once(make: Callable[..., TextProcessor]) -> None:
     """The switch is a tokenizer's, not a call's."""
     text = make()
