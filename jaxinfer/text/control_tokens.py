@@ -23,6 +23,8 @@ class ControlTokens:
         self._backend = backend
         self._special = {token_id: t for token_id, t in backend.get_added_tokens_decoder().items() if t.special}
         self._plain = _PlainTokenizer(backend)
+        self.normalizing = backend.normalizer is not None and any(t.normalized for t in self._special.values())
+        """True where the tokenizer looks for some of them in a text that its normaliser has changed."""
 
     def texts(self, token_ids: Iterable[int]) -> frozenset[str]:
         """The texts of those of `token_ids` that are control tokens."""
@@ -35,9 +37,9 @@ class ControlTokens:
         for token_id, (start, end) in zip(found.ids, found.offsets, strict=True):
             token = self._special.get(token_id)
             if token is not None:
-                # Spaces that the token takes in are no part of its text.
-                at = max(start, text.find(token.content, start, end))
-                spans.append(ControlSpan(token_id, at, min(end, at + len(token.content))))
+                # Spaces that the token takes in are no part of its text, which a normaliser may have changed.
+                at = text.find(token.content, start, end)
+                spans.append(ControlSpan(token_id, *((at, at + len(token.content)) if at >= 0 else (start, end))))
         return spans
 
     def encode(self, text: str, own: Sequence[ControlSpan], *, add_special_tokens: bool) -> list[int]:
