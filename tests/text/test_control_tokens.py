@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from jaxinfer.errors import ParameterError
@@ -446,6 +447,18 @@ def test_text_without_control_tokens_is_tokenised_as_by_a_whole_copy(name: str) 
         for special in (False, True):
             wanted = copy.encode(text, add_special_tokens=special).ids
             assert tokenizer.encode(text, add_special_tokens=special, parse_special=False) == wanted
+
+
+def test_what_a_post_processor_adds_has_its_own_id(tmp_path: Path) -> None:
+    """Also where a control token that is in the model's vocabulary moves those of others."""
+    folder = byte_level_folder(tmp_path, add_bos_token=True)
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens([AddedToken("hello", special=True, normalized=False)])
+    backend.save(str(folder / "tokenizer.json"))
+    tokenizer = Tokenizer(folder)
+    wanted = [tokenizer.added_ids["<|bos|>"], *backend.encode("a").ids]
+    assert min(tokenizer.special_ids) < tokenizer.added_ids["<|bos|>"]
+    assert tokenizer.encode("a", parse_special=False) == wanted
 
 
 def test_both_ways_may_run_at_once(make: Callable[..., TextProcessor]) -> None:
