@@ -308,6 +308,17 @@ def test_a_panic_of_the_tokenizers_package_is_a_wrong_text(folder: Path, parse_s
     assert tokenizer.encode("xy", parse_special=parse_special)
 
 
+@pytest.mark.parametrize("parse_special", [True, False])
+@pytest.mark.parametrize(("params", "named"), [(["prompt", "suffix"], "suffix"), (None, "prompt[1]")])
+def test_of_several_texts_the_one_that_panics_is_named(
+    folder: Path, parse_special: bool, params: list[str] | None, named: str
+) -> None:
+    tokenizer = Tokenizer(panicking(folder))
+    with pytest.raises(ParameterError, match="cannot be tokenised") as raised:
+        tokenizer.encode_batch(["x", "x" * 60], params=params, parse_special=parse_special)
+    assert raised.value.param == named
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
 def test_the_commands_end_with_status_2_and_no_traceback(folder: Path, name: str) -> None:
     if name == "config.json":
