@@ -103,7 +103,8 @@ class SchedulerConfig:
     """Decode steps of one dispatch at most, 1 to 64: while nobody can enter and no row needs the host. Tokens come in
     pieces of as many, and new requests wait as long."""
     max_waiting: int = 1024
-    """Requests that may wait; more are refused with 429."""
+    """Requests that may wait; more are refused with 429. With fair sharing this is for one tenant alone: another that
+    comes when so many wait may have half of what is free of twice as many places, and so on."""
     disable_log_stats: bool = False
     """Do not log a line of statistics every 10 s while there is work."""
     max_step_retries: int = 2

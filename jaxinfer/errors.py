@@ -1,5 +1,11 @@
 """Errors that reach a user. Each says which field is wrong and what is allowed."""
 
+import reprlib
+from typing import Any
+
+_MAX_VALUE = 160
+_MAX_MESSAGE = 1000
+
 
 class JaxinferError(Exception):
     """Base of every error that this package raises on purpose."""
@@ -18,11 +24,18 @@ class ParameterError(JaxinferError, ValueError):
 
 
 class ModelError(JaxinferError, ValueError):
-    """A model folder cannot be served: a file, a tensor or a `config.json` field is wrong."""
+    """A model folder cannot be served: a file, a tensor or a `config.json` field is wrong.
+
+    Somebody else has made the folder: values from its files are put into a message by `quoted` and `shortened`, and
+    what is too long nevertheless, as texts of other packages may be, loses its middle.
+    """
+
+    def __init__(self, message: str):
+        super().__init__(shortened(message, _MAX_MESSAGE))
 
 
 class QueueFullError(JaxinferError):
-    """The waiting queue is at its bound. `retry_after` is in seconds."""
+    """The waiting queue is at its bound, or at a tenant's. `retry_after` is in seconds."""
 
     def __init__(self, waiting: int, retry_after: int = 1):
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after} s")
@@ -36,3 +49,30 @@ class WorkerLostError(JaxinferError):
 
 class EngineDeadError(JaxinferError):
     """The engine has stopped: no request can be served until it is started again."""
+
+
+class _Repr(reprlib.Repr):
+    """Looks at no more of a value than it shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 4
+        self.maxlist = self.maxtuple = self.maxdict = 20
+        self.maxlong = 40
+        self.maxstring = self.maxother = _MAX_VALUE
+
+
+_repr = _Repr().repr
+
+
+def quoted(value: Any) -> str:
+    """`repr` of a value from a file, whatever its size, in at most 160 characters."""
+    return shortened(_repr(value))
+
+
+def shortened(text: str, most: int = _MAX_VALUE) -> str:
+    """A text of at most `most` characters; a longer one loses its middle."""
+    if len(text) <= most:
+        return text
+    half = (most - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"

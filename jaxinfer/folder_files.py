@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from jaxinfer.errors import ModelError
 MAX_BYTES = 512 * 2**20
 """Of a file that is read whole; the largest tokenizers have a tenth of it."""
 MAX_TEMPLATE_BYTES = 4 * 2**20
+_BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")  # a file's hash by git, or its SHA-256
 
 
 def is_there(file: Path) -> bool:
@@ -21,7 +23,8 @@ def is_there(file: Path) -> bool:
 def check_file(file: Path) -> int:
     """The size of a regular file inside its folder. Raises ModelError, naming it.
 
-    A symbolic link may lead elsewhere in the folder, or, in the hub's cache, to the blobs that snapshots share.
+    A symbolic link may lead elsewhere in the folder, or, in the hub's cache, to the blobs that snapshots share: also
+    where `blobs` is a link of this user's to another disk.
     """
     try:
         found = file.stat()
@@ -30,8 +33,8 @@ def check_file(file: Path) -> int:
         raise ModelError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(found.st_mode):
         raise ModelError(f"{file}: is not a regular file")
-    if not any(target.is_relative_to(root) for root in _roots(folder)):
-        raise ModelError(f"{file}: is a symbolic link out of the folder; put the file itself there")
+    if not target.is_relative_to(folder) and not _is_blob(target, folder):
+        raise ModelError(f"{file}: is a symbolic link out of the folder, to {target}; put the file itself there")
     return found.st_size
 
 
@@ -71,7 +74,16 @@ def read_object(file: Path) -> dict[str, Any]:
     return value
 
 
-def _roots(folder: Path) -> list[Path]:
-    """Folders that a file of `folder` may lie in."""
-    snapshots = folder.parent
-    return [folder, snapshots.parent / "blobs"] if snapshots.name == "snapshots" else [folder]
+def _is_blob(target: Path, folder: Path) -> bool:
+    """Whether a file without links is one of the blobs that a folder of the hub's cache, `snapshots/REVISION`, shares.
+
+    Where `blobs` is a link, it is one that this user or root has made, and the file's name is a blob's. Owning a link
+    is not enough: who unpacks an archive owns its links, and one could lead to the user's secrets.
+    """
+    blobs = folder.parent.parent / "blobs"
+    if folder.parent.name != "snapshots" or not is_there(blobs):
+        return False
+    if not blobs.is_symlink():
+        return target.is_relative_to(blobs)
+    mine = blobs.lstat().st_uid in (0, os.geteuid())
+    return mine and target.parent == blobs.resolve() and bool(_BLOB.fullmatch(target.name))

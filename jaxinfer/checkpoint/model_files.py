@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.errors import ModelError, ParameterError, quoted, shortened
 from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.registry import parse_config
@@ -55,9 +55,9 @@ def _token_ids(path: Path, raw: dict[str, Any], name: str) -> tuple[int, ...]:
     value = raw.get(name)
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-        raise ModelError(f"{path}: {name} must be a token id or a list of them, not {value!r}")
+        raise ModelError(f"{path}: {name} must be a token id or a list of them, not {quoted(value)}")
     if any(i >= 2**31 for i in ids):
-        raise ModelError(f"{path}: {name} has the id {max(ids)}; ids are below 2**31")
+        raise ModelError(f"{path}: {name} has the id {quoted(max(ids))}; ids are below 2**31")
     return tuple(i for i in ids if i >= 0)
 
 
@@ -70,12 +70,12 @@ def _sampling_defaults(path: Path, raw: dict[str, Any]) -> dict[str, float | int
             continue
         kind = int if name in _INTEGERS else int | float
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise ModelError(f"{path}: {name} must be a number, not {value!r}")
+            raise ModelError(f"{path}: {name} must be a number, not {quoted(value)}")
         defaults[name] = value
     if raw.get("do_sample") is False:
         defaults["temperature"] = 0.0
     try:
         SamplingParams(**defaults)  # type: ignore[arg-type]
     except ParameterError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{path}: {shortened(str(error))}") from error
     return defaults

@@ -1,51 +1,62 @@
-"""Safetensors folders: one file, or many with an index. No jax."""
+"""Safetensors folders: one file, or many with an index. No jax.
+
+The safetensors package judges each file's layout. Bytes are read here: its own reading holds the interpreter's lock for
+as long as a tensor takes, and copies at a quarter of the speed.
+"""
 
 import json
 import math
 import struct
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from jaxinfer.checkpoint.sources import Index
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.folder_files import check_file, is_there, read_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_READABLE = {"F32": 4, "F16": 2, "BF16": 2}
+_READABLE = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 _MAX_HEADER = 100 * 2**20
+_MAX_AXES = 8
+_READ_AT_ONCE = 8 * 2**20  # bytes; a signal waits for the end of a read
 
 
 class TensorInfo(NamedTuple):
-    """A tensor as its file declares it."""
+    """A tensor as its file declares it. begin, end: of its bytes in the file."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
+    begin: int
+    end: int
 
 
 class Checkpoint:
-    """The tensors of a folder, read in parts. A context manager: files stay open, mapped, inside it."""
+    """The tensors of a folder, read in parts. A context manager: files stay open inside it."""
 
     def __init__(self, folder: Path):
         """Reads the headers. Raises ModelError that names the file, and the tensor where one is at fault."""
         self._tensors: dict[str, TensorInfo] = {}
         self._stack = ExitStack()
-        self._open: dict[Path, Any] = {}
+        self._open: dict[Path, FileIO] = {}
         for file, names in _files(folder).items():
             found = _read_header(file)
             for name in names if names is not None else found:
                 if name not in found:
-                    raise ModelError(f"{file}: tensor {name} is missing, though {folder / INDEX} says it is there")
+                    missing = f"tensor {shortened(name)} is missing"
+                    raise ModelError(f"{file}: {missing}, though {folder / INDEX} says it is there")
                 self._tensors[name] = found[name]
             if names is not None and (extra := found.keys() - set(names)):
-                raise ModelError(f"{file}: tensor {min(extra)} is not listed in {folder / INDEX}")
+                raise ModelError(f"{file}: tensor {shortened(min(extra))} is not listed in {folder / INDEX}")
         self._folder = folder
 
     def __enter__(self) -> "Checkpoint":
@@ -71,7 +82,7 @@ class Checkpoint:
             found, wanted = list(info.shape), list(shape)
             raise ModelError(f"{info.file}: tensor {name} has shape {found}; config.json asks for {wanted}")
         if info.dtype not in _READABLE:
-            raise ModelError(f"{info.file}: tensor {name} is {info.dtype}; F32, F16 and BF16 can be read")
+            raise ModelError(f"{info.file}: tensor {name} is {shortened(info.dtype)}; F32, F16 and BF16 can be read")
 
     def check(self, shapes: Mapping[str, tuple[int, ...]], ignored: frozenset[str] | None = None) -> None:
         """Raises ModelError where a tensor of `shapes` is missing or of another shape or type, or where one is
@@ -82,25 +93,61 @@ class Checkpoint:
         extra = sorted(name for name in extra if not name.endswith("rotary_emb.inv_freq"))
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-            file = self._tensors[extra[0]].file
-            raise ModelError(f"{file}: tensor {extra[0]}{more} has no place in the model that config.json declares")
+            file, name = self._tensors[extra[0]].file, shortened(extra[0])
+            raise ModelError(f"{file}: tensor {name}{more} has no place in the model that config.json declares")
 
     def size(self, names: Iterable[str]) -> int:
         """Bytes of these tensors in the files."""
         infos = [self._tensors[name] for name in names]
-        return sum(math.prod(info.shape) * _READABLE[info.dtype] for info in infos)
+        return sum(info.end - info.begin for info in infos)
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """The part `index` of a tensor, in the file's type (bfloat16 as ml_dtypes')."""
-        file = self._tensors[name].file
-        if file not in self._open:
-            from safetensors import SafetensorError, safe_open
+        """The part `index` of a tensor, in the file's type (bfloat16 as ml_dtypes').
 
-            try:
-                self._open[file] = self._stack.enter_context(safe_open(file, framework="numpy"))
-            except (SafetensorError, OSError) as error:
-                raise ModelError(f"{file}: cannot be read: {error}") from error
-        return np.asarray(self._open[file].get_slice(name)[index])
+        index: slices of step 1 of its first axes; the others are whole. Other threads run while the disk is slow: the
+        interpreter's lock is free. Raises ModelError where the file cannot be read, or has become shorter.
+        """
+        info = self._tensors[name]
+        try:
+            return _read_part(self._file(info.file), info, index)
+        except EOFError:
+            raise ModelError(f"{info.file}: tensor {name} is truncated: the file has become shorter") from None
+        except OSError as error:
+            raise ModelError(f"{info.file}: cannot be read: {error.strerror}") from error
+
+    def _file(self, file: Path) -> FileIO:
+        if file not in self._open:
+            self._open[file] = self._stack.enter_context(FileIO(file))
+        return self._open[file]
+
+
+def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
+    """Where columns are asked for, rows are read whole, some at a time, and cut."""
+    columns = index[1:]
+    first, last, _ = index[0].indices(info.shape[0])
+    if all(one.indices(length) == (0, length, 1) for one, length in zip(columns, info.shape[1:], strict=False)):
+        return _read_rows(file, info, first, last)
+    shape = np.broadcast_to(0, info.shape)[first:last, *columns].shape
+    part = np.empty(shape, _READABLE[info.dtype])
+    count = max(1, _READ_AT_ONCE * info.shape[0] // max(1, info.end - info.begin))
+    for start in range(first, last, count):
+        stop = min(start + count, last)
+        part[start - first : stop - first] = _read_rows(file, info, start, stop)[:, *columns]
+    return part
+
+
+def _read_rows(file: FileIO, info: TensorInfo, first: int, last: int) -> np.ndarray:
+    dtype = _READABLE[info.dtype]
+    shape = (max(0, last - first), *info.shape[1:])
+    content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+    file.seek(info.begin + first * math.prod(shape[1:]) * dtype.itemsize)
+    left = content.data
+    while left:
+        read = file.readinto(left[:_READ_AT_ONCE])
+        if not read:
+            raise EOFError
+        left = left[read:]
+    return content.view(dtype).reshape(shape)
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:
@@ -112,7 +159,7 @@ def _files(folder: Path) -> dict[Path, list[str] | None]:
     others = sorted(path.name for path in folder.glob("*.safetensors"))
     if len(others) == 1:
         return {folder / others[0]: None}
-    hint = f"; it has {', '.join(others)}" if others else "; only safetensors files are read"
+    hint = f"; it has {shortened(', '.join(others))}" if others else "; only safetensors files are read"
     raise ModelError(f"{folder}: has neither {SINGLE} nor {INDEX}{hint}")
 
 
@@ -124,11 +171,13 @@ def _read_index(folder: Path) -> dict[Path, list[str] | None]:
     except ModelError:
         raise
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path}: is not an index with a weight_map: {error!r}") from error
+        raise ModelError(f"{path}: is not an index with a weight_map: {quoted(error)}") from error
     files: dict[Path, list[str] | None] = {}
     for name, file in pairs:
         if Path(file).name != file:
-            raise ModelError(f"{path}: weight_map: {name}: {file!r} is not the name of a file in the folder")
+            raise ModelError(
+                f"{path}: weight_map: {shortened(name)}: {quoted(file)} is not the name of a file in the folder"
+            )
         names = files.setdefault(folder / file, [])
         assert names is not None
         names.append(name)
@@ -136,7 +185,7 @@ def _read_index(folder: Path) -> dict[Path, list[str] | None]:
 
 
 def _read_header(file: Path) -> dict[str, TensorInfo]:
-    """The tensors of one file; each must lie inside it."""
+    """The tensors of one file."""
     try:
         size = check_file(file)
         with file.open("rb") as stream:
@@ -145,25 +194,42 @@ def _read_header(file: Path) -> dict[str, TensorInfo]:
                 raise ModelError(f"{file}: is truncated or corrupt: its header of {length} bytes does not fit")
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
-        infos = {name: _tensor(file, name, entry, size - 8 - length) for name, entry in header.items()}
+        infos = {name: _tensor(file, name, entry, 8 + length, size) for name, entry in header.items()}
     except OSError as error:
         raise ModelError(f"{file}: cannot be read: {error.strerror}") from error
     except ModelError:
         raise
     except (ValueError, TypeError, struct.error, AttributeError, RecursionError) as error:
-        raise ModelError(f"{file}: is truncated or corrupt: {error}") from error
+        raise ModelError(f"{file}: is truncated or corrupt: {shortened(str(error))}") from error
+    _check_layout(file)
     return infos
 
 
-def _tensor(file: Path, name: str, entry: Any, data: int) -> TensorInfo:
+def _check_layout(file: Path) -> None:
+    """Tensors neither overlap nor leave bytes between or after them, as the format demands."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        dtype, shape = str(entry["dtype"]), tuple(int(length) for length in entry["shape"])
-        begin, end = (int(offset) for offset in entry["data_offsets"])
+        with safe_open(file, framework="numpy"):
+            return
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{file}: is corrupt: {shortened(str(error))}") from error
+
+
+def _tensor(file: Path, name: str, entry: Any, begin: int, size: int) -> TensorInfo:
+    """One that lies in the file's data, from byte `begin` to `size`."""
+    where, data = f"{file}: tensor {shortened(name)}", size - begin
+    try:
+        dtype, shape = str(entry["dtype"]), tuple(int(length) for length in entry["shape"][: _MAX_AXES + 1])
+        first, last = (int(offset) for offset in entry["data_offsets"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ModelError(f"{file}: tensor {name}: its header entry is corrupt: {error!r}") from error
-    if not 0 <= begin <= end <= data:
-        missing = f"it ends at byte {end} of the data, the file holds {data}"
-        raise ModelError(f"{file}: tensor {name} is truncated: {missing}")
-    if dtype in _READABLE and end - begin != math.prod(shape) * _READABLE[dtype]:
-        raise ModelError(f"{file}: tensor {name}: {end - begin} bytes do not hold {dtype} {list(shape)}")
-    return TensorInfo(file, dtype, shape)
+        raise ModelError(f"{where}: its header entry is corrupt: {quoted(error)}") from error
+    if not 0 <= first <= last <= data:
+        missing = f"it ends at byte {quoted(last)} of the data, the file holds {data}"
+        raise ModelError(f"{where} is truncated: {missing}")
+    # Before lengths are multiplied: thousands of them take minutes.
+    if len(shape) > _MAX_AXES or not all(0 <= length <= data for length in shape):
+        raise ModelError(f"{where}: shape {quoted(entry['shape'])}: at most {_MAX_AXES} axes of 0 to {data} are read")
+    if dtype in _READABLE and last - first != math.prod(shape) * _READABLE[dtype].itemsize:
+        raise ModelError(f"{where}: {last - first} bytes do not hold {dtype} {list(shape)}")
+    return TensorInfo(file, dtype, shape, begin + first, begin + last)

@@ -156,5 +156,5 @@ def _gibibytes(size: int) -> str:
 
 
 def _home(folder: str) -> str:
-    path = Path(folder)
-    return str(Path("~") / path.relative_to(Path.home())) if path.is_relative_to(Path.home()) else folder
+    path, home = Path(folder), os.path.expanduser("~")
+    return str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else folder

@@ -13,12 +13,14 @@ from jaxinfer.engine.laps import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, Laps
 from jaxinfer.engine.owners import handle_of, owner_of
 from jaxinfer.engine.plan import StepPlan
 from jaxinfer.engine.policy import Policy
+from jaxinfer.engine.queue_limit import check_room
 from jaxinfer.engine.recovery import failure_text, take_back
 from jaxinfer.engine.request import Request
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.runner import Runner
 from jaxinfer.engine.scheduler import Scheduler
 from jaxinfer.engine.stats import read_stats
+from jaxinfer.engine.tenant_counts import TenantCounts
 from jaxinfer.engine.types import (
     EngineStats,
     FinishReason,
@@ -29,7 +31,7 @@ from jaxinfer.engine.types import (
     output_of,
 )
 from jaxinfer.engine.work import StepCosts, StepWork
-from jaxinfer.errors import ParameterError, QueueFullError
+from jaxinfer.errors import ParameterError
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +90,17 @@ class EngineCore:
         check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
         stop_ids_of(request, self._eos_ids)
 
+    def tenant_of(self, request: GenerateRequest) -> tuple[str, ...]:
+        """Whose request it is, as far as tenants are told apart. Safe in any thread."""
+        return self.scheduler.shared_among(request.tenant)
+
+    def check_room(self, tenant: tuple[str, ...], *submitted: TenantCounts) -> None:
+        """Raises QueueFullError where too many requests wait for another of this tenant. Safe in any thread.
+
+        submitted: requests that are to be queued before it.
+        """
+        check_room(self.max_waiting, tenant, self.scheduler.waiting.by_tenant, *submitted)
+
     def is_retiring(self, request_id: str) -> bool:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
         return request_id in self._retiring
@@ -101,9 +114,7 @@ class EngineCore:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
         limit = check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
         stop_ids = stop_ids_of(request, self._eos_ids)
-        waiting = self.num_waiting
-        if waiting >= self.max_waiting:
-            raise QueueFullError(waiting)
+        self.check_room(self.tenant_of(request))
         params = request.sampling
         parent = Request(
             request.request_id,

@@ -42,11 +42,11 @@ class Entry:
     def _give_way(self) -> None:
         """Preempts running requests for waiting ones that outrank them and lack a slot or pages."""
         scheduler = self._scheduler
-        head = scheduler.waiting.peek(aside=self.takes_long)
+        head = scheduler.waiting.peek(deferred=self.takes_long)
         if head is None or not scheduler.running or head.rank > scheduler.running[-1].rank:
             return
         if not scheduler.table.num_free:
-            victims = victims_for_slots(scheduler.waiting, scheduler.running, aside=self.takes_long)
+            victims = victims_for_slots(scheduler.waiting, scheduler.running, deferred=self.takes_long)
         elif self.blocked is None or not self._still_blocked(head) or scheduler.forks.drop_last_hold(head):
             return
         else:
@@ -68,7 +68,7 @@ class Entry:
         while (
             scheduler.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0 and scheduler.trials.may_enter()
         ):
-            request = scheduler.waiting.peek(aside=self.takes_long)
+            request = scheduler.waiting.peek(deferred=self.takes_long)
             if request is None or any(
                 other and request.rank >= other.rank for other in (self._first_victim, outranking)
             ):
@@ -96,7 +96,7 @@ class Entry:
             # NOTE: one that was not the first to be tried may fit into the next plan.
             passed = left == (plan.tokens_left, plan.scored_left)
             if passed:
-                scheduler.waiting.set_aside(request)
+                scheduler.waiting.defer(request)
             return passed
         reserve = self._watermark if scheduler.running else 0
         fits = count > 0 or start == goal
@@ -136,7 +136,7 @@ class Entry:
     def somebody_may_enter(self) -> bool:
         """True where a request that waits could use a share of this step's tokens."""
         scheduler = self._scheduler
-        head = scheduler.waiting.peek(aside=self.takes_long) if scheduler.table.num_free else None
+        head = scheduler.waiting.peek(deferred=self.takes_long) if scheduler.table.num_free else None
         return head is not None and not self._still_blocked(head)
 
     @property

@@ -15,23 +15,22 @@ def outranks(head: Request, running: Request) -> bool:
     return head.rank < running.rank and (head.priority != running.priority or head.tenant == running.tenant)
 
 
-def victims_for_slots(waiting: WaitingQueue, running: Sequence[Request], *, aside: bool) -> list[Request]:
+def victims_for_slots(waiting: WaitingQueue, running: Sequence[Request], *, deferred: bool) -> list[Request]:
     """One for each waiting request that outranks it: the last of `running`, which is in rank's order, first.
 
     Where the queue's order depends on what its next request will be charged, one for the next request alone.
-    aside: whether requests that were set aside count.
+    deferred: whether deferred requests count.
     """
     victims: list[Request] = []
     heads: list[Request] = []
-    follows = waiting.in_rank_order
     for candidate in reversed(running):
-        head = waiting.peek(aside=aside)
+        head = waiting.peek(deferred=deferred)
         if head is None or head.rank > candidate.rank:
             break
         if not outranks(head, candidate):
             continue
         victims.append(candidate)
-        if not follows:
+        if not heads and not waiting.in_rank_order:
             break
         waiting.take(head)
         heads.append(head)

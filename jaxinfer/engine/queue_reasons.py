@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 class QueueReasons(NamedTuple):
     """Waiting requests by what they wait for.
 
-    slots, pages: nobody enters before one comes free. prefills: set aside until a long prompt that is half computed is
+    slots, pages: nobody enters before one comes free. prefills: deferred until a long prompt that is half computed is
     done (`max_num_partial_prefills`). step: a step with room for them.
     """
 
@@ -20,8 +20,8 @@ class QueueReasons(NamedTuple):
 
 
 def queue_reasons(scheduler: "Scheduler") -> QueueReasons:
-    """Those of the last plan: the first of the queue holds up everyone but who was set aside. Safe in any thread."""
-    prefills = scheduler.waiting.num_aside
+    """Those of the last plan: the first of the queue holds up everyone that is not deferred. Safe in any thread."""
+    prefills = scheduler.waiting.num_deferred
     others = max(0, scheduler.waiting.num_requests - prefills)
     if not scheduler.table.num_free:
         return QueueReasons(slots=others, prefills=prefills)

@@ -12,7 +12,7 @@ class RankLine:
 
     def __init__(self) -> None:
         self._heap: _Heap = []
-        self._aside: _Heap = []
+        self._deferred: _Heap = []
         self._length = 0
 
     def __len__(self) -> int:
@@ -21,7 +21,7 @@ class RankLine:
     @property
     def num_entries(self) -> int:
         """Entries kept, those of requests that are gone included."""
-        return len(self._heap) + len(self._aside)
+        return len(self._heap) + len(self._deferred)
 
     @property
     def in_rank_order(self) -> bool:
@@ -32,35 +32,35 @@ class RankLine:
         heapq.heappush(self._heap, (request.rank, request))
         self._length += 1
 
-    def peek(self, *, aside: bool = True) -> Request | None:
-        """The request of the lowest rank. aside: whether one that was set aside may be next."""
+    def peek(self, *, deferred: bool = True) -> Request | None:
+        """The request of the lowest rank. deferred: whether a deferred one may be next."""
         first = _head(self._heap)
-        second = _head(self._aside) if aside else None
+        second = _head(self._deferred) if deferred else None
         if first is None or (second is not None and second[0] < first[0]):
             first = second
         return None if first is None else first[1]
 
     def take(self, request: Request) -> None:
         """Takes out what `peek` has just returned."""
-        heap = self._heap if self._heap and self._heap[0][1] is request else self._aside
+        heap = self._heap if self._heap and self._heap[0][1] is request else self._deferred
         heapq.heappop(heap)
-        self._length -= 1
+        self._shrink()
 
-    def set_aside(self, request: Request) -> None:
+    def defer(self, request: Request) -> None:
         """Lets others pass the request that `peek` has just returned."""
         if self._heap and self._heap[0][1] is request:
-            heapq.heappush(self._aside, heapq.heappop(self._heap))
+            heapq.heappush(self._deferred, heapq.heappop(self._heap))
 
     def remove(self, request: Request) -> None:
         """Takes out a request whose status is no longer WAITING."""
-        self._length -= 1
-        # Without this, requests that come and are aborted while one waits in front would pile up.
-        if self.num_entries > 2 * self._length + 64:
-            self._heap, self._aside = _without_gone(self._heap), _without_gone(self._aside)
+        self._shrink()
 
-    def aside(self) -> list[Request]:
-        """Requests that were set aside. Safe in any thread."""
-        return [entry[1] for entry in list(self._aside) if entry[1].status is Status.WAITING]
+    def _shrink(self) -> None:
+        self._length -= 1
+        # Without this, requests that come and are aborted while one waits in front would pile up. There may be a line
+        # for each of many tenants, so an empty one keeps none.
+        if self.num_entries > 2 * self._length:
+            self._heap, self._deferred = _without_gone(self._heap), _without_gone(self._deferred)
 
     def charge(self, request: Request, start: int) -> None:
         """Who comes next does not depend on what was served."""

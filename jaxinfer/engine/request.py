@@ -12,7 +12,6 @@ from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from jaxinfer.engine.share import Share
     from jaxinfer.engine.slots import SlotTable
 
 
@@ -41,8 +40,8 @@ class Request:
     failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
         were computed and collected when a step failed; `reached` also counts those that were not collected.
     alone: True while it is, or is to be, the only request of a step (trials.py).
-    tenant: whose it is, for fair sharing; share: that tenant's (fair_line.py). charged, charged_from: tokens that the
-        share was charged when it was admitted first, and its positions that were computed then; 0 before.
+    tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
+        admitted first (fair_line.py), and its positions that were computed then; 0 before.
     trial, tried_at: the last round of trials that it was in, and its `furthest` then.
     """
 
@@ -77,7 +76,6 @@ class Request:
         "scheduled_at",
         "seed",
         "shadows",
-        "share",
         "slot",
         "status",
         "stop_ids",
@@ -124,7 +122,6 @@ class Request:
         self.priority = priority
         self.namespace = namespace
         self.tenant = tenant
-        self.share: Share | None = None
         self.charged = 0
         self.charged_from = 0
         self.fork_to = fork_to

@@ -58,7 +58,7 @@ class Scheduler:
         self.policy = policy or make_policy(scheduler, self.kv.cached_tokens)
         self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
-        self.waiting = WaitingQueue(FairLine(self._tenant_parts) if self._tenant_parts else None)
+        self.waiting = WaitingQueue(FairLine() if self._tenant_parts else None)
         self.forks = Forks(self.kv, self.table, self.waiting)
         self.running: list[Request] = []
         self.in_flight = 0
@@ -76,8 +76,12 @@ class Scheduler:
         """Queues a new request."""
         request.queued_at = self.clock()
         request.rank = self.policy.rank(request)
-        request.tenant = request.tenant[: self._tenant_parts]
+        request.tenant = self.shared_among(request.tenant)
         self.waiting.push(request)
+
+    def shared_among(self, tenant: tuple[str, ...]) -> tuple[str, ...]:
+        """What of a tenant's names tells it from others: all, the API key, or none."""
+        return (*tenant, "", "")[: self._tenant_parts]
 
     def finish(self, request: Request) -> None:
         """Takes a request out wherever it is; its slot and pages are free for later plans."""

@@ -8,9 +8,10 @@ from typing import Protocol
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.laps import IDLE
+from jaxinfer.engine.tenant_counts import TenantCounts
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.watchdog import Watchdog, dump_stacks
-from jaxinfer.errors import EngineDeadError, JaxinferError, QueueFullError
+from jaxinfer.errors import EngineDeadError, JaxinferError
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,7 @@ class EngineThread:
         self._listener = listener
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._num_submitted = 0
-        self._num_taken = 0
+        self._submitted = TenantCounts()
         self._dead: BaseException | None = None
         self._closing = False
         self._idle = True
@@ -70,21 +70,15 @@ class EngineThread:
         """True while requests can be submitted."""
         return self._dead is None and not self._closing
 
-    @property
-    def _num_untaken(self) -> int:
-        """Submitted requests that the engine has not taken up yet."""
-        return self._num_submitted - self._num_taken
-
     def submit(self, request: GenerateRequest, owner: int = 0) -> None:
         """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
         if not self.alive:
             raise EngineDeadError("the engine has stopped") from self._dead
         self._core.check(request)
+        tenant = self._core.tenant_of(request)
         with self._lock:
-            waiting = self._core.num_waiting + self._num_untaken
-            if waiting >= self._core.max_waiting:
-                raise QueueFullError(waiting)
-            self._num_submitted += 1
+            self._core.check_room(tenant, self._submitted)
+            self._submitted.add(tenant)
         self._commands.put(lambda: self._add(request, owner))
 
     def stop(self, request_id: str, index: int) -> None:
@@ -101,7 +95,7 @@ class EngineThread:
 
     def stats(self) -> EngineStats:
         """The newest reading; what the engine has not taken up yet waits, too."""
-        stats, coming = self._core.stats(), self._num_untaken
+        stats, coming = self._core.stats(), self._submitted.total
         return stats._replace(waiting=stats.waiting + coming, waiting_for_step=stats.waiting_for_step + coming)
 
     def close(self) -> None:
@@ -182,7 +176,8 @@ class EngineThread:
             log.exception("request %s could not be queued", request.request_id)
             failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
             self._listener.on_error(owner, request.request_id, failure)
-        self._num_taken += 1
+        with self._lock:
+            self._submitted.remove(self._core.tenant_of(request))
 
     def _forget(self, owner: int) -> None:
         self._core.abort_owner(owner)

@@ -5,6 +5,7 @@ import heapq
 from jaxinfer.engine.fair_line import FairLine
 from jaxinfer.engine.rank_line import RankLine
 from jaxinfer.engine.request import Request, Status
+from jaxinfer.engine.tenant_counts import TenantCounts
 
 _Heap = list[tuple[tuple[int, ...], Request]]
 
@@ -12,9 +13,9 @@ _Heap = list[tuple[tuple[int, ...], Request]]
 class WaitingQueue:
     """By rank, or by rank within what each tenant is due.
 
-    Long prompts that wait for others of their kind may be set aside, so that short ones pass them; they keep
-    their rank. Those that are to be computed alone come before all others.
-    line: the order of all others.
+    Long prompts that wait for others of their kind may be deferred: short ones pass them, and they keep their rank.
+    Those that are to be computed alone come before all others.
+    line: the order of all others. by_tenant: requests of which at least one choice waits.
     """
 
     def __init__(self, line: RankLine | FairLine | None = None) -> None:
@@ -22,6 +23,8 @@ class WaitingQueue:
         self._alone: _Heap = []
         self._length = 0
         self._choices: dict[str, int] = {}
+        self._deferred: dict[str, set[Request]] = {}
+        self.by_tenant = TenantCounts()
 
     def __len__(self) -> int:
         """Choices that wait."""
@@ -38,9 +41,9 @@ class WaitingQueue:
         return self._line.num_entries + len(self._alone)
 
     @property
-    def num_aside(self) -> int:
-        """Requests that were set aside. Safe in any thread."""
-        return len({request.request_id for request in self._line.aside()})
+    def num_deferred(self) -> int:
+        """Requests that were deferred. Safe in any thread."""
+        return len(self._deferred)
 
     @property
     def in_rank_order(self) -> bool:
@@ -66,11 +69,14 @@ class WaitingQueue:
         else:
             self._line.push(request)
         self._length += 1
-        self._choices[request.request_id] = self._choices.get(request.request_id, 0) + 1
+        choices = self._choices.get(request.request_id, 0)
+        self._choices[request.request_id] = choices + 1
+        if not choices:
+            self.by_tenant.add(request.tenant)
 
-    def peek(self, *, aside: bool = True) -> Request | None:
-        """The next request, which stays in the queue. aside: whether one that was set aside may be next."""
-        return self._first_alone() or self._line.peek(aside=aside)
+    def peek(self, *, deferred: bool = True) -> Request | None:
+        """The next request, which stays in the queue. deferred: whether a deferred one may be next."""
+        return self._first_alone() or self._line.peek(deferred=deferred)
 
     def take(self, request: Request) -> None:
         """Takes out what `peek` has just returned."""
@@ -81,10 +87,11 @@ class WaitingQueue:
             self._line.take(request)
         self._forget(request)
 
-    def set_aside(self, request: Request) -> None:
+    def defer(self, request: Request) -> None:
         """Lets others pass the request that `peek` has just returned."""
         if self._first_alone() is not request:
-            self._line.set_aside(request)
+            self._line.defer(request)
+            self._deferred.setdefault(request.request_id, set()).add(request)
 
     def remove(self, request: Request) -> None:
         """Takes out a request whose status is no longer WAITING."""
@@ -116,3 +123,9 @@ class WaitingQueue:
             self._choices[request.request_id] = left
         else:
             del self._choices[request.request_id]
+            self.by_tenant.remove(request.tenant)
+        deferred = self._deferred.get(request.request_id)
+        if deferred is not None:
+            deferred.discard(request)
+            if not deferred:
+                del self._deferred[request.request_id]

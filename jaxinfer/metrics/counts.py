@@ -1,5 +1,6 @@
 """Counts: running totals of one process, which others may read while it counts."""
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -74,8 +75,8 @@ def _allocate(size: int) -> int:
     kernel ends the process that writes it (SIGBUS). So it is memory and no file where the system has that, and is
     never a file with holes.
     """
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("jaxinfer-counts")
+    descriptor = _memory()
+    if descriptor is not None:
         try:
             os.posix_fallocate(descriptor, 0, size)
         except OSError:
@@ -87,3 +88,12 @@ def _allocate(size: int) -> int:
             raise OSError(0, "the temporary folder is full")
         os.fsync(file.fileno())
         return os.dup(file.fileno())
+
+
+def _memory() -> int | None:
+    """A file in memory, of no bytes yet; None where the system has none, or its policy (seccomp, sysctl) refuses it."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    with contextlib.suppress(OSError):
+        return os.memfd_create("jaxinfer-counts")
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, quoted
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
@@ -117,9 +117,9 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         for name in _SIZES:
             if getattr(self, name) < 1:
-                raise ModelError(f"config.json: {name} must be at least 1, not {getattr(self, name)}")
+                raise ModelError(f"config.json: {name} must be at least 1, not {quoted(getattr(self, name))}")
         if self.max_position_embeddings > MAX_CONTEXT:
-            found = str(self.max_position_embeddings)[:20]
+            found = quoted(self.max_position_embeddings)
             raise ModelError(f"config.json: declares a context of {found} tokens; at most {MAX_CONTEXT} are supported")
         if self.num_heads % self.num_kv_heads:
             counts = f"{self.num_heads} attention heads, {self.num_kv_heads} key-value heads"

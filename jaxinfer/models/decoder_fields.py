@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jaxinfer.errors import quoted
 from jaxinfer.models.config import Activation, DecoderConfig
 from jaxinfer.models.fields import Fields
 from jaxinfer.models.rope_fields import read_rope
@@ -28,7 +29,7 @@ def read_decoder(fields: Fields, *, windows: tuple[int | None, ...] | None = Non
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
     if "head_dim" not in fields and heads > 0 and hidden % heads:
-        raise fields.error("hidden_size", f"{hidden} is not a multiple of num_attention_heads, {heads}")
+        raise fields.error("hidden_size", f"{quoted(hidden)} is not a multiple of num_attention_heads, {quoted(heads)}")
     rope, context = read_rope(fields)
     config = DecoderConfig(
         vocab_size=fields.integer("vocab_size"),
@@ -69,7 +70,7 @@ def sliding_layers(fields: Fields, layers: int, default: list[bool]) -> list[boo
     if types is None:
         return default
     if not isinstance(types, list) or len(types) != layers or not all(map(_is_layer_type, types)):
-        raise fields.error("layer_types", f"must be {layers} names out of {', '.join(_LAYER_TYPES)}")
+        raise fields.error("layer_types", f"must be {quoted(layers)} names out of {', '.join(_LAYER_TYPES)}")
     return [_LAYER_TYPES[name] for name in types]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.models.harmless import HARMLESS
 
 _MISSING: Any = object()
@@ -30,7 +30,7 @@ class Fields:
         """An integer; `default` where absent."""
         value = self._needed(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(name, f"must be an integer, not {value!r}")
+            raise self.error(name, f"must be an integer, not {quoted(value)}")
         return value
 
     def nullable_integer(self, name: str, default: int) -> int | None:
@@ -41,28 +41,28 @@ class Fields:
         """An integer or float; `default` where absent."""
         value = self._needed(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(name, f"must be a number, not {value!r}")
+            raise self.error(name, f"must be a number, not {quoted(value)}")
         return float(value)
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of integers or floats."""
         values = self._needed(name, _MISSING)
         if not isinstance(values, list) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in values):
-            raise self.error(name, f"must be a list of numbers, not {values!r}")
+            raise self.error(name, f"must be a list of numbers, not {quoted(values)}")
         return tuple(map(float, values))
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A boolean; `default` where absent."""
         value = self._needed(name, default)
         if not isinstance(value, bool):
-            raise self.error(name, f"must be true or false, not {value!r}")
+            raise self.error(name, f"must be true or false, not {quoted(value)}")
         return value
 
     def choice(self, name: str, choices: Mapping[str, Any], default: Any = _MISSING) -> Any:
         """What `choices` maps the key's text to."""
         value = self._needed(name, default)
         if not isinstance(value, str) or value not in choices:
-            raise self.error(name, f"{value!r} is not supported; supported are {', '.join(sorted(choices))}")
+            raise self.error(name, f"{quoted(value)} is not supported; supported are {', '.join(sorted(choices))}")
         return choices[value]
 
     def token_ids(self, name: str) -> tuple[int, ...]:
@@ -70,9 +70,9 @@ class Fields:
         value = self.get(name, [])
         ids = value if isinstance(value, list) else [value]
         if any(isinstance(i, bool) or not isinstance(i, int) for i in ids):
-            raise self.error(name, f"must be a token id or a list of them, not {value!r}")
+            raise self.error(name, f"must be a token id or a list of them, not {quoted(value)}")
         if any(i >= 2**31 for i in ids):
-            raise self.error(name, f"has the id {max(ids)}; ids are below 2**31")
+            raise self.error(name, f"has the id {quoted(max(ids))}; ids are below 2**31")
         return tuple(i for i in ids if i >= 0)
 
     def mapping(self, name: str) -> "Fields | None":
@@ -81,14 +81,14 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.error(name, f"must be an object, not {value!r}")
+            raise self.error(name, f"must be an object, not {quoted(value)}")
         return Fields(value, f"{self._where}: {name}")
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses every value of a key but the allowed ones; absent is allowed."""
         value = self.get(name)
         if value is not None and value not in allowed:
-            raise self.error(name, f"{value!r} is not supported; only {' or '.join(map(repr, allowed))} is")
+            raise self.error(name, f"{quoted(value)} is not supported; only {' or '.join(map(repr, allowed))} is")
 
     def default(self, name: str, value: Any) -> None:
         """Gives a key its family's value where it is absent or null."""
@@ -103,7 +103,7 @@ class Fields:
 
     def error(self, name: str, message: str) -> ModelError:
         """An error that names file and field."""
-        return ModelError(f"{self._where}: {name} {message}")
+        return ModelError(f"{self._where}: {shortened(name)} {message}")
 
     def _needed(self, name: str, default: Any) -> Any:
         value = self.get(name, default)

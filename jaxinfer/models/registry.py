@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, quoted
 from jaxinfer.models import llama, mistral, qwen2, qwen3
 from jaxinfer.models.config import MAX_CONTEXT, DecoderConfig
 from jaxinfer.models.fields import Fields
@@ -59,7 +59,7 @@ def _check_sizes(raw: Mapping[str, Any]) -> None:
     for name, most in LARGEST.items():
         value = raw.get(name)
         if isinstance(value, int | float) and not value <= most:
-            raise ModelError(f"config.json: {name} is {str(value)[:20]}; at most {most} is supported")
+            raise ModelError(f"config.json: {name} is {quoted(value)}; at most {most} is supported")
 
 
 def known_architectures() -> list[str]:
@@ -71,12 +71,12 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     names = raw.get("architectures")
     if names is None:
         kind = raw.get("model_type")
-        if kind not in _MODEL_TYPES:
-            known = ", ".join(sorted(_MODEL_TYPES))
-            raise ModelError(f"config.json: architectures is missing and model_type {kind!r} is not one of {known}")
+        if not isinstance(kind, str) or kind not in _MODEL_TYPES:
+            kind, known = quoted(kind), ", ".join(sorted(_MODEL_TYPES))
+            raise ModelError(f"config.json: architectures is missing and model_type {kind} is not one of {known}")
         return _MODEL_TYPES[kind]
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ModelError(f"config.json: architectures must be a list of one name, not {names!r}")
+        raise ModelError(f"config.json: architectures must be a list of one name, not {quoted(names)}")
     return names[0]
 
 
@@ -86,4 +86,4 @@ def _parser(name: str) -> Parser:
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         return point.load()
     known = ", ".join(known_architectures())
-    raise ModelError(f"config.json: architectures: {name!r} is not supported; supported are {known}")
+    raise ModelError(f"config.json: architectures: {quoted(name)} is not supported; supported are {known}")

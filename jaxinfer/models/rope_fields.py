@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from jaxinfer.errors import quoted
 from jaxinfer.models.config import RopeConfig
 from jaxinfer.models.fields import Fields
 
@@ -41,7 +42,7 @@ def _read(fields: Fields, name: str, inner: Fields, declared: int) -> Rope:
     # NOTE: files written by several versions hold the kind under both names.
     old_kind, kind = inner.get("type"), inner.get("rope_type")
     if old_kind is not None and kind is not None and old_kind != kind:
-        raise inner.error("type", f"{old_kind!r} contradicts rope_type, {kind!r}")
+        raise inner.error("type", f"{quoted(old_kind)} contradicts rope_type, {quoted(kind)}")
     kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
     inner.only("partial_rotary_factor", 1.0)
     outer = fields.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
@@ -61,7 +62,7 @@ def _take_original(fields: Fields, inner: Fields, name: str) -> None:
         return
     outside = fields.integer(key)
     if inner.integer(key, outside) != outside:
-        raise inner.error(key, f"{inner.integer(key)} contradicts {key} outside of {name}, {outside}")
+        raise inner.error(key, f"{quoted(inner.integer(key))} contradicts {key} outside of {name}, {quoted(outside)}")
     inner.default(key, outside)
 
 
@@ -116,7 +117,7 @@ def _longrope(inner: Fields, theta: float, declared: int) -> Rope:
     """The context is the declared one: `factor` says only what cosines and sines are multiplied by."""
     original = inner.integer("original_max_position_embeddings", declared)
     if original < 2:
-        raise inner.error("original_max_position_embeddings", f"must be at least 2, not {original}")
+        raise inner.error("original_max_position_embeddings", f"must be at least 2, not {quoted(original)}")
     factor = inner.number("factor", declared / original)
     rope = RopeConfig(
         "longrope",

@@ -56,15 +56,26 @@ def _make() -> tuple[Path, int]:
     while True:
         try:
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            lock = _locked(folder)
         except OSError as error:
             message = f"cannot make a folder for the server's sockets in {tempfile.gettempdir()}: {error.strerror}"
             raise JaxinferError(f"{message}; $TMPDIR names another") from None
-        try:
+        if lock is not None:
+            return folder, lock
+
+
+def _locked(folder: Path) -> int | None:
+    """The lock of a new folder; None where another server that starts took the folder for an abandoned one.
+
+    Raises OSError, as where the file system has no locks. Nothing of the folder remains then.
+    """
+    with contextlib.ExitStack() as undo:
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        undo.callback(os.close, lock)
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if (folder / _LOCK).exists():
-                return folder, lock
-        except BlockingIOError:
-            pass
-        # Another server that starts took it for an abandoned one between the two lines.
-        os.close(lock)
+                undo.pop_all()
+                return lock
+    return None

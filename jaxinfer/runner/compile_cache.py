@@ -2,31 +2,39 @@
 
 Programs run when they are loaded, so whoever can put one into the cache runs code as the user who loads it. A cache's
 folder may be shared: each user has a folder of their own in it, named after their key, and trusts what the key signed.
+Folders that the user has not used for a month are removed: each key that is lost leaves one behind.
 """
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import logging
 import os
+import re
 import secrets
+import shutil
 import stat
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.runner.owner_only import make_folder, others_can_replace, read_file, write_once
+from jaxinfer.runner.owner_only import NotPrivateError, make_folder, others_can_replace, read_file, write_once
 from jaxinfer.runner.processor import processor
 
 log = logging.getLogger(__name__)
 
 _KEY_FILE = "program-key"
 _KEY_BYTES = 32
+_PREFIX = "jaxinfer-"
+_FOLDER = re.compile(_PREFIX + "[0-9a-f]{16}")
+_UNUSED_SECONDS = 30 * 24 * 3600.0
 
 
 class CompileCache(NamedTuple):
-    """folder: one that only this user can enter, or that stands for it. key: secret, of this user."""
+    """folder: one that only this user can enter, or that stands for it; without links. key: secret, of this user."""
 
     folder: Path
     key: bytes
@@ -44,15 +52,17 @@ class CompileCache(NamedTuple):
 def open_cache(folder: str | None) -> CompileCache | None:
     """This user's part of the cache in `folder`, by default below the user's cache folder; None where there is none.
 
-    Raises ParameterError where `folder` cannot be made. What else is in the way is logged.
+    Where this user has no folder for the key, it is kept in `folder`, if one is given. Raises ParameterError where
+    `folder` cannot be made. What else is in the way is logged.
     """
     base = _made(folder)
     if base is None:
         return None
     try:
-        key = user_key()
-        own = base / hashlib.sha256(b"jaxinfer cache " + key).hexdigest()[:16]
+        key = user_key(None if folder is None else base)
+        own = base / (_PREFIX + hashlib.sha256(b"jaxinfer cache " + key).hexdigest()[:16])
         make_folder(own)
+        _remove_unused(base, own)
     except OSError as error:
         log.warning("no compiled programs are kept: %s: %s", error.filename or base, error.strerror)
         return None
@@ -69,9 +79,32 @@ def is_safe_by_itself(cache: CompileCache) -> bool:
     return False
 
 
-def user_key() -> bytes:
-    """The secret of this user, made when it is first needed. Raises OSError where there is none, or it is no secret."""
-    home = user_folder()
+def user_key(cache: Path | None = None) -> bytes:
+    """The secret of this user, made when it is first needed, and kept in `cache` where they can have no folder.
+
+    Raises OSError where there is none, or it is no secret.
+    """
+    return _key_in(_key_folder(cache))
+
+
+def _key_folder(cache: Path | None) -> Path:
+    """The user's folder; where they can have none, one of their own in `cache`, which others may share."""
+    try:
+        home = user_folder()
+        _make_user_folder(home)
+        return home
+    except NotPrivateError:
+        raise
+    except OSError as error:
+        if cache is None:
+            raise
+        own = cache / f"{_PREFIX}key-{os.geteuid()}"
+        log.info("the key of compiled programs is in %s: %s", own, error)
+        make_folder(own)
+        return own
+
+
+def _make_user_folder(home: Path) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         home.mkdir(mode=0o700)
@@ -79,7 +112,10 @@ def user_key() -> bytes:
     if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & 0o077:
         home.chmod(0o700)  # older versions made it as the umask said
     make_folder(home)
-    file = home / _KEY_FILE
+
+
+def _key_in(folder: Path) -> bytes:
+    file = folder / _KEY_FILE
     if not file.exists():
         write_once(file, secrets.token_bytes(_KEY_BYTES))
     key = read_file(file)
@@ -89,8 +125,12 @@ def user_key() -> bytes:
 
 
 def user_folder() -> Path:
-    """jaxinfer's folder below the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxinfer"
+    """jaxinfer's folder below the user's cache folder. Raises OSError where the user has no home."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxinfer"
+    except RuntimeError:  # neither HOME nor a line in passwd, as for the users of some containers
+        reason = "this user has no home; set HOME, XDG_CACHE_HOME or --compile-cache-dir"
+        raise OSError(errno.ENOENT, reason, "~/.cache/jaxinfer") from None
 
 
 def default_cache() -> Path:
@@ -99,14 +139,44 @@ def default_cache() -> Path:
 
 
 def _made(folder: str | None) -> Path | None:
+    """Without links: others may change one after its target was checked."""
     if folder == "off":
         return None
-    path = default_cache() if folder is None else Path(folder).expanduser()
     try:
+        path = default_cache() if folder is None else Path(folder).expanduser()
         path.mkdir(parents=True, exist_ok=True)
+        return path.resolve()
+    except RuntimeError as error:  # of expanduser
+        raise ParameterError("compile_cache_dir", f"{folder}: {error}") from None
     except OSError as error:
         if folder is not None:
-            raise ParameterError("compile_cache_dir", f"cannot make {path}: {error.strerror}") from None
-        log.warning("no compiled programs are kept: cannot make %s: %s", path, error.strerror)
+            raise ParameterError("compile_cache_dir", f"cannot make {error.filename}: {error.strerror}") from None
+        log.warning("no compiled programs are kept: cannot make %s: %s", error.filename, error.strerror)
         return None
-    return path
+
+
+def _remove_unused(base: Path, own: Path) -> None:
+    """Removes folders in `base` that this user has not used for a month, and notes the use of `own`."""
+    with contextlib.suppress(OSError):  # a cache that can only be read
+        os.utime(own)
+        for entry in base.iterdir():
+            if _FOLDER.fullmatch(entry.name) and _is_unused(entry):
+                shutil.rmtree(entry, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _remove_earlier(base)
+
+
+def _remove_earlier(base: Path) -> None:
+    """Where nothing but jaxinfer puts anything: what earlier versions of it, or of JAX, have left."""
+    parent = user_folder().resolve() / "xla"
+    if base.parent != parent:
+        return
+    os.utime(base)
+    for entry in [*base.iterdir(), *parent.iterdir()]:
+        if _is_unused(entry):
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+
+
+def _is_unused(entry: Path) -> bool:
+    found = entry.lstat()
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _UNUSED_SECONDS

@@ -65,9 +65,11 @@ def _link(own: str, file: Path) -> None:
 
 
 def others_can_replace(folder: Path) -> bool:
-    """True where another user could put another folder in the place of this one, or of one above it."""
-    real = folder.resolve()
-    return any(_lets_others_in(place.stat()) for place in (real, *real.parents))
+    """True where another user could put another folder in the place of this one, or of one above it.
+
+    A path with links has places that are not looked at: True, too.
+    """
+    return folder != folder.resolve() or any(_lets_others_in(place.stat()) for place in (folder, *folder.parents))
 
 
 def _lets_others_in(found: os.stat_result) -> bool:

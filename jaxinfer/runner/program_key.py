@@ -22,7 +22,7 @@ _NO_MATTER = (
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (
     "runner", "layers", "models", "parallel", "checkpoint", "engine/buckets.py", "engine/packing.py", "engine/plan.py",
-    "engine/shapes.py", "engine/__init__.py", "config.py", "sampling.py", "errors.py", "version.py",
+    "engine/shapes.py", "engine/__init__.py", "config.py", "sampling.py", "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip
 """What of this package programs follow from: all that `program_table` imports is among it."""
 _COMPILERS = (

@@ -18,11 +18,12 @@ from jaxinfer.text.answer import AnswerFormat
 
 
 class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
-    """random_seed: Mistral's name of seed."""
+    """random_seed: Mistral's name of seed. parse_special: of CompletionBody."""
 
     prompt: str
     suffix: str | None = None
     random_seed: int | None = None
+    parse_special: bool | None = None
 
 
 async def fim_completions(request: web.Request) -> web.StreamResponse:
@@ -48,8 +49,9 @@ async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
     params = generate_params(CompletionBody(prompt=body.prompt, **_common(body)), text.defaults, side.info)
     params = fim_params(params, text.fim.end_ids)
     if made is None:
-        special = body.add_special_tokens is not False
-        prompt = Prompt(await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special), "prompt")
+        special, parse = body.add_special_tokens is not False, body.parse_special is not False
+        ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
+        prompt = Prompt(ids, "prompt")
     else:
         (prompt,) = made.prompts
     asked_by = None if body.max_tokens is None else "max_tokens"

@@ -135,6 +135,10 @@ class ChatTemplate:
         """True where the template reads `reasoning_effort`. Starts the worker where it does not run."""
         return self._reads("reasoning_effort")
 
+    def literals(self, *, with_tools: bool) -> frozenset[str]:
+        """The strings in the text of the template. Starts the worker where it does not run."""
+        return self._process(with_tools).literals()
+
     def check(self) -> None:
         """Starts the workers. Raises ModelError where a template is not valid."""
         for process in self._processes.values():

@@ -1,8 +1,17 @@
 """ConversationEncoder: token ids of a conversation, in which the only control tokens are the chat template's own.
 
-A control token that a request's string holds, or that such a string and the template make together, is text: the
-tokens of its characters. Most conversations have none, and are tokenised as they are rendered. Where a string could
-have a part in one that is found, the conversation is rendered again with markers around these parts.
+A control token of which a character comes from a request's string is text: the tokens of its characters. Where no
+string has a sign of a control token that is found (`<`, `|`, `>`), nor is the middle of one, the text is tokenised as
+it is rendered. Otherwise the conversation is rendered once more, in which each sign of each string is a symbol that the
+text does not have. A character that is cut, joined, reordered, trimmed or normalised on the way remains known as the
+string's. Where symbols change what the template does, because it looks for a text of its own, such as `</think>`, that
+text stays as it is, if it can be no part of a control token. Last come markers around whole control tokens: what
+remains must be the control tokens that there are where all signs are symbols. What cannot be shown to be the template's
+own is refused.
+
+It relies on templates that take their own texts whole, and make no signs of other characters (`|striptags` does). A
+string of letters that a template puts between signs of its own (`<|{{ role }}|>`) is found only where the template does
+no more to it than to trim it and to change its case.
 """
 
 import asyncio
@@ -15,7 +24,9 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.control_tokens import ControlSpan
 from jaxinfer.text.failures import failures
-from jaxinfer.text.markers import Markers, Span, Suspects, strings_of, with_strings
+from jaxinfer.text.markers import strings_of, with_strings
+from jaxinfer.text.marking import Marked, Marking
+from jaxinfer.text.suspects import Suspects
 from jaxinfer.text.tokenizer import Tokenizer
 
 SHORT_CHARS = 4096
@@ -68,8 +79,10 @@ class ConversationEncoder:
         """What to look for, where a string of the request could have a part in a control token that was found."""
         if self._trusting:
             return None
-        suspects = _suspects_of(self._tokenizer.control_tokens.texts(ids))
-        return suspects if any(suspects.spans(text, is_key=is_key) for _, text, is_key in job.strings()) else None
+        control = self._tokenizer.control_tokens
+        suspects = _suspects_of(control.texts(ids), control.normalizing)
+        touched = any(suspects.touches(text, is_key) for _, text, is_key in job.strings())
+        return suspects if touched else None
 
     def _without_foreign(self, job: "_Job", text: str, ids: list[int]) -> list[int]:
         """The prompt's ids, in which control tokens of the request's strings are the tokens of their characters."""
@@ -77,31 +90,54 @@ class ConversationEncoder:
         if suspects is None:
             return ids
         with failures(lambda error: ParameterError("messages", f"cannot be tokenised: {error}")):
-            return self._apart(job, text, ids, suspects)
-
-    def _apart(self, job: "_Job", text: str, ids: list[int], suspects: Suspects) -> list[int]:
-        found, markers = self._tokenizer.control_tokens.spans(text), Markers()
-        marked = self._render_marked(job, suspects, markers)
-        cut = markers.taken_out(marked)
-        if cut is not None and cut[0] == text:
-            own = [span for span in found if not any(_overlap(span, part) for part in cut[1])]
+            marked, disguised = self._marked(job, text, suspects)
+            if marked is not None and not any(map(marked.touches, suspects.places(text))):
+                return ids
+            found = self._tokenizer.control_tokens.spans(text)
+            if marked is None:
+                own = self._own_by_markers(job, text, found, suspects, disguised)
+            else:
+                own = [span for span in found if not marked.touches((span.start, span.end))]
             return ids if len(own) == len(found) else self._encode(job, text, own, suspects)
-        # The template depends on what was marked. Where no string has a whole control token, it may be one that they
-        # and the template make together: markers keep that apart.
-        beside = [span.token_id for span in self._tokenizer.control_tokens.spans(marked)]
-        if job.whole(suspects) is None and beside == [span.token_id for span in found]:
-            return ids
-        raise job.refusal(suspects)
 
-    def _render_marked(self, job: "_Job", suspects: Suspects, markers: Markers) -> str:
-        def marked(text: str, is_key: bool) -> str:
-            return markers.around(text, suspects.spans(text, is_key=is_key))
+    def _marked(self, job: "_Job", text: str, suspects: Suspects) -> tuple[Marked | None, str | None]:
+        """The text with symbols for signs, None where that changes what the template does; and what it makes of strings
+        without signs, None where it does not take them.
+        """
+        signs = {sign for _, part, _ in job.strings() for sign in suspects.signs(part)}
+        marking = Marking(suspects.middle, signs, text)
+        if not marking.complete:
+            raise job.refusal(suspects)
+        disguised = self._render_marked(job, marking)
+        marked = marking.read(disguised, text)
+        if marked is None:
+            kept = suspects.apart(self._template.literals(with_tools=bool(job.options.get("tools"))))
+            marking = Marking(suspects.middle, signs, text, kept)
+            marked = marking.read(self._render_marked(job, marking), text) if kept else None
+        return marked, disguised
 
-        options = {**job.options, **{name: with_strings(job.options.get(name), marked) for name in _STRINGS}}
+    def _own_by_markers(
+        self, job: "_Job", text: str, found: list[ControlSpan], suspects: Suspects, disguised: str | None
+    ) -> list[ControlSpan]:
+        """Those of the control tokens in a text that are the template's. Raises ParameterError where nobody knows."""
+        marking = Marking(suspects.spans)
+        marked = marking.read(self._render_marked(job, marking), text)
+        if disguised is None or (marked is None and job.whole(suspects) is not None):
+            raise job.refusal(suspects)
+        own = [span for span in found if marked is None or not marked.touches((span.start, span.end))]
+        wanted = self._tokenizer.control_tokens.spans(disguised)
+        if [span.token_id for span in own] != [span.token_id for span in wanted]:
+            raise job.refusal(suspects)
+        return own
+
+    def _render_marked(self, job: "_Job", marking: Marking) -> str | None:
+        """The conversation with its strings marked; None where the template does not take it."""
+        changed = {name: _with_marks(job.options.get(name), marking, name) for name in _STRINGS}
+        messages = _with_marks(job.messages, marking, "messages")
         try:
-            return self._template.render(with_strings(job.messages, marked), **options)
-        except (ParameterError, RecursionError):
-            raise job.refusal(suspects) from None
+            return self._template.render(messages, **{**job.options, **changed})
+        except ParameterError:
+            return None
 
     def _encode(self, job: "_Job", text: str, own: list[ControlSpan], suspects: Suspects) -> list[int]:
         control = self._tokenizer.control_tokens
@@ -139,17 +175,22 @@ class _Job(NamedTuple):
                 "that it cannot be told from the template's own; leave it out",
             )
         for where, text, is_key in self.strings():
-            for start, end in suspects.spans(text, is_key=is_key):
+            for start, end in suspects.spans(text, is_key):
                 message = f"{text[start:end]!r} makes a control token of the model's chat template; leave it out"
                 return ParameterError(where, message)
-        return ParameterError("messages", "make a control token of the model's chat template")
+        touched = (where for where, text, is_key in self.strings() if suspects.touches(text, is_key))
+        message = "the model's chat template could make a control token of its signs; leave them out"
+        return ParameterError(next(touched, "messages"), message)
 
 
 @functools.lru_cache(64)
-def _suspects_of(tokens: frozenset[str]) -> Suspects:
-    return Suspects(tokens)
+def _suspects_of(tokens: frozenset[str], normalizing: bool) -> Suspects:
+    return Suspects(tokens, normalizing=normalizing)
 
 
-def _overlap(control: ControlSpan, part: Span) -> bool:
-    # A part of which the template has left nothing stands between its neighbours.
-    return (control.start < part[1] and part[0] < control.end) or control.start < part[0] == part[1] < control.end
+def _with_marks(value: Any, marking: Marking, name: str) -> Any:
+    try:
+        return with_strings(value, marking.mark)
+    except RecursionError:
+        param = "chat_template_kwargs" if name == "template_kwargs" else name
+        raise ParameterError(param, "are nested too deeply to be searched for control tokens") from None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.errors import ModelError, ParameterError, shortened
 from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.sampling import SamplingParams
 
@@ -38,7 +38,7 @@ class GenerationDefaults:
         try:
             defaults.params()
         except ParameterError as error:
-            raise ModelError(f"{file}: {error}") from None
+            raise ModelError(f"{file}: {shortened(str(error))}") from None
         return defaults
 
     def params(self, *, default_max_tokens: int | None = None, **given: Any) -> SamplingParams:

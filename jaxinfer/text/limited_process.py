@@ -16,6 +16,9 @@ OUT_OF_MEMORY = 3
 """Exit status of a process that a job made too large."""
 
 _CHUNK = 1 << 20
+_KEPT = frozenset({"PATH", "HOME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "VIRTUAL_ENV", "GCONV_PATH"})
+_KEPT_PREFIXES = ("LC_", "PYTHON", "LD_", "DYLD_", "MALLOC_", "RAYON_", "TOKENIZERS_", "COVERAGE_")
+"""Where programs, libraries and modules are, the locale, and how much native code may take."""
 
 
 class Exceeded(Exception):
@@ -55,7 +58,12 @@ class LimitedProcess:
         try:
             # A session of its own keeps the terminal's Ctrl-C away from it; it ends when its input does.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+                env=_environment(),
             )
         except OSError as error:
             raise Lost(f"cannot be started: {error.strerror}") from None
@@ -82,8 +90,9 @@ class LimitedProcess:
 
     def kill(self) -> None:
         """Ends the process from another thread than the one that may be asking, which then raises Lost."""
-        if self._process is not None:
-            self._process.kill()
+        process = self._process  # the other thread may close it meanwhile
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """Ends the process."""
@@ -132,6 +141,13 @@ class LimitedProcess:
         if status == -signal.SIGXCPU:
             raise Exceeded("processor time")
         raise Lost(f"ended with status {status}")
+
+
+def _environment() -> dict[str, str]:
+    """What a process needs to run. The rest stays here: API keys, tokens of hubs and clouds; a list of what is secret
+    would never be complete.
+    """
+    return {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith(_KEPT_PREFIXES)}
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:

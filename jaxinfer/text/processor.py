@@ -89,8 +89,7 @@ class TextProcessor:
             params=params,
             parse_special=parse_special,
         )
-        # What reads no control tokens has a tokenizer of its own, which is made when it is first needed.
-        if sum(map(len, texts)) <= SHORT_CHARS and parse_special:
+        if sum(map(len, texts)) <= SHORT_CHARS:
             return encode()
         return await asyncio.to_thread(encode)
 

@@ -39,6 +39,7 @@ class TemplateProcess:
         self._process = LimitedProcess([sys.executable, "-P", str(_WORKER)], limits.wall_seconds)
         self._names: frozenset[str] | None = None
         self._fields: frozenset[str] = frozenset()
+        self._literals: frozenset[str] = frozenset()
 
     def names(self) -> frozenset[str]:
         """The variables that the template reads; once known, at once.
@@ -55,6 +56,11 @@ class TemplateProcess:
         """Names that the template may look up in objects, such as messages. Raises as `names` does."""
         self.names()
         return self._fields
+
+    def literals(self) -> frozenset[str]:
+        """The strings that the template writes, compares or looks for. Raises as `names` does."""
+        self.names()
+        return self._literals
 
     def render(self, variables: Mapping[str, Any], now: datetime) -> str:
         """The rendered text.
@@ -92,7 +98,8 @@ class TemplateProcess:
         if "error" in answer:
             self._process.close()
             raise ModelError(f"the chat template is not valid: {answer['error']}")
-        self._names, self._fields = frozenset(answer["names"]), frozenset(answer["fields"])
+        self._fields, self._literals = frozenset(answer["fields"]), frozenset(answer["literals"])
+        self._names = frozenset(answer["names"])
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         try:

@@ -2,8 +2,9 @@
 
 Run as a script, with the standard library and jinja2 only. Reads and writes frames on standard input
 and output: four bytes of length, big-endian, then JSON. The first frame is
-`{"template", "memory_bytes", "cpu_seconds"}` and is answered with `{"names": [...], "fields": [...]}`, the
-variables that the template reads and what it may look up in them; each frame after it is a job
+`{"template", "memory_bytes", "cpu_seconds"}` and is answered with
+`{"names": [...], "fields": [...], "literals": [...]}`, the variables that the template reads, what it may look up in
+them, and its strings; each frame after it is a job
 `{"variables", "now", "cpu_seconds", "max_chars"}`, answered with `{"text"}` or `{"error"}`. A job that takes too
 much processor time or memory ends the process.
 """
@@ -104,10 +105,14 @@ def _render(template: jinja2.Template, job: dict[str, Any]) -> dict[str, Any]:
     return {"text": text}
 
 
+def _literals(tree: nodes.Template) -> set[str]:
+    return {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
+
+
 def _fields(tree: nodes.Template) -> set[str]:
     """`a.name`, and strings that could be names: `a["name"]`, `"name" in a`, `a.get("name")`."""
-    strings = {node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)}
-    return {node.attr for node in tree.find_all(nodes.Getattr)} | {text for text in strings if text.isidentifier()}
+    names = {text for text in _literals(tree) if text.isidentifier()}
+    return names | {node.attr for node in tree.find_all(nodes.Getattr)}
 
 
 def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -134,7 +139,7 @@ def main() -> None:
         tree = environment.parse(first["template"])
         names, fields = jinja2.meta.find_undeclared_variables(tree), _fields(tree)
         compiled.append(environment.from_string(first["template"]))
-        return {"names": sorted(names), "fields": sorted(fields)}
+        return {"names": sorted(names), "fields": sorted(fields), "literals": sorted(_literals(tree))}
 
     _write_frame(sink, _answer(prepare))
     while compiled and (job := _read_frame(source)) is not None:

@@ -90,13 +90,30 @@ class Tokenizer:
         """
         for i, text in enumerate(texts):
             self.check_text(text, params[i] if params else f"prompt[{i}]")
-        name = params[0] if params and len(texts) == 1 else "prompt"
-        with failures(lambda error: ParameterError(name, f"cannot be tokenised: {error}")):
-            if not parse_special:
-                return [self.control_tokens.encode(text, [], add_special_tokens=add_special_tokens) for text in texts]
-            # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
-            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
-            return [encoding.ids for encoding in encodings]
+        name = params[0] if params else "prompt"
+        try:
+            with failures(lambda error: ParameterError(name, f"cannot be tokenised: {error}")):
+                return self._encode(texts, add_special_tokens, parse_special)
+        except ParameterError:
+            self._raise_for_one(texts, params, add_special_tokens, parse_special)
+            raise
+
+    def _encode(self, texts: Sequence[str], add_special_tokens: bool, parse_special: bool) -> list[list[int]]:
+        if not parse_special:
+            return [self.control_tokens.encode(text, [], add_special_tokens=add_special_tokens) for text in texts]
+        # NOTE: `encode` holds the interpreter lock all the way; the batch call does not.
+        encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encodings]
+
+    def _raise_for_one(
+        self, texts: Sequence[str], params: Sequence[str] | None, add_special_tokens: bool, parse_special: bool
+    ) -> None:
+        """Raises ParameterError for the first of several texts that cannot be tokenised: a batch hides which."""
+        if len(texts) < 2:
+            return
+        for i, text in enumerate(texts):
+            param = params[i] if params else f"prompt[{i}]"
+            self.encode(text, add_special_tokens=add_special_tokens, param=param, parse_special=parse_special)
 
     def check_text(self, text: str, param: str) -> None:
         """Raises ParameterError where a text is not a string, too long, or has lone surrogates."""

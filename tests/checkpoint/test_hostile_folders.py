@@ -147,6 +147,47 @@ def test_absurd_sizes_are_refused_before_anything_is_made(folder: Path, field: s
         read_model_files(folder)
 
 
+LONG = "A" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("config.json", {"architectures": [LONG]}), ("config.json", {"architectures": LONG}),
+        ("config.json", {"architectures": ["A"] * 100_000}),
+        ("config.json", {"architectures": None, "model_type": LONG}), ("config.json", {LONG: 1}),
+        ("config.json", {"architectures": None, "model_type": [LONG]}),
+        ("config.json", {"num_hidden_layers": LONG}), ("config.json", {"num_hidden_layers": -(10**4000)}),
+        ("config.json", {"num_hidden_layers": 10**4000}), ("config.json", {"hidden_act": LONG}),
+        ("config.json", {"tie_word_embeddings": LONG}), ("config.json", {"eos_token_id": [LONG]}),
+        ("config.json", {"eos_token_id": 10**4000}), ("config.json", {"rope_scaling": LONG}),
+        ("config.json", {"rope_parameters": {"rope_type": LONG}}), ("config.json", {"rope_parameters": {LONG: 1}}),
+        ("config.json", {"rope_parameters": {"rope_type": "linear", "type": LONG}}),
+        ("config.json", {"quantization_config": {LONG: LONG}}), ("generation_config.json", {"temperature": LONG}),
+        ("generation_config.json", {"top_k": 10**4000}), ("generation_config.json", {"eos_token_id": LONG}),
+        ("generation_config.json", {"max_new_tokens": -(10**4000)}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {LONG: {"content": "a"}}}),
+        ("tokenizer_config.json", {"chat_template": "{% " + LONG + " %}"}),
+        ("tokenizer.json", {"model": {"type": LONG}}),
+    ],
+)  # fmt: skip
+def test_errors_quote_little_of_a_file(folder: Path, name: str, fields: dict[str, Any]) -> None:
+    if name == "tokenizer_config.json":
+        (folder / "chat_template.jinja").unlink()
+    content = {**json.loads((folder / name).read_text()), **fields}
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ModelError) as raised:
+        read_all(folder)
+    assert len(str(raised.value)) < len(str(folder)) + 500
+
+
+def test_a_message_that_is_too_long_keeps_its_ends() -> None:
+    error = ModelError("config.json: " + LONG + "; allowed are a and b")
+    assert str(error).startswith("config.json: AAA")
+    assert str(error).endswith("AAA; allowed are a and b")
+    assert len(str(error)) <= 1000
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -170,15 +211,23 @@ def test_a_generation_config_of_wrong_values_is_named(folder: Path) -> None:
             read_all(folder)
 
 
-def test_links_of_the_hubs_cache_are_followed(folder: Path) -> None:
-    """`snapshots/REVISION` holds links into `blobs`, of the same repository and of no other."""
+def snapshot_of(folder: Path) -> Path:
+    """A folder's files as the hub's cache holds them; names are as long as those of git and of SHA-256."""
     repository = folder.parent / "models--owner--name"
     blobs, snapshot = repository / "blobs", repository / "snapshots" / "0123abcd"
     blobs.mkdir(parents=True)
     snapshot.mkdir(parents=True)
     for i, file in enumerate(sorted(folder.iterdir())):
-        shutil.copy(file, blobs / f"{i:040x}")
-        (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / f"{i:040x}")
+        name = f"{i:064x}" if file.suffix == ".safetensors" else f"{i:040x}"
+        shutil.copy(file, blobs / name)
+        (snapshot / file.name).symlink_to(Path("..") / ".." / "blobs" / name)
+    return snapshot
+
+
+def test_links_of_the_hubs_cache_are_followed(folder: Path) -> None:
+    """`snapshots/REVISION` holds links into `blobs`, of the same repository and of no other."""
+    snapshot = snapshot_of(folder)
+    blobs = snapshot.parent.parent / "blobs"
     read_all(snapshot)
     linked = folder.parent / "linked"
     linked.symlink_to(snapshot)
@@ -188,6 +237,43 @@ def test_links_of_the_hubs_cache_are_followed(folder: Path) -> None:
     (snapshot / "config.json").unlink()
     (snapshot / "config.json").symlink_to(other / f"{0:040x}")
     with pytest.raises(ModelError, match=r"config\.json: is a symbolic link out of the folder"):
+        read_all(snapshot)
+
+
+def moved_blobs(snapshot: Path) -> Path:
+    """Where `blobs` is on another disk, and a link in the cache."""
+    blobs, elsewhere = snapshot.parent.parent / "blobs", snapshot.parents[2] / "elsewhere"
+    blobs.rename(elsewhere)
+    blobs.symlink_to(elsewhere)
+    return elsewhere
+
+
+def test_blobs_may_be_on_another_disk(folder: Path) -> None:
+    snapshot = snapshot_of(folder)
+    moved_blobs(snapshot)
+    read_all(snapshot)
+
+
+@pytest.mark.parametrize("target", ["id_rsa", "below/" + "0" * 40, "../other/" + "0" * 40, "linked" + "0" * 34])
+def test_a_link_to_blobs_opens_nothing_else(folder: Path, target: str) -> None:
+    """An archive may bring `blobs -> /home/user/.ssh`, and who unpacks it owns the link."""
+    snapshot = snapshot_of(folder)
+    elsewhere = moved_blobs(snapshot)
+    secret = elsewhere / target
+    secret.parent.mkdir(exist_ok=True)
+    secret.write_text("{}")
+    (snapshot / "generation_config.json").unlink()
+    (snapshot / "generation_config.json").symlink_to(snapshot.parent.parent / "blobs" / target)
+    with pytest.raises(ModelError, match=r"generation_config\.json: is a symbolic link out of the folder, to .*/"):
+        read_all(snapshot)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give files to others")
+def test_a_link_to_blobs_of_another_user_is_not_followed(folder: Path) -> None:
+    snapshot = snapshot_of(folder)
+    moved_blobs(snapshot)
+    os.chown(snapshot.parent.parent / "blobs", 4321, 4321, follow_symlinks=False)
+    with pytest.raises(ModelError, match="is a symbolic link out of the folder"):
         read_all(snapshot)
 
 
@@ -220,6 +306,17 @@ def test_a_panic_of_the_tokenizers_package_is_a_wrong_text(folder: Path, parse_s
         tokenizer.encode("x" * 60, param="prompt", parse_special=parse_special)
     assert raised.value.param == "prompt"
     assert tokenizer.encode("xy", parse_special=parse_special)
+
+
+@pytest.mark.parametrize("parse_special", [True, False])
+@pytest.mark.parametrize(("params", "named"), [(["prompt", "suffix"], "suffix"), (None, "prompt[1]")])
+def test_of_several_texts_the_one_that_panics_is_named(
+    folder: Path, parse_special: bool, params: list[str] | None, named: str
+) -> None:
+    tokenizer = Tokenizer(panicking(folder))
+    with pytest.raises(ParameterError, match="cannot be tokenised") as raised:
+        tokenizer.encode_batch(["x", "x" * 60], params=params, parse_special=parse_special)
+    assert raised.value.param == named
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])

@@ -1,7 +1,12 @@
 """Weights from safetensors folders: what is read, and what is refused with which words."""
 
+import itertools
 import json
+import os
 import struct
+import sys
+import threading
+import time
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jaxinfer.checkpoint import safetensors
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError
 from jaxinfer.models import tied_head
@@ -78,6 +84,64 @@ def test_many_files_with_an_index(tmp_path: Path):
     (tmp_path / "part-1.safetensors").unlink()
     with pytest.raises(ModelError, match=r"part-1\.safetensors: cannot be read: No such file"):
         load(tmp_path)
+
+
+ROWS = [slice(None), slice(0, 5), slice(3, 24), slice(7, 8), slice(5, 5)]
+COLUMNS = [(), (slice(None),), (slice(0, 5),), (slice(3, 10), slice(None)), (slice(9, 10), slice(1, 2)), (slice(4, 4),)]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("columns", COLUMNS)
+@pytest.mark.parametrize("at_once", [1, 333, 2**20])
+def test_any_part_is_read(
+    tmp_path: Path, rows: slice, columns: tuple[slice, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(safetensors, "_READ_AT_ONCE", at_once)
+    whole = np.random.default_rng(0).standard_normal((24, 10, 3)).astype(ml_dtypes.bfloat16)
+    save_file({"before": np.ones(7, np.float16), "w": whole, "x": np.ones(3, np.float32)}, tmp_path / "a.safetensors")
+    with Checkpoint(tmp_path) as checkpoint:
+        part = checkpoint.read("w", (rows, *columns))
+        assert checkpoint.size(["w", "x"]) == 24 * 10 * 3 * 2 + 12
+    assert part.dtype == whole.dtype
+    np.testing.assert_array_equal(part, whole[(rows, *columns)])
+
+
+def test_other_threads_run_while_a_tensor_is_read(tmp_path: Path):
+    """Heartbeats must go on where the disk is slow. No thread can take the lock here: the reader has to give it up."""
+    save_file({"w": np.ones((2048, 4096), np.float32)}, tmp_path / "model.safetensors")
+    beats, ended = itertools.count(), threading.Event()
+    turns = [0]
+
+    def beat() -> None:
+        while not ended.is_set():
+            turns[0] = next(beats)
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=beat)
+    try:
+        with Checkpoint(tmp_path) as checkpoint:
+            checkpoint.read("w", (slice(0, 1),))
+            sys.setswitchinterval(1000)
+            thread.start()
+            before = turns[0]
+            for _ in range(100):
+                checkpoint.read("w", (slice(None),))
+                if turns[0] > before:
+                    break
+            assert turns[0] > before
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+def test_a_file_that_has_become_shorter_is_named(tmp_path: Path):
+    save_file({"w": np.ones((64, 64), np.float32)}, tmp_path / "model.safetensors")
+    with Checkpoint(tmp_path) as checkpoint:
+        os.truncate(tmp_path / "model.safetensors", 4096)
+        with pytest.raises(ModelError, match=r"model\.safetensors: tensor w is truncated"):
+            checkpoint.read("w", (slice(None),))
 
 
 def test_progress_counts_all_bytes():

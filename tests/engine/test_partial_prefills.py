@@ -93,14 +93,14 @@ def test_those_that_share_a_step_share_it_equally_and_what_one_leaves_goes_on() 
     step_deltas(core)  # a 8, b 8
     assert last_plan(core).counts.tolist() == [8, 8]
     core.add_request(ask("c", 40, 2))
-    step_deltas(core)  # a third is left for c, which no step finishes: it is set aside, and its share is lost once
+    step_deltas(core)  # a third is left for c, which no step finishes: it is deferred, and its share is lost once
     assert last_plan(core).counts.tolist() == [6, 5]
     step_deltas(core)
     assert last_plan(core).counts.tolist() == [8, 8]
     run(core)
 
 
-def test_long_prompts_wait_aside_in_order_and_short_ones_pass() -> None:
+def test_long_prompts_are_deferred_in_order_and_short_ones_pass() -> None:
     core, got = small_core(RecordingRunner(small_shapes(100)), max_num_partial_prefills=1), {}
     names = ["long1", "long2", "short1", "long3", "short2"]
     requests = [ask(name, 40 if name.startswith("long") else 3, 2) for name in names]
@@ -116,7 +116,7 @@ def test_long_prompts_wait_aside_in_order_and_short_ones_pass() -> None:
         assert tokens_of(got[request.request_id, 0]) == right(core, request)
 
 
-def test_who_was_set_aside_can_be_aborted() -> None:
+def test_a_deferred_request_can_be_aborted() -> None:
     core, got = small_core(max_num_partial_prefills=1), {}
     for name in ("a", "b", "c"):
         core.add_request(ask(name, 40, 2))

@@ -1,8 +1,11 @@
 """Nothing of a server remains in the temporary folder, however it ends."""
 
+import errno
+import fcntl
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -107,6 +110,37 @@ def test_a_new_folder_that_another_start_takes_for_an_abandoned_one_is_made_agai
     with server_folder() as folder:
         assert (folder / "lock").exists()
         assert [entry.name for entry in temporary.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOTSUP, errno.EINTR])
+def test_where_there_are_no_locks_it_is_told_and_nothing_remains(
+    temporary: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on some network file systems."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    before = os.listdir("/dev/fd")
+    with pytest.raises(JaxinferError, match=rf"{os.strerror(number)}; \$TMPDIR names another"), server_folder():
+        pass
+    assert list(temporary.iterdir()) == []
+    assert os.listdir("/dev/fd") == before
+
+
+def test_where_the_lock_cannot_be_made_nothing_remains(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refuse(path: Path | str, flags: int, *mode: int, **options: Any) -> int:
+        if Path(path).name == "lock":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(JaxinferError, match="No space left"), server_folder():
+        pass
+    assert list(temporary.iterdir()) == []
 
 
 def test_one_that_cannot_be_made_is_told(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import pytest
 
-from jaxinfer.runner.compile_cache import CompileCache, is_safe_by_itself, open_cache, user_key
+from jaxinfer.runner.compile_cache import CompileCache, default_cache, is_safe_by_itself, open_cache, user_key
 from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file
 from jaxinfer.runner.program_store import ProgramStore
 from tests.material import REPOSITORY
@@ -218,6 +218,150 @@ def test_where_others_can_replace_the_folder_jaxs_own_cache_is_not_trusted(tmp_p
     assert not is_safe_by_itself(cache)
     (tmp_path / "cache").chmod(0o1777)  # as /tmp: nobody can take away what is another's
     assert is_safe_by_itself(cache)
+
+
+def test_a_path_with_a_link_is_not_safe_by_itself(tmp_path: Path) -> None:
+    """Others may change the link after its target was looked at."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to("real")
+    assert is_safe_by_itself(CompileCache(tmp_path / "real", KEY))
+    assert not is_safe_by_itself(CompileCache(tmp_path / "link", KEY))
+
+
+# Users without a home
+
+
+@pytest.fixture
+def homeless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's user whom passwd does not know."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", home)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_nothing_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    assert open_cache(None) is None
+    assert "no compiled programs are kept" in caplog.text
+    assert "XDG_CACHE_HOME or --compile-cache-dir" in caplog.text
+
+
+@pytest.mark.usefixtures("homeless")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become another user")
+def test_a_user_whom_passwd_does_not_know_has_no_home() -> None:
+    """The fixture does as Python does."""
+    code = "import os, pwd; from pathlib import Path; os.setuid(54321); Path.home()"
+    environment = {name: value for name, value in os.environ.items() if name != "HOME"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "RuntimeError: Could not determine home directory" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["none", "a file", "not writable"])
+def test_without_a_home_the_key_is_in_the_folder_that_is_given(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if kind == "none":
+        request.getfixturevalue("homeless")
+    elif kind == "a file":
+        (tmp_path / "home").touch()
+    else:
+        made = Path.mkdir
+
+        def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+            if path.is_relative_to(tmp_path / "home"):
+                raise PermissionError(13, "Permission denied", str(path))
+            made(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "mkdir", refuse)
+    shared = tmp_path / "shared"
+    cache = open_cache(str(shared))
+    assert cache is not None
+    assert open_cache(str(shared)) == cache
+    [file] = shared.glob("*/program-key")
+    assert file.read_bytes() == cache.key
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    file.parent.chmod(0o755)
+    assert open_cache(str(shared)) is None
+
+
+# What is not used any more
+
+MONTH = 31 * 24 * 3600
+
+
+def last_used(entry: Path, seconds_ago: float) -> None:
+    at = entry.lstat().st_mtime - seconds_ago
+    os.utime(entry, (at, at), follow_symlinks=False)
+
+
+def test_what_a_lost_key_has_left_goes_after_a_month(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, parts = tmp_path / "shared", []
+    for user in ("lost", "new", "used"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / user))
+        cache = open_cache(str(shared))
+        assert cache is not None
+        store_in(cache.folder)
+        parts.append(cache.folder)
+    lost, new, used = parts
+    (shared / "programs").mkdir()  # somebody's, it may be
+    (shared / "0123456789abcdef").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (shared / f"jaxinfer-{0:016x}").symlink_to(tmp_path / "elsewhere")
+    for entry in (*set(shared.iterdir()) - {new}, tmp_path / "elsewhere"):
+        last_used(entry, MONTH)
+    cache = open_cache(str(shared))
+    assert cache is not None
+    assert cache.folder == used
+    assert not lost.exists()
+    assert new.exists()
+    assert used.exists()
+    assert (shared / "programs").exists()
+    assert (shared / "0123456789abcdef").exists()
+    assert (tmp_path / "elsewhere").exists()
+    last_used(new, MONTH)
+    assert open_cache(str(shared)) == cache
+    assert not new.exists()
+
+
+@needs_root
+def test_what_others_have_not_used_stays(tmp_path: Path) -> None:
+    theirs = tmp_path / "shared" / f"jaxinfer-{0:016x}"
+    theirs.mkdir(parents=True)
+    os.chown(theirs, OTHER, OTHER)
+    last_used(theirs, MONTH)
+    assert open_cache(str(tmp_path / "shared")) is not None
+    assert theirs.exists()
+
+
+def test_what_earlier_versions_have_left_in_the_users_cache_goes(home: Path) -> None:
+    base = default_cache()
+    old = [base / "programs", base / "jit_step-0123-cache", base.parent / "jax-0.1-jaxlib-0.1-cpu"]
+    recent = [base / "jit_other-0123-cache", base.parent / "jax-0.2-jaxlib-0.2-cpu"]
+    for entry in (*old, *recent):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        entry.touch() if entry.name.endswith("-cache") else entry.mkdir()
+    for entry in (*old, base):
+        last_used(entry, MONTH)
+    cache = open_cache(None)
+    assert cache is not None
+    assert [entry for entry in (*old, *recent, cache.folder) if entry.exists()] == [*recent, cache.folder]
+    assert (home / "program-key").exists()
+
+
+def test_beside_a_default_that_is_a_link_nothing_is_removed(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "cache").mkdir(parents=True)
+    (tmp_path / "data" / "thesis").mkdir()
+    (tmp_path / "data" / "cache" / "programs").mkdir()
+    default_cache().parent.mkdir(parents=True)
+    default_cache().symlink_to(tmp_path / "data" / "cache")
+    for entry in ((tmp_path / "data" / "thesis"), (tmp_path / "data" / "cache" / "programs")):
+        last_used(entry, MONTH)
+    assert open_cache(None) is not None
+    assert (tmp_path / "data" / "thesis").exists()
+    assert (tmp_path / "data" / "cache" / "programs").exists()
 
 
 def test_errors_name_the_file(tmp_path: Path) -> None:

@@ -89,6 +89,25 @@ def test_where_others_can_replace_the_folder_jax_keeps_nothing(tmp_path: Path) -
     assert not jax.config.values["jax_enable_compilation_cache"]
 
 
+def test_a_link_is_followed_once(tmp_path: Path) -> None:
+    """Whoever can change it later must not choose what JAX loads, which has no signature."""
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    shared.mkdir()
+    shared.chmod(0o777)
+    mine.mkdir()
+    (shared / "link").symlink_to(mine)
+    cache = use_compile_cache(str(shared / "link"))
+    assert cache is not None
+    assert cache.folder.parent == mine
+    assert jax.config.values["jax_compilation_cache_dir"] == str(cache.folder)
+
+
+def test_the_folder_of_a_user_without_a_home_is_refused() -> None:
+    with pytest.raises(ParameterError, match="home") as caught:
+        use_compile_cache("~nobody-of-this-name/cache")
+    assert caught.value.param == "compile_cache_dir"
+
+
 def test_a_note_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     write_note(tmp_path / "absent" / "note.json", {"bytes": 1})
     assert read_note(tmp_path / "absent" / "note.json", "bytes") is None

@@ -51,6 +51,19 @@ async def test_the_gap_is_filled_in_the_form_of_a_chat(serve) -> None:
     assert served.engine.submitted[1].sampling.max_tokens is None
 
 
+@pytest.mark.parametrize("options", [{}, {"parse_special": True}, {"parse_special": False}], ids=str)
+async def test_control_tokens_around_the_gap(serve, options) -> None:
+    """As with completions: control tokens by default, the tokens of their characters where that is asked for."""
+    served: Served = await serve()
+    answer = await served.post("/v1/fim/completions", {"prompt": "a<|end|>", "suffix": "<|end|>b", **options})
+    assert answer.status == 200
+    assert "X-Ignored-Fields" not in answer.headers
+    assert prompt_of(served) == "<|fim_prefix|>a<|end|><|fim_suffix|><|end|>b<|fim_middle|>"
+    end = served.engine.tokenizer.token_to_id("<|end|>")
+    found = served.engine.submitted[0].prompt_token_ids.count(end)
+    assert found == (2 if options.get("parse_special", True) else 0)
+
+
 async def test_a_stream_of_it(serve) -> None:
     served: Served = await serve()
     body = {"prompt": "def f(", "suffix": "x", "stream": True}

@@ -21,6 +21,7 @@ from jaxinfer.server.unknown_fields import HEADER
 from jaxinfer.server.worker_jobs import Prompts
 from jaxinfer.server.workers import WorkerLimits, Workers
 from jaxinfer.text import TextProcessor
+from tests.children import children_with
 from tests.server.conftest import Served
 from tests.server.fake_engine import FakeEngine
 from tests.server.test_refusals import check
@@ -278,3 +279,21 @@ async def test_bodies_of_many_parts_wait_within_the_budget(serve) -> None:
     assert {task.result().body["error"]["code"] for task in done} == {"too_many_bodies"}
     os.kill(pid, signal.SIGCONT)
     assert 200 in {(await task).status for task in left}
+
+
+async def test_a_worker_has_no_keys_in_its_environment(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAXINFER_API_KEY", "JAXINFER_ENGINE_KEY", "HF_TOKEN", "SOMEBODYS_SECRET"):
+        monkeypatch.setenv(name, "hunter2")
+    text = TextProcessor.from_folder(folder)
+    workers = Workers(text, ServerConfig(), "m")
+    try:
+        assert await workers.encode(["hello"], add_special_tokens=False, params=["prompt"])
+        text.chat_template.check()
+        (worker,), (renderer,) = children_with("jaxinfer.server.worker"), children_with("template_worker")
+        for process in (worker, renderer):
+            environment = process.environ()
+            assert "PATH" in environment
+            assert "hunter2" not in environment.values()
+    finally:
+        workers.close()
+        text.close()
