@@ -22,14 +22,14 @@ from typing import Any, NoReturn
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
-from jaxinfer.errors import JaxinferError, ModelError, ParameterError
+from jaxinfer.errors import JaxinferError, ModelError, ParameterError, shortened
 from jaxinfer.server.api_keys import know_api_keys, read_api_keys
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)
 
-_MOST_ERROR = 4000
+_MAX_ERROR = 4000
 _ERRORS: dict[str, type[JaxinferError]] = {"model": ModelError, "other": JaxinferError}
 
 
@@ -135,8 +135,8 @@ def pack_settings(engine: EngineConfig, server: ServerConfig) -> dict[str, Any]:
 def pack_error(error: JaxinferError) -> dict[str, str]:
     """An error as plain values."""
     if isinstance(error, ParameterError):
-        return {"kind": "parameter", "param": error.param, "message": _cut(error.message)}
-    return {"kind": "model" if isinstance(error, ModelError) else "other", "message": _cut(str(error))}
+        return {"kind": "parameter", "param": error.param, "message": shortened(error.message, _MAX_ERROR)}
+    return {"kind": "model" if isinstance(error, ModelError) else "other", "message": shortened(str(error), _MAX_ERROR)}
 
 
 def unpack_error(values: dict[str, str]) -> JaxinferError:
@@ -144,8 +144,3 @@ def unpack_error(values: dict[str, str]) -> JaxinferError:
     if values["kind"] == "parameter":
         return ParameterError(values["param"], values["message"])
     return _ERRORS[values["kind"]](values["message"])
-
-
-def _cut(message: str) -> str:
-    """An error may quote a hostile file; nobody reads that much of it."""
-    return message if len(message) <= _MOST_ERROR else f"{message[:_MOST_ERROR]} ... ({len(message)} characters)"

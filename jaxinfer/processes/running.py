@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import math
 import os
 import signal
@@ -11,6 +12,8 @@ from typing import Any, Self
 
 from jaxinfer.engine.watchdog import STACKS, Watchdog
 from jaxinfer.processes.child import unpack_error
+
+log = logging.getLogger(__name__)
 
 _LOADING = 10
 """How many times as long a child may be silent before it is ready: loading holds Python's lock for seconds at times."""
@@ -107,6 +110,8 @@ class RunningChild:
                 self._watchdog.feed()
                 if line.strip() and not self._ready.done():
                     self._take(json.loads(line))
+        except ValueError as error:
+            log.error("what process %d tells cannot be read, so that it is not heard any more: %s", self.pid, error)
         finally:
             if not self._ready.done():
                 self._ready.set_result(None)
