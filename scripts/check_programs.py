@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxinfer_kernels import KVLayout, unavailable
-from jaxinfer_kernels.check.cases import Case, array_bytes, kept_pages, kept_weights
-from jaxinfer_kernels.check.command import main
+from jaxinfer_kernels.check.cases import Case, Lowering, array_bytes, kept_pages, kept_weights
+from jaxinfer_kernels.check.command import RECORDS, main
 from jaxinfer_kernels.check.table import size
 from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import platform_layout
@@ -102,7 +102,7 @@ def _model_cases(
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
             f"{sizes.model}, {layers} layers, {backend}",
-            partial(_compile, programs, name),
+            partial(_lower, programs, name),
             (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
             array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "burst") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has",
@@ -130,10 +130,10 @@ def _every_name(shapes: EngineShapes) -> list[Name]:
     return [("admit", 0), *forward, burst, *(("sample", scored) for scored in buckets.scored)]
 
 
-def _compile(programs: Any, name: Name, devices: Sequence[Any]) -> Any:
+def _lower(programs: Any, name: Name, devices: Sequence[Any]) -> Lowering:
     made = programs(tuple(devices[:1]))
     with jax.sharding.use_abstract_mesh(make_mesh(devices=devices[:1]).abstract_mesh):
-        return made.compile(name)
+        return Lowering(made.lower(name), made.options)
 
 
 def _programs(
@@ -193,4 +193,5 @@ def _shapes(config: DecoderConfig, page: int) -> EngineShapes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(program_cases, [sys.executable, __file__], description=__doc__ or ""))
+    again = [sys.executable, __file__]
+    sys.exit(main(program_cases, again, description=__doc__ or "", record=RECORDS / "programs.json"))

@@ -82,7 +82,7 @@ class Programs:
         self.late = LatePrograms(0, 0.0)
         self.compiling = False
         self.seconds = MakingSeconds(0.0, 0.0)
-        self._options = dict(compiler_options(platform_of(model.mesh), RunnerConfig()) if options is None else options)
+        self.options = dict(compiler_options(platform_of(model.mesh), RunnerConfig()) if options is None else options)
 
     def __getitem__(self, name: Name) -> Any:
         compiled = self._compiled.get(name)
@@ -138,7 +138,7 @@ class Programs:
     def _compile_lowered(self, name: Name, lowered: Any) -> bool:
         """Compiles a program, and keeps it where there is a store. True where JAX's cache had it."""
         before = compile_counter.cached_here
-        self._compiled[name] = lowered.compile(compiler_options=self._options)
+        self._compiled[name] = lowered.compile(compiler_options=self.options)
         if self._store is not None and self._store.writable:
             self._store.save(name, self._compiled[name])
         return compile_counter.cached_here > before
@@ -153,7 +153,7 @@ class Programs:
 
     def compile(self, name: Name) -> Any:
         """One program, compiled and not kept."""
-        return self.lower(name).compile(compiler_options=self._options)
+        return self.lower(name).compile(compiler_options=self.options)
 
     def _compile_late(self, name: Name) -> Any:
         start = time.perf_counter()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxinfer_kernels import KVLayout, RaggedRows, ragged_paged_attention
-from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, kept_weights
+from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, kept_pages, kept_weights, lower_function
 from jaxinfer_kernels.check.command import main
 from jaxinfer_kernels.check.targets import Target
 
@@ -106,7 +106,7 @@ def broken_cases(target: Target, everything: bool) -> list[Case]:
         Case(
             name,
             "once",
-            partial(compile_function, fault.function, fault.arguments, fault.donated),
+            partial(lower_function, fault.function, fault.arguments, fault.donated),
             kept,
             array_bytes(PAGES, jnp.bfloat16) if fault.arguments[0].shape == PAGES else 0,
         )

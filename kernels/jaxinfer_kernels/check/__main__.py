@@ -2,8 +2,9 @@
 
 import sys
 
-from jaxinfer_kernels.check.command import main
+from jaxinfer_kernels.check.command import RECORDS, main
 from jaxinfer_kernels.check.kernels import kernel_cases
 
 if __name__ == "__main__":
-    sys.exit(main(kernel_cases, [sys.executable, "-m", "jaxinfer_kernels.check"], description=__doc__ or ""))
+    again = [sys.executable, "-m", "jaxinfer_kernels.check"]
+    sys.exit(main(kernel_cases, again, description=__doc__ or "", record=RECORDS / "kernels.json"))

@@ -19,7 +19,7 @@ from jaxinfer_kernels import (
     ragged_paged_attention,
 )
 from jaxinfer_kernels.available import unavailable
-from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
+from jaxinfer_kernels.check.cases import Argument, Case, Lowering, array_bytes, kept_pages, lower_function, short_name
 from jaxinfer_kernels.check.targets import FOLDER, read_target
 from jaxinfer_kernels.layouts import platform_layout
 
@@ -141,7 +141,7 @@ def _attention(platform: str, backend: str, heads: Heads, load: Load) -> Case:
     return Case(
         f"ragged_paged_attention {backend}, {_kind(load)}",
         f"{heads.model}, {load}",
-        partial(compile_function, call, _arguments(heads, load, shape), (0,)),
+        partial(lower_function, call, _arguments(heads, load, shape), (0,)),
         kept_pages(shape, load.kind, layout),
         array_bytes(shape, load.kind),
         unavailable(backend) or "",
@@ -180,7 +180,7 @@ def _latent(load: Load) -> Case:
     return Case(
         f"ragged_latent_attention mosaic_tpu, {_kind(load)}",
         f"{LATENT.model}, {load}",
-        partial(compile_function, call, _arguments(LATENT, load, shape), (0,)),
+        partial(lower_function, call, _arguments(LATENT, load, shape), (0,)),
         kept_pages(shape, load.kind, KVLayout.LATENT),
         array_bytes(shape, load.kind),
     )
@@ -195,7 +195,7 @@ def _sharded(platform: str, backend: str, count: int, load: Load) -> Case:
     return Case(
         f"ragged_paged_attention {backend} on {count} devices, {_kind(load)}",
         f"{SHARDED.model}, {load}",
-        partial(_compile_sharded, call, _arguments(SHARDED, load, shape), count, axis),
+        partial(_lower_sharded, call, _arguments(SHARDED, load, shape), count, axis),
         kept_pages(part, load.kind, layout),
         array_bytes(part, load.kind),
         unavailable(backend) or "",
@@ -203,7 +203,7 @@ def _sharded(platform: str, backend: str, count: int, load: Load) -> Case:
     )
 
 
-def _compile_sharded(call: Any, arguments: Sequence[Argument], count: int, axis: int, devices: Sequence[Any]) -> Any:
+def _lower_sharded(call: Any, arguments: Sequence[Argument], count: int, axis: int, devices: Sequence[Any]) -> Lowering:
     """axis: of the pages, over KV heads. A target of one GPU has too few devices: a host with `count` is made up."""
     if len(devices) < count:
         devices = dataclasses.replace(read_target(FOLDER, "h200"), topology=f"1x1x{count}").devices()
@@ -216,7 +216,7 @@ def _compile_sharded(call: Any, arguments: Sequence[Argument], count: int, axis:
     ]
     sharded = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=(heads, pages), check_vma=False)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        return jax.jit(sharded, donate_argnums=0).lower(*shapes).compile()
+        return Lowering(jax.jit(sharded, donate_argnums=0).lower(*shapes))
 
 
 def _kind(load: Load) -> str:
@@ -264,7 +264,7 @@ def _copy_pages(platform: str, heads: Heads) -> Case:
     return Case(
         "copy_pages",
         f"{heads.model}, page {load.page}, {short_name(load.kind)}",
-        partial(compile_function, partial(copy_pages, layout=layout), (Argument(shape, load.kind), ids, ids), (0,)),
+        partial(lower_function, partial(copy_pages, layout=layout), (Argument(shape, load.kind), ids, ids), (0,)),
         kept_pages(shape, load.kind, layout),
         array_bytes(shape, load.kind),
     )

@@ -22,18 +22,29 @@ class Kept(NamedTuple):
     size: int
 
 
+class Lowering(NamedTuple):
+    """A traced program (`jax.stages.Lowered`), and the options that it is compiled with."""
+
+    lowered: Any
+    options: dict[str, Any] | None = None
+
+    def compile(self) -> Any:
+        """The executable."""
+        return self.lowered.compile(compiler_options=self.options)
+
+
 class Case(NamedTuple):
     """A program to compile.
 
-    program, shape: what the table calls it. compile: gives the executable for the devices of a target, of which it
-    may use the first. kept: what must not be copied. donated: bytes of pages that must be updated in place.
+    program, shape: what the table calls it. lower: traces it for the devices of a target, of which it may use the
+    first. kept: what must not be copied. donated: bytes of pages that must be updated in place.
     cannot: why it is not compiled for this target, where it is not; such a case is listed. wgmma: GPU kernels with
     this in their names must multiply with Hopper's matrix unit.
     """
 
     program: str
     shape: str
-    compile: Callable[[Sequence[Any]], Any]
+    lower: Callable[[Sequence[Any]], Lowering]
     kept: tuple[Kept, ...] = ()
     donated: int = 0
     cannot: str = ""
@@ -51,15 +62,15 @@ class Argument(NamedTuple):
     dtype: Any
 
 
-def compile_function(
+def lower_function(
     function: Callable[..., Any], arguments: Sequence[Argument], donated: tuple[int, ...], devices: Sequence[Any]
-) -> Any:
-    """`function` under jit, compiled for the first device."""
+) -> Lowering:
+    """`function` under jit, for the first device."""
     mesh = Mesh(np.array(devices[:1]), ("device",))
     sharding = NamedSharding(mesh, PartitionSpec())
     shapes = [jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for shape, dtype in arguments]
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        return jax.jit(function, donate_argnums=donated).lower(*shapes).compile()
+        return Lowering(jax.jit(function, donate_argnums=donated).lower(*shapes))
 
 
 def array_bytes(shape: Sequence[int], dtype: Any) -> int:

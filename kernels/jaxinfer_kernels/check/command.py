@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxinfer_kernels.check.cases import CaseSource
+from jaxinfer_kernels.check.record import Record
 from jaxinfer_kernels.check.results import Result
 from jaxinfer_kernels.check.table import progress, render
 from jaxinfer_kernels.check.targets import FOLDER, Target, TargetError, read_target, target_names
@@ -24,14 +25,24 @@ from jaxinfer_kernels.check.worker import MARK, compile_target
 _MOST_ERRORS = 3000
 
 
+RECORDS = FOLDER.parent / "compiled"
+"""Where the repository keeps what compiled."""
+
+
 def main(
-    source: CaseSource, command: Sequence[str], *, description: str, arguments: Sequence[str] | None = None
+    source: CaseSource,
+    command: Sequence[str],
+    *,
+    description: str,
+    record: Path | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Runs the check over the cases of `source`; returns the exit status, 1 where one failed or none ran.
 
-    command: what starts this program again, for the processes of the targets. arguments: by default sys.argv's.
+    command: what starts this program again, for the processes of the targets. record: file of what is known to
+    compile. arguments: by default sys.argv's.
     """
-    options = _parser(description).parse_args(arguments)
+    options = _parser(description, record).parse_args(arguments)
     if options.dump is not None:
         return _work(source, options)
     try:
@@ -48,17 +59,22 @@ def main(
         print("\n  ".join([f"no case contains {options.only!r}; the programs are", *known]), file=sys.stderr)
         return 1
     print(render(results))
+    if options.update_record:
+        Record.read(options.record).write(options.record, results)
     if options.json:
         options.json.write_text(json.dumps([result._asdict() for result in results], indent=1) + "\n")
     return 1 if any(result.state == "failed" for result in results) else 0
 
 
-def _parser(description: str) -> argparse.ArgumentParser:
+def _parser(description: str, record: Path | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--targets", help="names, with commas between; by default all")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the targets; default: %(default)s")
     parser.add_argument("--all", action="store_true", help="all shapes, and not one of each kind")
     parser.add_argument("--only", default="", help="cases whose program and shape contain this text")
+    parser.add_argument("--fresh", action="store_true", help="compile also what the record has")
+    parser.add_argument("--record", type=Path, default=record, help="what compiled before; default: %(default)s")
+    parser.add_argument("--update-record", action="store_true", help="write there what compiles now")
     parser.add_argument("--json", type=Path, help="file for the results, in bytes and seconds")
     parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
     return parser
@@ -68,7 +84,8 @@ def _work(source: CaseSource, options: argparse.Namespace) -> int:
     """One of the processes."""
     try:
         target = read_target(options.folder, options.targets)
-        compile_target(target, source, options.all, options.only, options.dump, sys.stdout)
+        record = Record(()) if options.fresh or options.record is None else Record.read(options.record)
+        compile_target(target, source, options.all, options.only, options.dump, record, sys.stdout)
     except TargetError as error:
         print(error, file=sys.stderr)
         return 1
@@ -80,6 +97,7 @@ def _compile_in_process(command: list[str], options: argparse.Namespace, target:
         dump = Path(name) / "dump"
         extra = ["--targets", target.name, "--folder", str(options.folder.resolve()), "--dump", str(dump)]
         extra += ["--only", options.only, *(["--all"] if options.all else [])]
+        extra += ["--fresh"] if options.fresh or options.record is None else ["--record", str(options.record.resolve())]
         environment = os.environ | target.variables(dump)
         with subprocess.Popen(
             [*command, *extra], env=environment, stdout=subprocess.PIPE, stderr=errors, text=True

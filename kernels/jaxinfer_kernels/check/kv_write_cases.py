@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.available import unavailable
-from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, compile_function, kept_pages, short_name
+from jaxinfer_kernels.check.cases import Argument, Case, array_bytes, kept_pages, lower_function, short_name
 from jaxinfer_kernels.layouts import KVLayout
 from jaxinfer_kernels.pages import write_kv
 from jaxinfer_kernels.rows import TokenPlaces
@@ -31,7 +31,7 @@ def _write(backend: str, tokens: int, kind: Any) -> Case:
     return Case(
         f"write_kv {backend}",
         f"Llama-3.1-8B, {tokens} tokens, page 64, {short_name(kind)}",
-        partial(compile_function, _WRITERS[backend], arguments, (0,)),
+        partial(lower_function, _WRITERS[backend], arguments, (0,)),
         kept_pages(_SHAPE, kind, KVLayout.TOKENS),
         array_bytes(_SHAPE, kind),
         unavailable(backend) or "",

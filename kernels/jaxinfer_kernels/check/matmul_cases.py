@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.available import unavailable
-from jaxinfer_kernels.check.cases import Argument, Case, compile_function, kept_weights, short_name
+from jaxinfer_kernels.check.cases import Argument, Case, kept_weights, lower_function, short_name
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
@@ -103,7 +103,7 @@ def _matmul(
     return Case(
         f"{name} {backend}",
         f"{weights}, {tokens} rows",
-        partial(compile_function, function, arguments, ()),
+        partial(lower_function, function, arguments, ()),
         kept_weights([(weights.model, weights.dims, weights.kind)]),
         cannot=unavailable(backend) or "",
         wgmma="mosaic_gpu" if backend == "mosaic_gpu" else "",

@@ -37,6 +37,7 @@ class Result(NamedTuple):
     registers: most of a GPU program's kernels. spilled: bytes of registers stored and loaded, in all, as often as the
     program's text has them; on a TPU by Pallas kernels.
     problems: why it failed, or why it was not compiled.
+    digest: of all that this follows from; empty for what cannot be recorded. recorded: not compiled this time.
     """
 
     target: str
@@ -52,6 +53,8 @@ class Result(NamedTuple):
     registers: int | None = None
     spilled: int | None = None
     blocks: int | None = None
+    digest: str = ""
+    recorded: bool = False
 
 
 def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: Path) -> Result:

@@ -49,13 +49,17 @@ def render(results: Sequence[Result]) -> str:
         lines.append(f"FAILED  {result.target}  {result.program}  {result.shape}")
         lines += [f"    {problem[:_LONGEST_PROBLEM]}" for problem in result.problems]
     left_out = sum(result.state == "not compiled" for result in results)
-    lines.append(f"{len(results) - len(failed) - left_out} ok, {len(failed)} failed, {left_out} not compiled")
+    recorded = sum(result.recorded for result in results)
+    said = f" ({recorded} as recorded, not compiled again)" if recorded else ""
+    lines.append(f"{len(results) - len(failed) - left_out} ok{said}, {len(failed)} failed, {left_out} not compiled")
     return "\n".join(lines)
 
 
 def progress(result: Result) -> str:
     """One line for who waits."""
     took = "" if result.seconds is None else f" in {result.seconds:.1f} s"
+    if result.recorded:
+        took = ", as recorded"
     return f"{result.target}: {result.program}, {result.shape}: {result.state}{took}"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxinfer_kernels.check.cases import Case, CaseSource
+from jaxinfer_kernels.check.record import Record, digest_of, stable_text
 from jaxinfer_kernels.check.results import Result, failure, inspect
 from jaxinfer_kernels.check.targets import Target
 
@@ -16,28 +17,36 @@ MARK = "check: "
 _LONGEST_ERROR = 2000
 
 
-def compile_target(target: Target, source: CaseSource, everything: bool, only: str, dump: Path, out: TextIO) -> None:
-    """Compiles the cases whose name contains `only`, one after the other.
+def compile_target(
+    target: Target, source: CaseSource, everything: bool, only: str, dump: Path, record: Record, out: TextIO
+) -> None:
+    """Compiles the cases whose name contains `only` and that `record` does not have, one after the other.
 
     First comes a list of all that will be compiled, so that a process which dies leaves none unmentioned.
     """
+    stable_text()
     cases = [case for case in source(target, everything) if only in f"{case.program} {case.shape}"]
     _write(out, {"planned": [[case.program, case.shape] for case in cases]})
     devices = target.devices() if cases else []
     for case in cases:
-        _write(out, {"result": _compile(case, target, devices, dump)._asdict()})
+        _write(out, {"result": _compile(case, target, devices, dump, record)._asdict()})
     _write(out, {"done": True})
 
 
-def _compile(case: Case, target: Target, devices: list[Any], dump: Path) -> Result:
+def _compile(case: Case, target: Target, devices: list[Any], dump: Path, record: Record) -> Result:
     if case.cannot:
         return Result(target.name, case.program, case.shape, "not compiled", (case.cannot,))
     shutil.rmtree(dump, ignore_errors=True)
     dump.mkdir(parents=True)
     start = time.perf_counter()
     try:
-        executable = case.compile(devices)
-        return inspect(case, target, executable, time.perf_counter() - start, dump)
+        lowering = case.lower(devices)
+        digest = digest_of(case, target, lowering)
+        if (known := record.find(target.name, case, digest)) is not None:
+            return known
+        executable = lowering.compile()
+        result = inspect(case, target, executable, time.perf_counter() - start, dump)
+        return result._replace(digest=digest)
     except Exception as error:
         told = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
         return failure(case, target.name, told, time.perf_counter() - start)
