@@ -97,7 +97,7 @@ class ReadingPlaces:
             self._timer.cancel()
             self._timer = None
         loop = asyncio.get_running_loop()
-        coming = [reading for reading in self._reading if not reading.refused]
+        coming = [reading for reading in self._reading if not reading.leaving]
         leaving = len(self._reading) - len(coming)
         for reading in coming[: max(0, len(self._waiting) - leaving)]:
             due = reading.began + GRACE_SECONDS
@@ -115,7 +115,13 @@ class _Reading:
         self.refused = False
         self.scope: asyncio.Timeout | None = None
 
+    @property
+    def leaving(self) -> bool:
+        """True where its place is about to come back."""
+        return self.refused or (self.scope is not None and self.scope.expired())
+
     def refuse(self) -> None:
+        """Ends it. It must not be leaving."""
         self.refused = True
         if self.scope is not None:
             self.scope.reschedule(0.0)

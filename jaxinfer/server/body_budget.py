@@ -98,7 +98,7 @@ class BodyShare:
         """Takes the share away; whoever reads the body learns it at once."""
         self.refused = True
         self._budget.end(self)
-        if self._reading is not None:
+        if self._reading is not None and not self._reading.expired():
             self._reading.reschedule(0.0)
 
     def check(self) -> None:

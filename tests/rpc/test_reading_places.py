@@ -39,7 +39,7 @@ async def test_there_are_never_too_many_and_none_is_lost(seed: int, monkeypatch:
             await asyncio.sleep(draw.choice([0.0, 0.0, 0.003]))
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (most, inside) == (3, 0)
-    assert min(outcomes.values()) > 0
+    assert outcomes["whole"] and outcomes["refused"]
     await asyncio.gather(*(read(0.0) for _ in range(3)))
     async with asyncio.TaskGroup() as group:  # all three are there again, at once
         together = asyncio.Barrier(3)
@@ -112,3 +112,30 @@ async def test_a_place_that_comes_to_one_who_just_left_is_not_lost() -> None:
     assert waiting.cancelled()
     async with asyncio.timeout(30):
         await read()
+
+
+async def test_one_whose_time_is_over_is_not_refused_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timeout that has expired cannot be set anew: who came in that moment failed, and a place was lost."""
+    monkeypatch.setattr(reading_places, "GRACE_SECONDS", 0.0)
+    places, leaving, gone = ReadingPlaces(1, 0.1), asyncio.Event(), asyncio.Event()
+
+    async def read() -> None:
+        async with places.place():
+            try:
+                await asyncio.sleep(10)
+            finally:
+                leaving.set()
+                await gone.wait()
+
+    async def another() -> str:
+        async with places.place():
+            return "whole"
+
+    first = asyncio.create_task(read())
+    await leaving.wait()
+    second = asyncio.create_task(another())
+    await asyncio.sleep(0)
+    gone.set()
+    with pytest.raises(ApiError, match="did not come"):
+        await first
+    assert await second == "whole"
