@@ -33,7 +33,7 @@ from benchmarks.event_loop_parts.attacks import ATTACKS, Target
 from benchmarks.overlap import started
 from benchmarks.report import write_json
 from jaxinfer.build import DEMO_FOLDER
-from jaxinfer.engine.simulated import expected_tokens
+from jaxinfer.engine.device.simulated import expected_tokens
 from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.text import TextProcessor
 

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.report import write_json
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.stats.step_cost import StepCosts
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
-from jaxinfer.engine.work import StepCosts
 from jaxinfer.sampling import SamplingParams
 
 RUNNING = (1, 16, 64, 256, 1024)
@@ -89,7 +89,7 @@ def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))
-    while core.num_waiting > waiting or any(request.num_outputs < 2 for request in core.scheduler.running):
+    while core.num_waiting > waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
         core.step()
     for _ in range(2 * BLOCK):
         core.step()

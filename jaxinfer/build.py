@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.text import TextProcessor

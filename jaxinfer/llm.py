@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
-from jaxinfer.engine.choices import Choices
+from jaxinfer.engine.client.sequence_ids import Choices
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
@@ -206,7 +206,7 @@ class AsyncLLM:
         **flags: Any,
     ):
         from jaxinfer.build import build_engine, load_text
-        from jaxinfer.engine.local import LocalEngineClient
+        from jaxinfer.engine.client.local import LocalEngineClient
 
         settings = engine_config(model, config, flags)
         self.text = load_text(settings)

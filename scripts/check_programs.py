@@ -21,9 +21,9 @@ from jaxinfer_kernels.check.table import size
 from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import platform_layout
 
-from jaxinfer.engine.buckets import make_buckets
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.registry import parse_config

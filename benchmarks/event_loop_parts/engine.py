@@ -6,8 +6,8 @@ import sys
 from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.processes.engine import serve_engine
 from jaxinfer.signals import end_process

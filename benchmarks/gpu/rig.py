@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.plan import Admission, StepPlan
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
@@ -72,8 +72,8 @@ class Rig:
         admissions = tuple(self._admission(slot, context) for slot in range(plan.num_rows))
         return self._runner.dispatch(plan._replace(admissions=admissions))
 
-    def _admission(self, slot: int, length: int) -> Admission:
-        return Admission(
+    def _admission(self, slot: int, length: int) -> SlotInit:
+        return SlotInit(
             slot=slot,
             length=length - 1,
             last_token=1 + slot % (self._runner.shapes.vocab_size - 1),

@@ -6,9 +6,9 @@ import numpy as np
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan, StepResult
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.sampling import SamplingParams
 
@@ -50,7 +50,7 @@ def fill(core: EngineCore, rows: int) -> None:
     for row in range(rows):
         prompt = [20 + (row * 31 + i) % 100 for i in range(PROMPT + row % BLOCK)]
         core.add_request(GenerateRequest(str(row), prompt, params))
-    while core.num_waiting or any(request.num_outputs < 2 for request in core.scheduler.running):
+    while core.num_waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
         core.step()
 
 

@@ -137,7 +137,7 @@ def _recorded(llm: LLM) -> Iterator[_Recorder]:
 
 def _put_in(core: Any, runner: Any) -> None:
     core.runner = runner
-    core.flight._runner = runner
+    core.in_flight._runner = runner
 
 
 def record(llm: LLM, rows: int, steps: int) -> Timeline:

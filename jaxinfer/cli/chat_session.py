@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxinfer.cli.sampling import SamplingFlags
-from jaxinfer.cli.statistics import GenerationClock, late_programs
+from jaxinfer.cli.statistics import GenerationClock
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
@@ -64,7 +64,7 @@ class ChatSession:
         form = AnswerFormat(form.reasoning, form.tools and bool(self.tools))
         parser = AnswerParser(form, thinking=text.rstrip().endswith(THINK))
         parts: list[AnswerPart] = []
-        clock = GenerationClock(len(ids), lambda: late_programs(self._llm.engine))
+        clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.late_programs)
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
             for delta in deltas:
                 clock.push(delta)

@@ -10,7 +10,7 @@ from rich.table import Table
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
-from jaxinfer.cli.statistics import GenerationClock, late_programs
+from jaxinfer.cli.statistics import GenerationClock
 from jaxinfer.cli.terminal import Output
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
@@ -74,7 +74,7 @@ def _generate(llm: LLM, prompt: str, params: SamplingParams, *, asked: bool) -> 
         raise ParameterError(
             "max_tokens", f"{params.max_tokens} and the prompt's {len(ids)} tokens are more than the context"
         )
-    clock = GenerationClock(len(ids), lambda: late_programs(llm.engine))
+    clock = GenerationClock(len(ids), lambda: llm.engine.runner.late_programs)
     texts, tokens = [""] * params.n, [list[TokenLogprobs]() for _ in range(params.n)]
     of_prompt: list[TokenLogprobs | None] = []
     out = Output()

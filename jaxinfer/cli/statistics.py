@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.text import ChoiceDelta
 
-Late = tuple[int, float]
 """Programs that were made in the midst of steps so far, and the seconds that it took."""
 
 
 class _Moment(NamedTuple):
-    """A time, seconds, and the programs and seconds of `Late` by then."""
+    """A time, seconds, and the programs and seconds of `LatePrograms` by then."""
 
     time: float
     programs: int
@@ -29,7 +28,7 @@ class GenerationClock:
     prompt_tokens: length of the prompt. late: asked for the programs made so far.
     """
 
-    def __init__(self, prompt_tokens: int, late: Callable[[], Late]):
+    def __init__(self, prompt_tokens: int, late: Callable[[], LatePrograms]):
         self._prompt_tokens = prompt_tokens
         self._late = late
         self._start = self._first = self._last = self._now()
@@ -64,11 +63,6 @@ class GenerationClock:
 
     def _now(self) -> _Moment:
         return _Moment(time.perf_counter(), *self._late())
-
-
-def late_programs(core: EngineCore) -> Late:
-    """What the engine's runner tells; a device that needs no programs has made none."""
-    return getattr(core.runner, "late_programs", (0, 0.0))
 
 
 def _seconds(seconds: float) -> str:

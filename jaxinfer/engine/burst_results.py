@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from jaxinfer.engine.plan import StepPlan, StepResult
 from jaxinfer.engine.results import add_tokens, commit
-from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import StepOutput
 
 
-def apply_burst(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepOutput:
+def apply_burst(state: SchedulerState, plan: StepPlan, result: StepResult) -> StepOutput:
     """Confirms what a burst computed, ends requests that are done, and returns what each gained.
 
     Rows whose slot has changed hands since the plan was made are dropped.
     """
-    table, slots = scheduler.table, plan.slots
+    table, slots = state.table, plan.slots
     valid = table.serial[slots] == plan.serials
     steps = np.arange(plan.counts.max())
     inside = steps < plan.counts[:, None]
@@ -28,9 +28,9 @@ def apply_burst(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> Ste
     table.tokens[slots[row], plan.starts[row] + 1 + step] = tokens[row, step]
     table.known[slots[valid]] = known[valid]
     special = valid & (stopped | table.fresh[slots] | (known >= table.limit[slots]))
-    commit(scheduler, plan, plan.starts + kept, valid)
+    commit(state, plan, plan.starts + kept, valid)
     deltas = [
-        add_tokens(scheduler, int(slots[row]), tokens[row, : kept[row]].tolist(), 0, None)
+        add_tokens(state, int(slots[row]), tokens[row, : kept[row]].tolist(), 0, None)
         for row in np.flatnonzero(special).tolist()
     ]
     plain = valid & ~special

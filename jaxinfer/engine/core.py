@@ -7,20 +7,19 @@ from collections.abc import Callable
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.burst_results import apply_burst
-from jaxinfer.engine.door import check_request, stop_ids_of
-from jaxinfer.engine.flight import Flight, StepFault
-from jaxinfer.engine.laps import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, Laps
-from jaxinfer.engine.owners import handle_of, owner_of
-from jaxinfer.engine.plan import StepPlan
-from jaxinfer.engine.policy import Policy
-from jaxinfer.engine.queue_limit import check_room
-from jaxinfer.engine.recovery import failure_text, take_back
-from jaxinfer.engine.request import Request
+from jaxinfer.engine.client_ids import handle_of, owner_of
+from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
+from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.results import apply_result
-from jaxinfer.engine.runner import Runner
-from jaxinfer.engine.scheduler import Scheduler
-from jaxinfer.engine.stats import read_stats
-from jaxinfer.engine.tenant_counts import TenantCounts
+from jaxinfer.engine.scheduler.policy import Policy
+from jaxinfer.engine.scheduler.queue_limit import check_room
+from jaxinfer.engine.scheduler.scheduler import Scheduler
+from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.stats.stats import EngineCounters, read_stats
+from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
+from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import (
     EngineStats,
     FinishReason,
@@ -30,7 +29,7 @@ from jaxinfer.engine.types import (
     TokenDelta,
     output_of,
 )
-from jaxinfer.engine.work import StepCosts, StepWork
+from jaxinfer.engine.validation import check_request, stop_ids_of
 from jaxinfer.errors import ParameterError
 
 log = logging.getLogger(__name__)
@@ -67,23 +66,20 @@ class EngineCore:
         self.step_timeout = config.step_timeout
         self._eos_ids = eos_ids
         self._random = random.Random(seed)
-        self.flight = Flight(runner)
-        self.laps = Laps()
-        self.work = StepWork(runner.shapes, costs)
+        self.in_flight = InFlightSteps(runner)
+        self.timer = StepTimer()
+        self.costs = StepCostTotals(runner.shapes, costs)
         self._choices: dict[str, list[Request]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
         self._arrivals = 0
         self._next_handle = 0
-        self.step_faults = 0
-        self.abandoned_requests = 0
-        self.prompt_tokens = 0
-        self.generation_tokens = 0
+        self.counters = EngineCounters()
 
     @property
     def num_waiting(self) -> int:
         """Requests of which a choice waits for a slot."""
-        return self.scheduler.waiting.num_requests
+        return self.scheduler.state.queue.num_requests
 
     def check(self, request: GenerateRequest) -> None:
         """Raises ParameterError where a request can never be served. Safe in any thread."""
@@ -92,14 +88,14 @@ class EngineCore:
 
     def tenant_of(self, request: GenerateRequest) -> tuple[str, ...]:
         """Whose request it is, as far as tenants are told apart. Safe in any thread."""
-        return self.scheduler.shared_among(request.tenant)
+        return self.scheduler.tenant_of(request.tenant)
 
     def check_room(self, tenant: tuple[str, ...], *submitted: TenantCounts) -> None:
         """Raises QueueFullError where too many requests wait for another of this tenant. Safe in any thread.
 
         submitted: requests that are to be queued before it.
         """
-        check_room(self.max_waiting, tenant, self.scheduler.waiting.by_tenant, *submitted)
+        check_room(self.max_waiting, tenant, self.scheduler.state.queue.by_tenant, *submitted)
 
     def is_retiring(self, request_id: str) -> bool:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
@@ -133,13 +129,13 @@ class EngineCore:
         )
         self._arrivals += 1
         self._next_handle += params.n
-        self.prompt_tokens += parent.prompt_len
+        self.counters.prompt_tokens += parent.prompt_len
         self._choices[request.request_id] = [parent]
         self.scheduler.add(parent)
 
     def has_work(self) -> bool:
         """True while a call of `step` can make progress."""
-        return bool(self._choices or self.flight or self._ended)
+        return bool(self._choices or self.in_flight or self._ended)
 
     def step(self) -> list[StepOutput]:
         """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave.
@@ -147,10 +143,10 @@ class EngineCore:
         Where the runner fails, every step that was not read is void, and its requests are queued again or, after too
         many failures, ended with an error. Raises what the runner raises where it cannot be reset.
         """
-        self.laps.end(OTHER)
+        self.timer.end(OTHER)
         plan = self.scheduler.schedule()
         self._register_forks()
-        self.laps.end(SCHEDULE)
+        self.timer.end(SCHEDULE)
         outputs, self._ended = [output_of(self._ended)] if self._ended else [], []
         try:
             self._run(plan, outputs)
@@ -182,7 +178,7 @@ class EngineCore:
         left = [id for id, choices in self._choices.items() if owner_of(choices[0].handle) == owner]
         for request_id in left:
             self.abort(request_id)
-        self.abandoned_requests += len(left)
+        self.counters.abandoned_requests += len(left)
 
     def abort_all(self) -> None:
         """Ends every request."""
@@ -191,7 +187,8 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Gauges now, totals since start. Safe in any thread."""
-        return read_stats(self)
+        self.counters.steps = self.in_flight.dispatched
+        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters)
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
@@ -199,44 +196,44 @@ class EngineCore:
 
     def _run(self, plan: StepPlan | None, outputs: list[StepOutput]) -> None:
         if plan is not None:
-            self.flight.dispatch(plan)
-            self.work.add(plan)
-            self.laps.end(DISPATCH)
-            self.laps.in_flight = True
-        keep = self.steps_ahead if plan is not None and not self.scheduler.starved else 0
-        while len(self.flight) > keep:
+            self.in_flight.dispatch(plan)
+            self.costs.add(plan)
+            self.timer.end(DISPATCH)
+            self.timer.in_flight = True
+        keep = self.steps_ahead if plan is not None and not self.scheduler.state.must_drain else 0
+        while len(self.in_flight) > keep:
             outputs.append(self._collect())
 
     def _recover(self, failure: str) -> None:
-        self.step_faults += 1
-        void = self.flight.void()
-        self.laps.in_flight = False
+        self.counters.step_faults += 1
+        discarded = self.in_flight.discard()
+        self.timer.in_flight = False
         self._retiring.clear()
         self.runner.reset()
-        for request in take_back(self.scheduler, void):
-            self._end(request, FinishReason.ERROR, failure_text(request, failure))
+        for request in self.scheduler.retry(discarded):
+            self._end(request, FinishReason.ERROR, _failure_text(request, failure))
             self._retire(request.request_id)
 
     def _collect(self) -> StepOutput:
-        plan, result = self.flight.collect()
-        self.laps.end(WAIT)
-        self.laps.in_flight = bool(self.flight)
-        self.scheduler.in_flight -= 1
-        output = (apply_burst if plan.burst else apply_result)(self.scheduler, plan, result)
-        self.generation_tokens += output.num_tokens
+        plan, result = self.in_flight.collect()
+        self.timer.end(WAIT)
+        self.timer.in_flight = bool(self.in_flight)
+        self.scheduler.state.in_flight -= 1
+        output = (apply_burst if plan.burst else apply_result)(self.scheduler.state, plan, result)
+        self.counters.generation_tokens += output.num_tokens
         for delta in output.deltas:
             if delta.finish_reason is not None:
                 self._retire(delta.request_id)
-        for request_id in [name for name, last in self._retiring.items() if last <= self.flight.collected]:
+        for request_id in [name for name, last in self._retiring.items() if last <= self.in_flight.collected]:
             del self._retiring[request_id]
-        if not self.flight:
-            self.work.count()
-        self.laps.end(APPLY)
+        if not self.in_flight:
+            self.costs.count()
+        self.timer.end(APPLY)
         return output
 
     def _end(self, choice: Request, reason: FinishReason, error: str | None = None) -> None:
         choice.finish_reason = reason
-        self.scheduler.finish(choice)
+        self.scheduler.state.finish(choice)
         for index in range(choice.index, choice.index + choice.fork_to):
             handle = choice.handle - choice.index + index
             self._ended.append(
@@ -256,11 +253,16 @@ class EngineCore:
         choices = self._choices.get(request_id)
         if choices is not None and all(choice.finished for choice in choices):
             del self._choices[request_id]
-            if self.flight:
-                self._retiring[request_id] = self.flight.dispatched
+            if self.in_flight:
+                self._retiring[request_id] = self.in_flight.dispatched
 
     def _register_forks(self) -> None:
-        new_choices = self.scheduler.forks.new_choices
+        new_choices = self.scheduler.state.forks.new_choices
         for choice in new_choices:
             self._choices[choice.request_id].append(choice)
         new_choices.clear()
+
+
+def _failure_text(request: Request, failure: str) -> str:
+    """The error of a request that has failed too often. failure: the name of the error's type."""
+    return f"computing the next token failed with {failure} (tries: {request.failures})"

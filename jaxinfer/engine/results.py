@@ -2,36 +2,36 @@
 
 import numpy as np
 
-from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
-from jaxinfer.engine.request import Request
-from jaxinfer.engine.scheduler import Scheduler
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.plan import LogprobArrays, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
 
 
-def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> StepOutput:
+def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> StepOutput:
     """Confirms what a step computed, ends requests that are done, and returns what each gained.
 
     Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
     """
-    table = scheduler.table
+    table = state.table
     valid = table.serial[plan.slots] == plan.serials
     ends = plan.starts + plan.counts
-    commit(scheduler, plan, ends, valid)
+    commit(state, plan, ends, valid)
     last_scored = np.cumsum(plan.scored) - 1
     if result.logprobs is not None and not plan.decode_only:
-        _take_prompt_logprobs(scheduler, plan, valid, last_scored, result.logprobs)
+        _take_prompt_logprobs(state, plan, valid, last_scored, result.logprobs)
     drawing = np.flatnonzero(valid & plan.draws)
     slots, scored = plan.slots[drawing], last_scored[drawing]
     tokens = result.tokens[scored]
     table.tokens[slots, ends[drawing]] = tokens
     table.known[slots] = ends[drawing] + 1
-    special = _needs_care(scheduler, slots, tokens, result.logprobs)
+    special = _needs_care(state, slots, tokens, result.logprobs)
     if not special.any():
         return StepOutput(table.handle[slots], np.ones(len(slots), np.int32), tokens, [])
     deltas = [
-        add_tokens(scheduler, slot, [token], at, result.logprobs)
+        add_tokens(state, slot, [token], at, result.logprobs)
         for slot, token, at in zip(*(x[special].tolist() for x in (slots, tokens, scored)), strict=True)
     ]
     plain = ~special
@@ -39,36 +39,38 @@ def apply_result(scheduler: Scheduler, plan: StepPlan, result: StepResult) -> St
 
 
 def _needs_care(
-    scheduler: Scheduler, slots: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
+    state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
 ) -> np.ndarray:
     """Rows that begin or end with this token, failed, or report log-probabilities: bool, an entry a slot."""
     if logprobs is not None:
         return np.ones(len(slots), bool)
-    table = scheduler.table
+    table = state.table
     stops = (table.stop_ids[slots] == tokens[:, None]).any(axis=1)
     return stops | table.fresh[slots] | (tokens < 0) | (table.known[slots] >= table.limit[slots])
 
 
-def commit(scheduler: Scheduler, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
+def commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
     """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
-    size = scheduler.shapes.page_size
-    scheduler.table.collected[plan.slots[valid]] = ends[valid]
+    size = state.shapes.page_size
+    state.table.collected[plan.slots[valid]] = ends[valid]
     full = valid & (ends // size > plan.starts // size)
     for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
-        request = scheduler.table.requests[slot]
+        request = state.table.requests[slot]
         assert request is not None
-        scheduler.kv.commit(request, end)
+        state.kv.commit(request, end)
 
 
-def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arrays: LogprobArrays | None) -> TokenDelta:
+def add_tokens(
+    state: SchedulerState, slot: int, tokens: list[int], at: int, arrays: LogprobArrays | None
+) -> TokenDelta:
     """The delta of tokens that have more to say than their ids; ends the request where the last one is its last.
 
     at: the scored position of a single token. The table knows them already; a last one of -1 is forgotten.
     """
-    table, token = scheduler.table, tokens[-1]
+    table, token = state.table, tokens[-1]
     request = table.requests[slot]
     assert request is not None
-    first, times = bool(table.fresh[slot]), _times(scheduler, request)
+    first, times = bool(table.fresh[slot]), _times(state, request)
     if token < 0:
         table.known[slot] -= 1
         request.finish_reason = FinishReason.ERROR
@@ -81,7 +83,7 @@ def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arra
         logprobs = [read_logprobs(arrays, at, token, request.params.logprobs)]
     table.fresh[slot] = False
     if request.finish_reason is not None:
-        scheduler.finish(request)
+        state.finish(request)
     return TokenDelta(
         request.request_id,
         request.index,
@@ -98,21 +100,21 @@ def add_tokens(scheduler: Scheduler, slot: int, tokens: list[int], at: int, arra
     )
 
 
-def _times(scheduler: Scheduler, request: Request) -> RequestTimes | None:
+def _times(state: SchedulerState, request: Request) -> RequestTimes | None:
     """Those of a request whose first token has come; None for later tokens, and for later choices."""
-    if request.index or not scheduler.table.fresh[request.slot]:
+    if request.index or not state.table.fresh[request.slot]:
         return None
     assert request.scheduled_at is not None
-    queue, prefill = request.scheduled_at - request.queued_at, scheduler.clock() - request.scheduled_at
+    queue, prefill = request.scheduled_at - request.queued_at, state.clock() - request.scheduled_at
     return RequestTimes(queue * 1e-9, prefill * 1e-9)
 
 
 def _take_prompt_logprobs(
-    scheduler: Scheduler, plan: StepPlan, valid: np.ndarray, last_scored: np.ndarray, arrays: LogprobArrays
+    state: SchedulerState, plan: StepPlan, valid: np.ndarray, last_scored: np.ndarray, arrays: LogprobArrays
 ) -> None:
     for row in range(plan.num_decode, plan.num_rows):
         count = int(plan.scored[row]) - int(plan.draws[row])
-        request = scheduler.table.requests[plan.slots[row]]
+        request = state.table.requests[plan.slots[row]]
         if not valid[row] or not count or request is None or request.prompt_logprobs is None:
             continue
         first = int(last_scored[row]) + 1 - int(plan.scored[row])

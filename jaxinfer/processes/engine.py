@@ -10,7 +10,7 @@ from collections.abc import Callable
 from jaxinfer.cli.log import start_log
 from jaxinfer.cli.progress import build_progress
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.stats_log import log_stats
+from jaxinfer.engine.stats.log import log_stats
 from jaxinfer.errors import JaxinferError
 from jaxinfer.processes.child import Parent, run_to_end
 from jaxinfer.processes.garbage import forget_garbage

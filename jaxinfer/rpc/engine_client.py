@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from jaxinfer.engine.streams import Streams
+from jaxinfer.engine.client.streams import Streams
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.errors import EngineDeadError, JaxinferError

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
+from jaxinfer.engine.client.thread import EngineThread
+from jaxinfer.engine.client_ids import split_by_owner
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.owners import split_by_owner
-from jaxinfer.engine.thread import EngineThread
 from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.rpc import engine_pb2 as pb

@@ -7,7 +7,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 
 _WATCH_SECONDS = 0.25
 _MOST_WATCHERS = 100

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from jaxinfer_kernels import KVLayout
 
 from jaxinfer.config import AttentionBackend
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention_backends import CANDIDATES, check_asked, interpreted, obstacle
 from jaxinfer.runner.attention_check import check_attention

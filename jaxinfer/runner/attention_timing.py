@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels import RaggedRows
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention, token_bytes
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Newest
 from jaxinfer.runner.sample import draw

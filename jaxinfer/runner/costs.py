@@ -1,6 +1,6 @@
 """What the steps of a model cost: sizes for the engine's totals of operations and bytes."""
 
-from jaxinfer.engine.work import StepCosts
+from jaxinfer.engine.stats.step_cost import StepCosts
 from jaxinfer.models.loaded import LoadedModel
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import jax
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.version import __version__
 

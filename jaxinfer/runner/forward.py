@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxinfer_kernels import RaggedRows, copy_pages
 
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention
 

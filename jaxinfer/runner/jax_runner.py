@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxinfer.engine.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.packing import Layouts, Packer
-from jaxinfer.engine.plan import LogprobArrays, StepPlan, StepResult
-from jaxinfer.engine.runner import DeviceMemory
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
+from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
+from jaxinfer.engine.step.packing import Layouts, Packer
+from jaxinfer.engine.step.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.forward import Newest
 from jaxinfer.runner.program_store import ProgramStore
-from jaxinfer.runner.programs import CompileProgress, LatePrograms, Programs
+from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
 from jaxinfer.runner.xla_options import Options

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import jax
 
-from jaxinfer.engine.buckets import make_buckets
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.digest import shapes_digest

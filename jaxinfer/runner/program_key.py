@@ -10,7 +10,7 @@ import jax
 import jaxinfer_kernels
 
 import jaxinfer
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.processor import processor
 from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
@@ -21,8 +21,8 @@ _NO_MATTER = (
 )  # fmt: skip
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (
-    "runner", "layers", "models", "parallel", "checkpoint", "engine/buckets.py", "engine/packing.py", "engine/plan.py",
-    "engine/shapes.py", "engine/__init__.py", "config.py", "sampling.py", "errors.py", "folder_files.py", "version.py",
+    "runner", "layers", "models", "parallel", "checkpoint", "engine/step", "engine/device/runner.py", "config.py",
+    "sampling.py", "errors.py", "folder_files.py", "version.py", "engine/__init__.py",
 )  # fmt: skip
 """What of this package programs follow from: all that `program_table` imports is among it."""
 _COMPILERS = (

@@ -17,7 +17,7 @@ from typing import Any
 
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compile_cache import CompileCache
 from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file, write_file

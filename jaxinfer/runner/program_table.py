@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxinfer.engine.buckets import Buckets
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.buckets import Buckets
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.burst import Burst, BurstProgram

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxinfer.config import RunnerConfig
-from jaxinfer.engine.buckets import Buckets
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.device.runner import LatePrograms
+from jaxinfer.engine.step.buckets import Buckets
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention import kernel_interpreter
 from jaxinfer.runner.compiles import compile_counter
@@ -46,13 +47,6 @@ class MakingSeconds(NamedTuple):
     total: float
 
 
-class LatePrograms(NamedTuple):
-    """How many programs were made when they were first needed, and the seconds that it took."""
-
-    count: int
-    seconds: float
-
-
 class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
@@ -79,7 +73,7 @@ class Programs:
         self.names = self._table.names
         self._interpreter = partial(kernel_interpreter, backend, model.mesh)
         self._compiled: dict[Name, Any] = {}
-        self.late = LatePrograms(0, 0.0)
+        self.late = LatePrograms()
         self.compiling = False
         self.seconds = MakingSeconds(0.0, 0.0)
         self.options = dict(compiler_options(platform_of(model.mesh), RunnerConfig()) if options is None else options)

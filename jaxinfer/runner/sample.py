@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Scored
 from jaxinfer.runner.sampler import Sampled, sample_tokens

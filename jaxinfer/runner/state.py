@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 

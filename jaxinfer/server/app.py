@@ -4,7 +4,7 @@ import asyncio
 
 from aiohttp import web
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import health, introspection
 from jaxinfer.server.admission import Admission, make_admission_middleware

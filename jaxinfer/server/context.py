@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.sampling import SamplingParams

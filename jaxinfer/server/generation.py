@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from aiohttp import web
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app

@@ -10,7 +10,7 @@ import jaxinfer.build
 from jaxinfer.build import BuildProgress, BuiltEngine
 from jaxinfer.cli import main
 from jaxinfer.config import EngineConfig
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.errors import ModelError
 from tests.cli.serve_simulated import use_simulated
 from tests.llm import simulated

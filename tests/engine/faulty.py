@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan, StepResult
-from jaxinfer.engine.shapes import EngineShapes
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
 from tests.engine.small import Got, ask, right, run, small_core, small_shapes, step, tokens_of
@@ -70,7 +70,7 @@ class FaultyRunner(FaultyThread, PoisoningRunner):
 def faulty_core(ahead: int = 1, shapes: EngineShapes | None = None, **options: Any) -> tuple[EngineCore, FaultyRunner]:
     runner = FaultyRunner(shapes or small_shapes())
     core = small_core(runner, ahead=ahead, **options)
-    runner.pools = core.scheduler.kv.pools
+    runner.pools = core.scheduler.state.kv.pools
     return core, runner
 
 
@@ -90,10 +90,10 @@ def run_checked(core: EngineCore, got: Got | None = None) -> Got:
 
 
 def check_empty(core: EngineCore) -> None:
-    pools = core.scheduler.kv.pools
+    pools = core.scheduler.state.kv.pools
     assert all(pool.num_free == pool.num_pages - 1 for pool in pools)
-    assert core.scheduler.table.num_taken == core.scheduler.in_flight == 0
-    assert not core.scheduler.running
+    assert core.scheduler.state.table.num_taken == core.scheduler.state.in_flight == 0
+    assert not core.scheduler.state.running
 
 
 def check_right(core: EngineCore, got: Got, requests: list[GenerateRequest]) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.pages import PagePool
-from jaxinfer.engine.plan import StepPlan, StepResult
-from jaxinfer.engine.request import Request, Status
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.kv.block_pool import PagePool
+from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.step.plan import StepPlan, StepResult
 
 
 def live_requests(core: EngineCore) -> list[Request]:
@@ -18,7 +18,7 @@ def live_requests(core: EngineCore) -> list[Request]:
 
 def check_pages(core: EngineCore) -> None:
     """Asserts the invariant of DESIGN §6 and who holds what, a group at a time."""
-    kv = core.scheduler.kv
+    kv = core.scheduler.state.kv
     requests = live_requests(core)
     for group, pool in enumerate(kv.pools):
         held: Counter[int] = Counter()
@@ -50,7 +50,7 @@ def check_pages(core: EngineCore) -> None:
 
 def check_slots(core: EngineCore) -> None:
     """Asserts that slots and statuses agree."""
-    table = core.scheduler.table
+    table = core.scheduler.state.table
     placed = [request for request in live_requests(core) if request.slot >= 0]
     assert len({request.slot for request in placed}) == len(placed)
     for request in placed:
@@ -65,10 +65,12 @@ def check_slots(core: EngineCore) -> None:
 
 def check_options(core: EngineCore, partial: int | None, kept: int | None) -> None:
     """Asserts that at most `partial` prompts are half computed, and `kept` tokens kept that nobody holds."""
-    table = core.scheduler.table
-    half = [r for r in core.scheduler.running if table.total[r.slot] - table.computed[r.slot] > table.draws[r.slot]]
+    table = core.scheduler.state.table
+    half = [
+        r for r in core.scheduler.state.running if table.total[r.slot] - table.computed[r.slot] > table.draws[r.slot]
+    ]
     assert partial is None or len(half) <= partial
-    for pool in core.scheduler.kv.pools:
+    for pool in core.scheduler.state.kv.pools:
         assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
 
 

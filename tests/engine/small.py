@@ -6,11 +6,11 @@ from typing import Any
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan
-from jaxinfer.engine.policy import Policy
-from jaxinfer.engine.request import Request
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.device.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.scheduler.policy import Policy
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
 from tests.engine.stepping import step_deltas
@@ -111,8 +111,8 @@ def run(core: EngineCore, got: Got | None = None) -> Got:
             break
         step(core, got)
     assert not core.has_work(), "the engine hangs"
-    assert all(pool.num_in_use == 0 for pool in core.scheduler.kv.pools)
-    assert core.scheduler.table.num_taken == 0
+    assert all(pool.num_in_use == 0 for pool in core.scheduler.state.kv.pools)
+    assert core.scheduler.state.table.num_taken == 0
     return got
 
 

@@ -2,7 +2,7 @@
 
 from weakref import WeakKeyDictionary
 
-from jaxinfer.engine.choices import Choices
+from jaxinfer.engine.client.sequence_ids import Choices
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import TokenDelta
 

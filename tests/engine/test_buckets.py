@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxinfer.engine.buckets import bucket_of, make_buckets
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.buckets import bucket_of, make_buckets
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 
 

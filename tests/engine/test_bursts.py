@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.types import FinishReason
 from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
@@ -14,7 +14,7 @@ from tests.engine.stepping import step_deltas
 def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
     for window in (None, 6):
         core = small_core(PoisoningRunner(small_shapes(60, window, decode_steps=steps)), ahead=ahead)
-        core.runner.pools = core.scheduler.kv.pools  # type: ignore[attr-defined]
+        core.runner.pools = core.scheduler.state.kv.pools  # type: ignore[attr-defined]
         requests = [ask(f"r{i}", 3 + i, 5 + 4 * i, n=1 + i % 2) for i in range(7)]
         for request in requests:
             core.add_request(request)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxinfer.engine.plan import StepResult
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
 from tests.engine.small import (
@@ -33,7 +33,7 @@ def test_so_many_steps_are_in_flight(ahead) -> None:
     flying = []
     while core.has_work():
         step(core, got)
-        flying.append(core.scheduler.in_flight)
+        flying.append(core.scheduler.state.in_flight)
     assert max(flying) == ahead
     assert flying[ahead : 12 - 1] == [ahead] * (12 - 1 - ahead)
     assert tokens_of(got["r", 0]) == right(core, request)
@@ -80,7 +80,7 @@ def test_late_results_of_ended_and_preempted_requests_are_dropped(ahead) -> None
     for number in range(5):
         step(core, got)
         if number == 2:
-            core.scheduler.preempt(choice_of(core, "preempted"))
+            core.scheduler.state.preempt(choice_of(core, "preempted"))
             core.abort("gone")
     run(core, got)
     assert tokens_of(got["kept", 0]) == right(core, kept)
@@ -212,7 +212,7 @@ def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
     got: Got = {}
     while len(core._choices["forked"]) < 4:
         step(core, got)
-    assert len(core.scheduler.waiting) == 2
+    assert len(core.scheduler.state.queue) == 2
     assert core.num_waiting == core.stats().waiting == 1
     core.add_request(ask("other", 3, n=4))
     with pytest.raises(QueueFullError):
@@ -238,7 +238,7 @@ def test_the_first_delta_tells_what_it_waited_for(ahead, logprobs) -> None:
             if choices[0].slot >= 0:
                 entered.setdefault(name, now // 10**9 - 1)
         if now == 3 * 10**9:
-            core.scheduler.preempt(choice_of(core, "b"))
+            core.scheduler.state.preempt(choice_of(core, "b"))
         before = {key: len(deltas) for key, deltas in got.items()}
         step(core, got)
         for name, index in got:

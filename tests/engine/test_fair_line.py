@@ -1,13 +1,13 @@
-"""FairLine: what it keeps, and what it looks at."""
+"""FairOrder: what it keeps, and what it looks at."""
 
 from dataclasses import replace
 
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.request import Status
-from jaxinfer.engine.share import RoundRobin, Share
-from jaxinfer.engine.waiting import WaitingQueue
+from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.scheduler.share import RoundRobin, Share
+from jaxinfer.engine.sequence import Status
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 from tests.engine.stepping import step_deltas
 
@@ -22,10 +22,10 @@ def test_requests_that_were_aborted_while_they_waited_are_let_go(mode: str) -> N
         for j in range(60):
             if j or i % 10:
                 core.abort(f"{i}.{j}")
-        assert core.scheduler.waiting.num_entries <= 2 * core.num_waiting
+        assert core.scheduler.state.queue.num_entries <= 2 * core.num_waiting
     assert core.num_waiting == 10
     run(core)
-    assert core.scheduler.waiting.num_entries == 0
+    assert core.scheduler.state.queue.num_entries == 0
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def crowded(count: int, *, levels: int = 1) -> EngineCore:
 @pytest.mark.parametrize("levels", [1, 500])
 @pytest.mark.parametrize("deferred", [True, False])
 def test_who_is_next_is_found_without_a_look_at_everybody(levels: int, deferred: bool, looked_at: list[object]) -> None:
-    waiting = crowded(500, levels=levels).scheduler.waiting
+    waiting = crowded(500, levels=levels).scheduler.state.queue
     first = waiting.peek(deferred=deferred)
     looked_at.clear()
     for _ in range(10):
@@ -74,8 +74,8 @@ def everyone(waiting: WaitingQueue, *, deferred: bool) -> list[str]:
 
 
 def test_deferred_requests_are_passed_and_keep_their_places() -> None:
-    waiting = crowded(40, levels=4).scheduler.waiting
-    order = everyone(crowded(40, levels=4).scheduler.waiting, deferred=True)
+    waiting = crowded(40, levels=4).scheduler.state.queue
+    order = everyone(crowded(40, levels=4).scheduler.state.queue, deferred=True)
     later = []
     for _ in range(7):
         request = waiting.peek(deferred=False)

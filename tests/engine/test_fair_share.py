@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.fair_line import MAX_IDLE_SHARES, FairLine
-from jaxinfer.engine.plan_builder import PlanBuilder
-from jaxinfer.engine.request import Request
-from jaxinfer.engine.share import QUANTUM
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.scheduler.fair_order import MAX_IDLE_SHARES, FairOrder
+from jaxinfer.engine.scheduler.share import QUANTUM
+from jaxinfer.engine.sequence import Request
 from jaxinfer.engine.types import GenerateRequest
 from tests.engine.ledger import check_pages, live_requests
 from tests.engine.small import Got, RecordingRunner, ask, choice_of, run, small_core, small_shapes, step, tokens_of
@@ -44,15 +43,15 @@ class Watched:
         self.charged: Counter[tuple[str, ...]] = Counter()
         self.got: Got = {}
         self.steps = 0
-        enter = self.core.scheduler.enter
+        admit = self.core.scheduler.state.admit
 
-        def noted(plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
+        def noted(request: Request, *, computed: int, total: int) -> None:
             if request.scheduled_at is None:
                 self.admitted.append(request.request_id)
-            enter(plan, request, computed, total)
+            admit(request, computed=computed, total=total)
             self.charged[request.tenant[:1]] += request.charged
 
-        self.core.scheduler.enter = noted  # type: ignore[method-assign]
+        self.core.scheduler.state.admit = noted  # type: ignore[method-assign]
 
     def step(self) -> None:
         step(self.core, self.got)
@@ -73,7 +72,7 @@ def flooded(count: int, **config: Any) -> Watched:
         watched.core.add_request(asked_by("flood", str(i), prompt=5 + i % 3, tokens=30 + 3 * (i % 4)))
     for _ in range(8):
         watched.step()
-    assert len(watched.core.scheduler.running) == 4
+    assert len(watched.core.scheduler.state.running) == 4
     assert watched.core.num_waiting == count
     return watched
 
@@ -204,7 +203,7 @@ def test_what_was_preempted_is_charged_once_and_resumes_before_others() -> None:
             name = next(iter(preempted))
             if choice_of(core, name).slot < 0 and "b" not in core._choices:
                 core.add_request(replace(ask("b", 5, 2), tenant=("b",)))
-                assert core.scheduler.waiting.peek() is choice_of(core, name)
+                assert core.scheduler.state.queue.peek() is choice_of(core, name)
     assert preempted
     assert ("b", 0) in got
 
@@ -264,7 +263,7 @@ class Rounds:
 def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.DataObject) -> None:
     """Random requests come, are admitted, run on together and end, or are aborted while they wait."""
     core = small_core(fair_share="off")
-    line, rule = FairLine(), Rounds()
+    line, rule = FairOrder(), Rounds()
     alive: list[tuple[Request, int]] = []
     for number, (tenant, prompt, outputs) in enumerate(steps):
         core.add_request(replace(ask(f"r{number}", prompt, 7), tenant=(f"t{tenant}",)))
@@ -344,7 +343,7 @@ def test_nobody_starves_under_random_arrivals(seed: int) -> None:
     assert {name for name, _ in watched.got} == set(came)
 
 
-def num_shares(line: FairLine) -> int:
+def num_shares(line: FairOrder) -> int:
     """Shares that are remembered."""
     return sum(1 + len(part.parts) for level in line._levels.values() for part in level.parts.values())
 
@@ -352,8 +351,8 @@ def num_shares(line: FairLine) -> int:
 def test_idle_tenants_are_forgotten() -> None:
     """Those that owe nothing at once; of the others a bounded number is kept."""
     core: EngineCore = small_core(max_waiting=10_000)
-    line = core.scheduler.waiting._line
-    assert isinstance(line, FairLine)
+    line = core.scheduler.state.queue._line
+    assert isinstance(line, FairOrder)
     for i in range(3 * MAX_IDLE_SHARES):
         core.add_request(replace(ask(f"r{i}", 2, 1), tenant=(f"t{i}",)))
         if i % 4 == 3:

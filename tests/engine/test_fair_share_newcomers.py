@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from jaxinfer.engine.fair_line import FairLine
-from jaxinfer.engine.request import Request
-from jaxinfer.engine.share import QUANTUM
+from jaxinfer.engine.scheduler.fair_order import FairOrder
+from jaxinfer.engine.scheduler.share import QUANTUM
+from jaxinfer.engine.sequence import Request
 from tests.engine.small import RecordingRunner, ask, choice_of, run, small_core, small_shapes
 from tests.engine.test_fair_share import Watched, asked_by
 
@@ -45,7 +45,7 @@ class Crowd:
         self.core = small_core(
             RecordingRunner(small_shapes(4000, max_model_len=6000)), fair_share="off", max_waiting=10**6
         )
-        self.line = FairLine()
+        self.line = FairOrder()
         self.size = size
         self.requests_each = requests_each
         self.draw = random.Random(seed)

@@ -16,9 +16,9 @@ from hypothesis.stateful import (
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.request import Request, Status
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import expected_tokens
+from jaxinfer.engine.device.simulated import expected_tokens
+from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
@@ -75,7 +75,7 @@ class Histories(RuleBasedStateMachine):
             steps_ahead=ahead,
             clock=lambda: self.now,
         )
-        runner.pools = self.core.scheduler.kv.pools
+        runner.pools = self.core.scheduler.state.kv.pools
         self.made = 0
         self.expected: dict[tuple[str, int], list[int]] = {}
         self.got: dict[tuple[str, int], list[int]] = {}
@@ -135,7 +135,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.running())
     @rule(data=st.data())
     def preempt(self, data) -> None:
-        self.core.scheduler.preempt(data.draw(st.sampled_from(self.running())))
+        self.core.scheduler.state.preempt(data.draw(st.sampled_from(self.running())))
 
     def abort_request(self, name: str) -> None:
         for key in self.expected:
@@ -149,7 +149,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(group=st.integers(0, 1), share=st.floats(0, 1))
     def evict(self, group, share) -> None:
-        kv = self.core.scheduler.kv
+        kv = self.core.scheduler.state.kv
         group %= len(kv.pools)
         kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
 
@@ -179,12 +179,12 @@ class Histories(RuleBasedStateMachine):
                 assert tokens == self.expected[key][: len(tokens)]
             else:
                 assert tokens == self.expected[key]
-        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.kv.pools)
+        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.state.kv.pools)
         assert not live_requests(self.core)
 
     def _step(self) -> None:
         self.now += 4 * 10**9
-        faults, table, kv = self.core.stats().step_faults, self.core.scheduler.table, self.core.scheduler.kv
+        faults, table, kv = self.core.stats().step_faults, self.core.scheduler.state.table, self.core.scheduler.state.kv
         self._take(step_deltas(self.core))
         if self.core.stats().step_faults > faults:
             assert not table.num_taken
@@ -277,7 +277,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
         if not request.is_parent:
             machine.stop_choice(request)
     elif kind < 0.92 and running:
-        machine.core.scheduler.preempt(draw.choice(running))
+        machine.core.scheduler.state.preempt(draw.choice(running))
     else:
         machine.evict(draw.randint(0, 1), draw.random())
 
@@ -340,5 +340,5 @@ def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preempti
     machine.add(shared=19, own=[45, 18, 24, 0, 42], n=1, tokens=15, seed=0, ignore_eos=True, prompt_logprobs=1, salt="")
     machine.step(20)
     for request in machine.running():
-        machine.core.scheduler.preempt(request)
+        machine.core.scheduler.state.preempt(request)
     machine.teardown()

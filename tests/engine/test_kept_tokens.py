@@ -4,7 +4,7 @@ import pytest
 
 from jaxinfer.config import CacheConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import KVGroup
+from jaxinfer.engine.step.shapes import KVGroup
 from jaxinfer.errors import ParameterError
 from tests.engine.ledger import check_pages
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
@@ -29,7 +29,7 @@ def test_the_least_recently_used_go_first(kept, found) -> None:
     core = small_core(kept=kept)
     for i in range(3):
         assert served(core, f"first{i}", prompt(10 * i)) == 0
-    kv = core.scheduler.kv
+    kv = core.scheduler.state.kv
     assert kv.pools[0].num_evictable == (6 if kept is None else kept // 4)
     for i in (2, 1, 0):  # from the last: what is found is used again
         lookups = small_core(kept=kept)
@@ -57,7 +57,7 @@ def test_what_requests_hold_is_not_counted_and_is_shared() -> None:
     core.add_request(ask("b", shared, 2))
     got = run(core)
     assert got["b", 0][-1].cached_tokens == 16
-    assert core.scheduler.kv.pools[0].num_free == 99
+    assert core.scheduler.state.kv.pools[0].num_free == 99
 
 
 def test_every_group_keeps_at_most_so_much() -> None:
@@ -68,7 +68,7 @@ def test_every_group_keeps_at_most_so_much() -> None:
         core.add_request(ask(f"r{i}", 20 + i, 6))
         run(core)
         check_pages(core)
-        assert all(pool.num_evictable <= 3 for pool in core.scheduler.kv.pools)
+        assert all(pool.num_evictable <= 3 for pool in core.scheduler.state.kv.pools)
 
 
 def test_settings_that_cannot_be() -> None:

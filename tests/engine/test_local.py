@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.local import LocalEngineClient
 from jaxinfer.engine.types import FinishReason, TokenDelta
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from tests.engine.reading import read, until
@@ -223,7 +223,7 @@ async def test_a_step_that_stalls_is_the_engines_death(caplog: pytest.LogCapture
 
 async def test_a_stall_is_told_though_nobody_reads_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     read_at_last = threading.Event()
-    monkeypatch.setattr("jaxinfer.engine.thread.dump_stacks", read_at_last.wait)
+    monkeypatch.setattr("jaxinfer.engine.client.thread.dump_stacks", read_at_last.wait)
     async with serving(step_timeout=0.3) as (client, _, gate):
         gate.open.clear()
         stream = await client.submit(ask("r0", 5, 9))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxinfer.engine.buckets import bucket_of, make_buckets
-from jaxinfer.engine.packing import Layouts, Packer
-from jaxinfer.engine.plan import Admission, StepPlan
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.buckets import bucket_of, make_buckets
+from jaxinfer.engine.step.packing import Layouts, Packer
+from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.sampling import SamplingParams
 
 SHAPES = EngineShapes(
@@ -102,7 +102,7 @@ def test_decode_plans_are_read_back() -> None:
             check_pages(view, plan)
 
 
-def admission(slot: int, rng: np.random.Generator) -> Admission:
+def admission(slot: int, rng: np.random.Generator) -> SlotInit:
     params = SamplingParams(
         temperature=float(np.float32(rng.random())),
         top_p=0.5,
@@ -123,7 +123,7 @@ def admission(slot: int, rng: np.random.Generator) -> Admission:
     pages = tuple(rng.integers(1, 19, rng.integers(0, 16)).tolist() for _ in SHAPES.groups)
     seed = [2**63 - 1, -(2**63), -1, 0, 2**64 - 1, 5][slot]
     stop_ids = tuple(rng.permutation(61)[: rng.integers(0, 5)].tolist())
-    return Admission(slot, 20 + slot, 7, 15, 9, seed, slot, params, stop_ids, pages, counts)
+    return SlotInit(slot, 20 + slot, 7, 15, 9, seed, slot, params, stop_ids, pages, counts)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
@@ -154,7 +154,7 @@ def test_admissions_are_read_back(count) -> None:
             np.testing.assert_array_equal(counts[a.slot], expected)
 
 
-def _check_row(row: dict[str, Any], a: Admission) -> None:
+def _check_row(row: dict[str, Any], a: SlotInit) -> None:
     for name in ("length", "last_token", "prompt_len", "remaining", "choice"):
         assert row[name] == getattr(a, name)
     for name in ("top_k", "min_tokens"):

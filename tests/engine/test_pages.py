@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from jaxinfer.engine.pages import PagePool
-from jaxinfer.engine.radix import Node, RadixTree
+from jaxinfer.engine.kv.block_pool import PagePool
+from jaxinfer.engine.kv.radix import Node, RadixTree
 
 MINE, OTHER = ("", "mine"), ("", "other")
 

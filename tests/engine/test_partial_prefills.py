@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.errors import ParameterError
 from tests.engine.small import (
     Got,
@@ -26,8 +26,8 @@ from tests.engine.stepping import step_deltas
 
 def half_computed(core: EngineCore) -> list[str]:
     """Requests with more than one token to compute."""
-    table = core.scheduler.table
-    left = [(r, table.total[r.slot] - table.computed[r.slot]) for r in core.scheduler.running]
+    table = core.scheduler.state.table
+    left = [(r, table.total[r.slot] - table.computed[r.slot]) for r in core.scheduler.state.running]
     return [request.request_id for request, count in left if count > 1]
 
 
@@ -214,6 +214,6 @@ def test_a_half_computed_prompt_that_goes_leaves_its_place(ahead: int) -> None:
     core.abort("first")
     core.add_request(second)
     step(core, got)
-    core.scheduler.preempt(choice_of(core, "second"))
+    core.scheduler.state.preempt(choice_of(core, "second"))
     run(core, got)
     assert tokens_of(got["second", 0]) == right(core, second)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.request import Request, Status
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
 from tests.engine.ledger import check_pages, live_requests
@@ -73,16 +73,16 @@ class Load:
         self.keys: dict[str, tuple[float, ...]] = {}
         self.got: Got = {}
         self.preempted: list[Request] = []
-        preempt = self.core.scheduler.preempt
+        preempt = self.core.scheduler.state.preempt
 
         def checked(request: Request) -> None:
-            running = self.core.scheduler.running
-            assert self.core.scheduler.in_flight == 0
+            running = self.core.scheduler.state.running
+            assert self.core.scheduler.state.in_flight == 0
             assert request is max(running, key=lambda other: (*self.keys[other.request_id], other.index))
             self.preempted.append(request)
             preempt(request)
 
-        self.core.scheduler.preempt = checked  # type: ignore[method-assign]
+        self.core.scheduler.state.preempt = checked  # type: ignore[method-assign]
 
     def add(self) -> None:
         number = len(self.requests)
@@ -169,7 +169,7 @@ def test_better_requests_take_the_slots_of_the_worst(ahead: int) -> None:
         core.add_request(request)
     for _ in range(3):
         step(core, got)
-    assert {request.request_id for request in core.scheduler.running} == {"best", "better", "good"}
+    assert {request.request_id for request in core.scheduler.state.running} == {"best", "better", "good"}
     assert core.stats().preemptions == 2
     run(core, got)
     assert core.stats().preemptions == 2
@@ -239,7 +239,7 @@ def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
     while choice_of(core, "small").slot < 0:
         step(core, got)
     assert choice_of(core, "worse").slot == -1
-    assert core.scheduler.kv.pools[0].num_free > 3
+    assert core.scheduler.state.kv.pools[0].num_free > 3
     step(core, got)
     assert choice_of(core, "worse").slot >= 0
     run(core, got)
@@ -375,7 +375,7 @@ def test_a_resumed_request_keeps_its_rank() -> None:
             step(core, got)
         ranks = {choice.index: choice.rank for choice in live_requests(core)}
         assert [rank[-1] for rank in ranks.values()] == list(ranks)
-        core.scheduler.preempt(choice_of(core, "r", 1))
+        core.scheduler.state.preempt(choice_of(core, "r", 1))
         core.add_request(ask("later", 4, 3))
         clock.now += SECOND
         step(core, got)

@@ -1,7 +1,7 @@
 """A request that waits for pages costs the steps of those that run next to nothing."""
 
-from jaxinfer.engine.kv import KVCache
-from jaxinfer.engine.request import Request
+from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.sequence import Request
 from tests.engine.small import RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 
 

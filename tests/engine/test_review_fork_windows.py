@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from jaxinfer.engine.kv import KVCache
-from jaxinfer.engine.request import Request
-from jaxinfer.engine.shapes import KVGroup
+from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.shapes import KVGroup
 from jaxinfer.sampling import SamplingParams
 from tests.engine.small import small_shapes
 

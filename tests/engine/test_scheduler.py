@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan
-from jaxinfer.engine.policy import FirstComeFirstServed
-from jaxinfer.engine.request import Request, Status
+from jaxinfer.engine.scheduler.policy import FirstComeFirstServed
+from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
 from tests.engine.small import (
@@ -113,7 +113,7 @@ def test_a_prompt_that_is_scored_leaves_a_position_for_every_other_row() -> None
     step_deltas(core)
     core.add_request(scored)
     got: Got = {}
-    while core.scheduler.running[0].request_id != "scored":
+    while core.scheduler.state.running[0].request_id != "scored":
         step(core, got)
     slot = choice_of(core, "plain").slot
     step(core, got)
@@ -133,16 +133,16 @@ def starving(ahead: int, **options: Any) -> EngineCore:
 def test_the_victim_is_the_last_in_rank_once_all_was_collected(ahead, policy, monkeypatch) -> None:
     core = starving(ahead, policy=policy)
     scheduler = core.scheduler
-    preempt, victims = scheduler.preempt, []
+    preempt, victims = scheduler.state.preempt, []
 
     def checked(request: Request) -> None:
-        assert scheduler.in_flight == 0
-        assert request is max(scheduler.running, key=policy.rank)
+        assert scheduler.state.in_flight == 0
+        assert request is max(scheduler.state.running, key=policy.rank)
         assert request.status is Status.RUNNING
         victims.append((request, len(plans_of(core))))
         preempt(request)
 
-    monkeypatch.setattr(scheduler, "preempt", checked)
+    monkeypatch.setattr(scheduler.state, "preempt", checked)
     requests = [ask(f"r{i}", 8, 20) for i in range(3)]
     for request in requests:
         core.add_request(request)
@@ -175,7 +175,7 @@ def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -
     step_deltas(core)
     request = choice_of(core, "a")
     assert request.status is Status.DRAINING
-    assert request not in core.scheduler.running
+    assert request not in core.scheduler.state.running
     assert len(request.pages[0]) == 2
     assert core.scheduler.schedule() is None
     assert core.has_work()
@@ -286,7 +286,7 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     for i in range(1, count):
         core.abort(str(i))
         if i % 9973 == 0:
-            assert core.scheduler.waiting.num_entries <= 2 * core.num_waiting + 64
+            assert core.scheduler.state.queue.num_entries <= 2 * core.num_waiting + 64
     assert core.num_waiting == 1
     assert len(ranked) == count
     got = run(core)
@@ -303,6 +303,6 @@ def test_windowed_pages_are_freed_behind_the_window() -> None:
     held = []
     while core.has_work():
         step_deltas(core)
-        held.append(core.scheduler.kv.pages_in_use)
+        held.append(core.scheduler.state.kv.pages_in_use)
     assert max(held[3:]) <= 3  # 6 tokens and the next one touch three pages of 4 at most
     assert np.concatenate([plan.page_updates[0][:, 1] for plan in plans_of(core)]).max() == 10

@@ -2,9 +2,9 @@
 
 import threading
 
-from jaxinfer.engine.laps import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, Laps
-from jaxinfer.engine.local import LocalEngineClient
-from jaxinfer.engine.simulated import SimulatedRunner
+from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 from tests.engine.stepping import step_deltas
 
@@ -13,15 +13,15 @@ PARTS = ("schedule", "dispatch", "wait", "apply", "other", "idle")
 
 def test_every_nanosecond_belongs_to_a_part_and_flies_starves_or_idles() -> None:
     now = 0
-    laps = Laps(lambda: now)
+    timer = StepTimer(lambda: now)
     passed = dict(enumerate([3, 5, 7, 11, 13, 17]))
     for part, nanoseconds in passed.items():
-        laps.in_flight = part == WAIT
+        timer.in_flight = part == WAIT
         now += nanoseconds * 10**9
-        laps.end(part)
-    assert [round(laps.seconds(part)) for part in (SCHEDULE, DISPATCH, WAIT, APPLY, OTHER, IDLE)] == [*passed.values()]
-    assert round(laps.in_flight_seconds) == passed[WAIT]
-    assert round(laps.starved_seconds) == sum(passed.values()) - passed[WAIT] - passed[IDLE]
+        timer.end(part)
+    assert [round(timer.seconds(part)) for part in (SCHEDULE, DISPATCH, WAIT, APPLY, OTHER, IDLE)] == [*passed.values()]
+    assert round(timer.in_flight_seconds) == passed[WAIT]
+    assert round(timer.starved_seconds) == sum(passed.values()) - passed[WAIT] - passed[IDLE]
 
 
 def test_waiting_for_a_slow_device_is_waiting_and_the_device_is_busy() -> None:
@@ -96,11 +96,11 @@ def test_long_prompts_are_deferred_while_others_are_half_computed() -> None:
 
 def test_idle_time_grows_while_the_thread_waits() -> None:
     now = [0]
-    laps = Laps(lambda: now[0])
+    timer = StepTimer(lambda: now[0])
     now[0] = 3_000_000_000
-    laps.wait()
+    timer.wait()
     now[0] = 5_000_000_000
-    assert (laps.seconds(OTHER), laps.seconds(IDLE)) == (3.0, 2.0)
-    laps.end(IDLE)
+    assert (timer.seconds(OTHER), timer.seconds(IDLE)) == (3.0, 2.0)
+    timer.end(IDLE)
     now[0] = 9_000_000_000
-    assert (laps.seconds(OTHER), laps.seconds(IDLE)) == (3.0, 2.0)
+    assert (timer.seconds(OTHER), timer.seconds(IDLE)) == (3.0, 2.0)

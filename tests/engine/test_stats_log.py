@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from jaxinfer.engine.stats_log import LOGGER, log_stats, stats_line
+from jaxinfer.engine.stats.log import LOGGER, log_stats, stats_line
 from jaxinfer.engine.types import EngineStats
 
 IDLE = EngineStats(0, 0, 0, 100)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from jaxinfer.config import SchedulerConfig
-from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
 from tests.engine.faulty import (
@@ -59,7 +59,7 @@ def test_many_faults_change_no_stream(policy, runner_class) -> None:
     for seed in range(6):
         runner = runner_class(small_shapes(pages=24), step_seconds=None if runner_class is FaultyRunner else 0.0002)
         core = small_core(runner, ahead=seed % 4, scheduling_policy=policy, max_step_retries=1000)
-        runner.pools = core.scheduler.kv.pools
+        runner.pools = core.scheduler.state.kv.pools
         runner.fails = now_and_then(seed, 0.06)
         requests = mixed(10)
         for request in requests:
@@ -80,7 +80,7 @@ def test_what_was_read_before_the_fault_is_told() -> None:
         step(core, got)
     assert len(tokens_of(got["r", 0])) == 1
     # Everything is planned: the next call reads the three steps that are left, of which the second fails.
-    last = core.flight._plans[1].index
+    last = core.in_flight._plans[1].index
     runner.fails = lambda at, plan: at == "collect" and plan.index == last
     step(core, got)
     assert tokens_of(got["r", 0]) == right(core, request)[:2]
@@ -149,10 +149,10 @@ def test_those_outside_void_steps_lose_no_try() -> None:
     got: Got = {}
     for name in "ab":
         core.add_request(requests[name])
-    while not any(choice.held for choice in live_requests(core)) or core.scheduler.table.num_free:
+    while not any(choice.held for choice in live_requests(core)) or core.scheduler.state.table.num_free:
         step(core, got)
     core.add_request(requests["c"])
-    running = {(choice.request_id, choice.index) for choice in core.scheduler.running}
+    running = {(choice.request_id, choice.index) for choice in core.scheduler.state.running}
     runner.fail_once("collect")
     step(core, got)
     check_empty(core)
@@ -185,7 +185,7 @@ def test_the_prefix_cache_is_empty_after_a_fault_and_fills_again() -> None:
     first, second, third = (ask(name, list(range(20)), 3) for name in ("a", "b", "c"))
     core.add_request(first)
     run(core)
-    assert core.scheduler.kv.pools[0].num_evictable
+    assert core.scheduler.state.kv.pools[0].num_evictable
     core.add_request(second)
     runner.fail_once("collected")
     got = run_checked(core)

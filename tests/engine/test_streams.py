@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from jaxinfer.engine.owners import handle_of, owner_of, split_by_owner
-from jaxinfer.engine.streams import Streams
+from jaxinfer.engine.client.streams import Streams
+from jaxinfer.engine.client_ids import handle_of, owner_of, split_by_owner
 from jaxinfer.engine.types import FinishReason, StepOutput, TokenDelta, output_of
 from jaxinfer.errors import EngineDeadError, ParameterError
 

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner, check_right, faulty_core, mixed, run_checked
 from tests.engine.small import Got, ask, right, small_shapes, step, tokens_of
@@ -36,7 +36,7 @@ class Poison:
 
     def _ends(self, plan: StepPlan) -> list[tuple[str, int]]:
         """While the step is dispatched, its slots are still those of its requests."""
-        requests = [self._core.scheduler.table.requests[slot] for slot in plan.slots.tolist()]
+        requests = [self._core.scheduler.state.table.requests[slot] for slot in plan.slots.tolist()]
         ends = (plan.starts + plan.counts).tolist()
         return [(request.request_id, end) for request, end in zip(requests, ends, strict=True) if request is not None]
 
@@ -112,8 +112,8 @@ def test_faults_that_passed_long_ago_do_not_stand_against_a_trial() -> None:
     for _ in range(2):
         runner.fail_once("collect")
         step(core, got)
-    assert core.scheduler.trials.pending
-    while core.scheduler.trials.pending:
+    assert core.scheduler.isolation.active
+    while core.scheduler.isolation.active:
         step(core, got)
     Poison(core, runner, "bad", position=30)
     check_others_right(core, run_checked(core, got), requests, {"bad"})
@@ -179,8 +179,8 @@ def test_nobody_shares_a_step_with_one_on_trial() -> None:
     core.add_request(late)
     order: list[str] = []
     step(core, got)
-    while core.scheduler.trials.pending:
-        (running,) = [choice.request_id for choice in core.scheduler.table.requests if choice is not None]
+    while core.scheduler.isolation.active:
+        (running,) = [choice.request_id for choice in core.scheduler.state.table.requests if choice is not None]
         order += [running] if running not in order else []
         step(core, got)
     assert order == list("abcd")
@@ -245,7 +245,7 @@ def test_an_abort_on_trial_lets_the_others_go_on(whom: str) -> None:
     core = with_trials_ahead(requests)
     got: Got = {}
     step(core, got)
-    current = core.scheduler.trials.current
+    current = core.scheduler.isolation.current
     assert current is not None
     assert current.request_id == "a"
     gone = "a" if whom == "on trial" else "b"

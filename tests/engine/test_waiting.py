@@ -3,8 +3,8 @@
 import random
 from collections.abc import Callable
 
-from jaxinfer.engine.request import Request, Status
-from jaxinfer.engine.waiting import WaitingQueue
+from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.sequence import Request, Status
 from tests.engine.small import ask, choice_of, small_core
 
 

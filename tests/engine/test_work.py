@@ -2,20 +2,20 @@
 
 import pytest
 
-from jaxinfer.engine.plan import StepPlan
+from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import STEP_TOKENS
-from jaxinfer.engine.work import StepCosts, StepWork
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 
 COSTS = StepCosts(weight_bytes=10**9, token_flops=10**6, scored_flops=10**3, kv_bytes=(7, 11), pair_flops=(13, 17))
 
 
-def plans_of(window: int | None, decode_steps: int) -> tuple[StepWork, list[StepPlan], list[int | None]]:
+def plans_of(window: int | None, decode_steps: int) -> tuple[StepCostTotals, list[StepPlan], list[int | None]]:
     runner = RecordingRunner(small_shapes(120, window, decode_steps=decode_steps))
     windows = [group.window for group in runner.shapes.groups]
     costs = COSTS._replace(kv_bytes=COSTS.kv_bytes[: len(windows)], pair_flops=COSTS.pair_flops[: len(windows)])
     core = small_core(runner)
-    work = StepWork(runner.shapes, costs)
+    work = StepCostTotals(runner.shapes, costs)
     for i in range(9):
         core.add_request(ask(f"r{i}", 3 + 3 * i, 4 + i, n=1 + i % 2))
     run(core)

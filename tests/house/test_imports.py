@@ -71,7 +71,7 @@ KERNEL_USERS = ("runner", "models", "layers")
 
 
 def parts() -> set[str]:
-    """First level of the package: `jaxinfer.engine.radix` belongs to the part `engine`."""
+    """First level of the package: `jaxinfer.engine.kv.radix` belongs to the part `engine`."""
     return {name.split(".")[1] for name in MODULES if name.startswith("jaxinfer.")}
 
 

@@ -6,8 +6,8 @@ import jaxinfer.build
 from jaxinfer.build import BuildProgress, BuiltEngine, seed_of, sizes_line
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.device.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 
 VOCAB = 268

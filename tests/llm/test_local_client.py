@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jaxinfer import AsyncLLM, SamplingParams
-from jaxinfer.engine.local import LocalEngineClient
+from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta
 from jaxinfer.errors import EngineDeadError, JaxinferError
 from jaxinfer.llm import engine_config

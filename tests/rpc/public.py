@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from jaxinfer.engine.client import EngineClient
+from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc
 from jaxinfer.rpc.serving import GrpcServer

@@ -10,7 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jaxinfer.engine.local import LocalEngineClient
+from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.errors import ParameterError
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc import jaxinfer_pb2 as pb

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.request import Status
+from jaxinfer.engine.sequence import Status
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.models.loaded import plan_model
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -113,9 +113,9 @@ def preempting(every: int) -> Callable[[EngineCore, int], None]:
     """Preempts running requests in turn, parents and draining ones as they come."""
 
     def between(core: EngineCore, number: int) -> None:
-        running = [request for request in core.scheduler.running if request.status is Status.RUNNING]
+        running = [request for request in core.scheduler.state.running if request.status is Status.RUNNING]
         if number % every == every - 1 and running:
-            core.scheduler.preempt(running[number // every % len(running)])
+            core.scheduler.state.preempt(running[number // every % len(running)])
 
     return between
 

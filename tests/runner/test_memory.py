@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxinfer.engine.buckets import make_buckets
-from jaxinfer.engine.packing import Layouts
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
 from jaxinfer.runner import memory

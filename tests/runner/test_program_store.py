@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from jaxinfer_kernels import KVLayout
 
-from jaxinfer.engine.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner import program_key
 from jaxinfer.runner.compile_cache import CompileCache

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import pytest
 
-from jaxinfer.engine.buckets import make_buckets
-from jaxinfer.engine.packing import Layouts
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.packing import Layouts
 from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 )
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.plan import StepPlan
-from jaxinfer.engine.request import Status
+from jaxinfer.engine.sequence import Status
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -49,14 +49,14 @@ class PoisoningRunner(JaxRunner):
 
     def _unread(self, group: int) -> np.ndarray:
         """bool [pages, page]: what holds nothing of use."""
-        pool, table = self.core.scheduler.kv.pools[group], self.core.scheduler.table
+        pool, table = self.core.scheduler.state.kv.pools[group], self.core.scheduler.state.table
         used = np.zeros(pool.num_pages, np.int32)
         for request in live_requests(self.core):
             computed = int(table.computed[request.slot]) if request.slot >= 0 else request.held_computed
             for i, page in enumerate(request.pages[group]):
                 if page:
                     used[page] = max(used[page], min(PAGE, computed - i * PAGE))
-        used[self.core.scheduler.kv.tree.pages(group)] = PAGE
+        used[self.core.scheduler.state.kv.tree.pages(group)] = PAGE
         return np.arange(PAGE) >= used[:, None]
 
 
@@ -155,11 +155,11 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self._running())
     @rule(data=st.data())
     def preempt(self, data) -> None:
-        self.core.scheduler.preempt(data.draw(st.sampled_from(self._running())))
+        self.core.scheduler.state.preempt(data.draw(st.sampled_from(self._running())))
 
     @rule(group=st.integers(0, 1), share=st.floats(0, 1))
     def evict(self, group, share) -> None:
-        kv = self.core.scheduler.kv
+        kv = self.core.scheduler.state.kv
         group %= len(kv.pools)
         kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
 
@@ -178,7 +178,7 @@ class Histories(RuleBasedStateMachine):
             self._take()
             self.pages_add_up()
         assert not self.core.has_work(), "the engine hangs"
-        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.kv.pools)
+        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.state.kv.pools)
         flips = sum(len(self._check(*key)) for key in self.got)
         if flips:
             print(f"{flips} tokens diverge at near ties")

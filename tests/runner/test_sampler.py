@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.engine.admission import packed_counts
-from jaxinfer.engine.plan import MAX_COUNT, SEEN_IN_PROMPT
-from jaxinfer.engine.request import Request
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT
+from jaxinfer.engine.step.slot_init import packed_counts
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn
 from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits

@@ -80,8 +80,8 @@ def serve_everything(ahead: int, chunk: int | None) -> int:
     core = make_core(runner(), ahead=ahead, eos=EOS, long_prefill_token_threshold=chunk)
 
     def between(core, number: int) -> None:
-        if number % 17 == 16 and number < 150 and core.scheduler.running:
-            core.scheduler.preempt(core.scheduler.running[-1])
+        if number % 17 == 16 and number < 150 and core.scheduler.state.running:
+            core.scheduler.state.preempt(core.scheduler.state.running[-1])
         if number in (40, 90):
             core.abort(f"r{number // 4}")
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta, TokenLogprobs
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
@@ -115,7 +115,7 @@ def drive(
             outputs[delta.request_id, delta.index].take(delta)
     assert not core.has_work(), "the engine hangs"
     assert all(output.reason is not None for output in outputs.values())
-    assert all(pool.num_in_use == 0 for pool in core.scheduler.kv.pools)
+    assert all(pool.num_in_use == 0 for pool in core.scheduler.state.kv.pools)
     return outputs
 
 

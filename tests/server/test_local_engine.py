@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 
-from jaxinfer.engine.local import LocalEngineClient
+from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.llm import engine_config
 from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket, start, url_of

@@ -1,0 +1,212 @@
+"""EngineThread: the one thread that steps an engine core, and its commands from outside."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
+from jaxinfer.engine.stats.step_timer import IDLE
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.engine.watchdog import Watchdog, dump_stacks
+from jaxinfer.errors import EngineDeadError, JaxinferError
+
+log = logging.getLogger(__name__)
+
+_REPORT_SECONDS = 1.0
+
+
+class Listener(Protocol):
+    """Is told, in the engine's thread, what its requests come to; must not block it."""
+
+    def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
+        """What steps gave."""
+
+    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
+        """A submitted request could not be queued."""
+
+    def on_forgotten(self, owner: int) -> None:
+        """`forget` is done: no output of that owner's earlier requests follows."""
+
+    def on_death(self) -> None:
+        """The engine has failed, and every request with it."""
+
+
+class EngineThread:
+    """Runs an engine. `start` comes first; every other method may be called in any thread, and none of them waits.
+
+    A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
+
+    Requests are submitted on behalf of an owner, a number that comes back in their handles (owners.py).
+    """
+
+    def __init__(self, core: EngineCore, listener: Listener):
+        self._core = core
+        self._listener = listener
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._submitted = TenantCounts()
+        self._dead: BaseException | None = None
+        self._closing = False
+        self._idle = True
+        self._turns = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
+
+    def start(self) -> None:
+        """Lets the engine run."""
+        self._thread.start()
+        if self._core.step_timeout:
+            threading.Thread(target=self._watch, name="jaxinfer-watchdog", daemon=True).start()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._core.info
+
+    @property
+    def alive(self) -> bool:
+        """True while requests can be submitted."""
+        return self._dead is None and not self._closing
+
+    def submit(self, request: GenerateRequest, owner: int = 0) -> None:
+        """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
+        if not self.alive:
+            raise EngineDeadError("the engine has stopped") from self._dead
+        self._core.check(request)
+        tenant = self._core.tenant_of(request)
+        with self._lock:
+            self._core.check_room(tenant, self._submitted)
+            self._submitted.add(tenant)
+        self._commands.put(lambda: self._add(request, owner))
+
+    def stop(self, request_id: str, index: int) -> None:
+        """Ends one choice because of a stop string."""
+        self._commands.put(lambda: self._core.stop(request_id, index))
+
+    def abort(self, request_id: str) -> None:
+        """Ends every choice of a request."""
+        self._commands.put(lambda: self._core.abort(request_id))
+
+    def forget(self, owner: int) -> None:
+        """Aborts the requests of an owner that has gone; `on_forgotten` follows their last output."""
+        self._commands.put(lambda: self._forget(owner))
+
+    def stats(self) -> EngineStats:
+        """The newest reading; what the engine has not taken up yet waits, too."""
+        stats, coming = self._core.stats(), self._submitted.total
+        return stats._replace(waiting=stats.waiting + coming, waiting_for_step=stats.waiting_for_step + coming)
+
+    def close(self) -> None:
+        """Aborts everything, tells it, and frees the device; `join` waits for it."""
+        if not self._closing:
+            self._closing = True
+            self._commands.put(self._core.abort_all)
+            self._commands.put(None)
+
+    def join(self) -> None:
+        """Waits until the thread has ended, or has stalled."""
+        self._over.wait()
+
+    # In the engine's thread
+
+    def _run(self) -> None:
+        self._core.timer.end(IDLE)  # until now there was nothing to do
+        try:
+            while self._run_commands():
+                if self._core.has_work():
+                    self._step()
+            while self._core.has_work():
+                self._step()
+            self._core.close()
+        except BaseException as error:
+            if self._dead is None:
+                log.exception("the engine has stopped")
+                self._dead = error
+                self._listener.on_death()
+            self._close_core()
+        finally:
+            self._over.set()
+
+    def _step(self) -> None:
+        outputs = self._core.step()
+        self._turns += 1
+        if self._dead is not None:  # it has stalled, which was told; what comes now comes too late
+            raise self._dead
+        if outputs:
+            self._listener.on_outputs(outputs)
+
+    def _close_core(self) -> None:
+        """Frees what a broken device still holds, where it can."""
+        try:
+            self._core.close()
+        except Exception:
+            log.exception("the device could not be closed")
+
+    def _run_commands(self) -> bool:
+        """Runs what is queued, waiting for the first where there is no work. False once the thread shall end."""
+        while True:
+            try:
+                command = self._commands.get_nowait() if self._core.has_work() else self._wait_for_command()
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+
+    def _wait_for_command(self) -> Callable[[], None] | None:
+        self._core.timer.wait()
+        self._idle = True
+        command = self._commands.get()
+        self._idle = False
+        self._turns += 1
+        self._core.timer.end(IDLE)
+        return command
+
+    def _add(self, request: GenerateRequest, owner: int) -> None:
+        # An id that ended a moment ago is taken until its last result in flight is read.
+        while self._core.is_retiring(request.request_id):
+            self._step()
+        try:
+            self._core.add_request(request, owner=owner)
+        except JaxinferError as error:
+            self._listener.on_error(owner, request.request_id, error)
+        except Exception as error:  # whatever is wrong with one request ends no other
+            log.exception("request %s could not be queued", request.request_id)
+            failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
+            self._listener.on_error(owner, request.request_id, failure)
+        with self._lock:
+            self._submitted.remove(self._core.tenant_of(request))
+
+    def _forget(self, owner: int) -> None:
+        self._core.abort_owner(owner)
+        self._step()
+        self._listener.on_forgotten(owner)
+
+    # In the watchdog's thread
+
+    def _watch(self) -> None:
+        """Ends the engine where a step stalls. Compiling, which may take minutes, is none."""
+        watchdog, turns = Watchdog(self._core.step_timeout), -1
+        while not self._over.wait(watchdog.interval):
+            if self._idle or self._core.runner.compiling or self._turns != turns:
+                turns = self._turns
+                watchdog.feed()
+            elif watchdog.expired():
+                return self._on_stall()
+        return None
+
+    def _on_stall(self) -> None:
+        # Standard error may be a pipe that nobody reads, and the stalled thread may hold a lock of logging's.
+        reporting = threading.Thread(target=self._report_stall, name="jaxinfer-stall", daemon=True)
+        reporting.start()
+        reporting.join(_REPORT_SECONDS)
+        self._dead = TimeoutError(f"a step took more than {self._core.step_timeout:g} s")
+        self._listener.on_death()
+        self._over.set()
+
+    def _report_stall(self) -> None:
+        seconds = self._core.step_timeout
+        log.error("a step takes more than %g s (--step-timeout): the engine has stalled, and ends; stacks:", seconds)
+        dump_stacks()

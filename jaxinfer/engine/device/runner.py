@@ -1,0 +1,72 @@
+"""Runner: the device side, as the engine knows it."""
+
+from typing import Any, NamedTuple, Protocol
+
+from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
+
+
+class DeviceMemory(NamedTuple):
+    """Bytes of one device: in use, in use at most so far, and what may be; 0 where the platform does not tell."""
+
+    used: int = 0
+    peak: int = 0
+    limit: int = 0
+
+
+class LatePrograms(NamedTuple):
+    """How many programs were made during a step, and the seconds that it took."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """Runs plans in the order in which they are dispatched.
+
+    An Exception that `dispatch` or `collect` raises is a step fault: no handle given out before is collected any more,
+    and `reset` comes next.
+    """
+
+    @property
+    def shapes(self) -> EngineShapes:
+        """Sizes that every plan must keep to; constant."""
+        ...
+
+    @property
+    def compiles_after_ready(self) -> int:
+        """Compilations since the runner was ready; any is a defect, unless programs are compiled lazily."""
+        ...
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, during a step. Read in any thread."""
+        ...
+
+    @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step. Read in any thread."""
+        ...
+
+    def dispatch(self, plan: StepPlan) -> Any:
+        """Starts a step and returns a handle at once. The step never reads host memory that may change."""
+        ...
+
+    def collect(self, handle: Any) -> StepResult:
+        """Waits for a step's results. Handles are collected in the order of dispatch."""
+        ...
+
+    def reset(self) -> None:
+        """Drops steps in flight and makes pages and slot state anew; weights and programs stay.
+
+        Raises what is wrong where the device is gone.
+        """
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """A reading of the device's memory. Called in any thread."""
+        ...
+
+    def close(self) -> None:
+        """Frees the device."""
+        ...

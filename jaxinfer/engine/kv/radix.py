@@ -1,0 +1,181 @@
+"""RadixTree: computed KV pages by the tokens that lead to them.
+
+An edge is one whole page of tokens. A tree is rooted by namespace (adapter, cache salt), so that
+nothing is shared between namespaces. A child is found by its page's bytes: the dictionary hashes
+them with Python's keyed hash and compares them byte by byte, so that no collision can be built.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
+
+from jaxinfer.engine.kv.block_pool import PagePool
+
+Namespace = tuple[str, str]
+
+
+class Node:
+    """One page of tokens. pages holds a page id a KV group, 0 where the group has none.
+
+    key is the page's bytes, or the namespace in a root. time is that of the last use.
+    pins counts requests that will extend the tree at this node.
+    """
+
+    __slots__ = ("children", "depth", "key", "pages", "parent", "pins", "queued", "time")
+
+    def __init__(self, parent: "Node | None", key: bytes | Namespace, num_groups: int):
+        self.parent = parent
+        self.key = key
+        self.children: dict[bytes | Namespace, Node] = {}
+        self.pages = [0] * num_groups
+        self.depth = parent.depth + 1 if parent else 0
+        self.time = 0
+        self.pins = 0
+        self.queued = [False] * num_groups
+
+
+class RadixTree:
+    """Pages of all groups, evicted least recently used first.
+
+    pools and windows have an entry a KV group; a window of None is full attention. Pages of a full
+    group leave with their node, leaves first; a windowed group may lose pages anywhere.
+    """
+
+    def __init__(self, pools: Sequence[PagePool], windows: Sequence[int | None], page_size: int):
+        self._pools = pools
+        self._windows = windows
+        self._page_size = page_size
+        self._roots: dict[Namespace, Node] = {}
+        self._nodes: list[dict[int, Node]] = [{} for _ in pools]
+        self._heaps: list[list[tuple[int, int, int, Node]]] = [[] for _ in pools]
+        self._ticket = itertools.count()
+        self._clock = 0
+
+    def root(self, namespace: Namespace) -> Node:
+        root = self._roots.get(namespace)
+        if root is None:
+            root = self._roots[namespace] = Node(None, namespace, len(self._pools))
+        return root
+
+    def match(self, namespace: Namespace, keys: Iterable[bytes]) -> list[Node]:
+        """The longest path along `keys` (page bytes) whose pages suffice to go on after it."""
+        path: list[Node] = []
+        node = self._roots.get(namespace)
+        for key in keys:
+            node = node.children.get(key) if node else None
+            if node is None:
+                break
+            path.append(node)
+        length = len(path)
+        while length and not all(self._sees_window(path, length, group) for group in range(len(self._pools))):
+            length -= 1
+        return path[:length]
+
+    def first_needed(self, length: int, group: int) -> int:
+        """Index of the first page that a query at position `length * page_size` can see."""
+        window = self._windows[group]
+        return 0 if window is None else max(0, length * self._page_size - window + 1) // self._page_size
+
+    def use(self, node: Node) -> None:
+        """Marks the path from the root to `node` as used now."""
+        self._clock += 1
+        step: Node | None = node
+        while step is not None:
+            step.time = self._clock
+            step = step.parent
+
+    def extend(self, node: Node, key: bytes, pages: Sequence[int]) -> Node:
+        """The child of `node` along `key`; made of `pages` (an id a group) where it, or its page, is missing."""
+        child = node.children.get(key)
+        if child is None:
+            child = node.children[key] = Node(node, key, len(self._pools))
+        child.time = node.time = self._clock
+        for group, page in enumerate(pages):
+            if page and not child.pages[group]:
+                child.pages[group] = page
+                self._nodes[group][page] = child
+                self._pools[group].cache(page)
+        return child
+
+    def pin(self, node: Node) -> None:
+        node.pins += 1
+
+    def unpin(self, node: Node) -> None:
+        node.pins -= 1
+        self._prune(node)
+
+    def move_pin(self, node: Node, child: Node) -> None:
+        """Moves one pin from a node to its child."""
+        child.pins += 1
+        node.pins -= 1
+
+    def became_evictable(self, group: int, page: int) -> None:
+        """Must be called when the last reference to a page of the tree is dropped."""
+        self._queue(self._nodes[group][page], group)
+
+    def evict(self, group: int, count: int) -> None:
+        """Frees at least `count` pages of a group, which must be evictable."""
+        pool = self._pools[group]
+        goal = pool.num_free + count
+        heap = self._heaps[group]
+        while pool.num_free < goal:
+            time, _, _, node = heapq.heappop(heap)
+            node.queued[group] = False
+            if not self._can_go(node, group):
+                continue
+            if node.time != time:
+                self._queue(node, group)
+            elif self._windows[group] is None:
+                self._drop_leaf(node)
+            else:
+                self._drop_page(node, group)
+                self._prune(node)
+
+    def pages(self, group: int) -> list[int]:
+        """Every page of a group that the tree holds."""
+        return list(self._nodes[group])
+
+    def _sees_window(self, path: Sequence[Node], length: int, group: int) -> bool:
+        return all(node.pages[group] for node in path[self.first_needed(length, group) : length])
+
+    def _can_go(self, node: Node, group: int) -> bool:
+        page = node.pages[group]
+        if not page or self._pools[group].references(page):
+            return False
+        return self._windows[group] is not None or not node.children
+
+    def _queue(self, node: Node, group: int) -> None:
+        if not node.queued[group] and self._can_go(node, group):
+            node.queued[group] = True
+            # A window needs the end of a path, so its beginning goes first.
+            heapq.heappush(self._heaps[group], (node.time, node.depth, next(self._ticket), node))
+
+    def _drop_leaf(self, node: Node) -> None:
+        for group, page in enumerate(node.pages):
+            if page:
+                self._drop_page(node, group)
+        self._prune(node)
+
+    def _drop_page(self, node: Node, group: int) -> None:
+        page = node.pages[group]
+        node.pages[group] = 0
+        del self._nodes[group][page]
+        # NOTE: a choice that waits with its parent's partial page may hold the windowed pages of a node that got them
+        # when the parent filled that page, and not the node's full page, which had come from another request.
+        if self._pools[group].references(page):
+            self._pools[group].uncache(page)
+        else:
+            self._pools[group].evict(page)
+
+    def _prune(self, node: Node) -> None:
+        """Removes nodes that hold nothing and lead nowhere, from `node` upwards."""
+        while not (node.children or node.pins or any(node.pages)):
+            parent = node.parent
+            if parent is None:
+                del self._roots[node.key]  # type: ignore[arg-type]  # a root's key is its namespace
+                return
+            if parent.children.get(node.key) is node:
+                del parent.children[node.key]
+            node = parent
+        for group in range(len(self._pools)):
+            self._queue(node, group)

@@ -1,0 +1,57 @@
+"""Prefill: rows of running requests with prompt tokens, or recomputed ones, to compute."""
+
+from jaxinfer.config import SchedulerConfig
+from jaxinfer.engine.scheduler.admission import Admission
+from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
+from jaxinfer.engine.scheduler.policy import Policy
+from jaxinfer.engine.scheduler.rows import HostRows
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.builder import PlanBuilder
+
+
+class Prefill:
+    """Shares a plan's tokens among the prompts that are half computed."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        config: SchedulerConfig,
+        *,
+        rows: HostRows,
+        blocks: BlockAllocator,
+        admission: Admission,
+    ):
+        self._state = state
+        self._rows = rows
+        self._blocks = blocks
+        self._admission = admission
+        self._fair = config.max_num_partial_prefills is not None
+        self._admits_better_first = policy.preempts and not self._fair
+
+    def plan(self, plan: PlanBuilder) -> None:
+        """Adds a chunk of each."""
+        state, table, slots = self._state, self._state.table, self._state.running_slots()
+        pending = table.total[slots] - table.computed[slots]
+        chunked = slots[(pending > 1) | ((pending == 1) & ~table.draws[slots])]
+        sharers = len(chunked) + self._admission.somebody_may_enter() if self._fair else 1
+        self._admission.num_partial = 0
+        for slot in chunked.tolist():
+            request = table.requests[slot]
+            if request is not None and not state.must_drain:
+                if self._admits_better_first:
+                    self._admission.admit_waiting(plan, before=request)
+                end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
+                self._admission.num_partial += int(table.total[slot] - end > table.draws[slot])
+            sharers = max(1, sharers - 1)
+
+    def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:
+        """Adds a row of at most `room` tokens; returns how many positions are computed after it."""
+        table, slot = self._state.table, request.slot
+        start = int(table.computed[slot])
+        size = self._rows.size(plan, request, int(table.total[slot]) - start, room)
+        if not size.tokens or not self._blocks.grow(plan, request, start + size.tokens):
+            return start
+        self._rows.add(plan, request, start, size)
+        return start + size.tokens

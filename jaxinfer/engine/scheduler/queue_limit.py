@@ -1,0 +1,27 @@
+"""check_room: who may still be queued."""
+
+from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
+from jaxinfer.errors import QueueFullError
+
+_KEY_FACTOR = 3
+"""Free places that all users of an API key may hold for each one that is free: half as many again as one user alone."""
+
+
+def check_room(max_waiting: int, tenant: tuple[str, ...], *waiting: TenantCounts) -> None:
+    """Raises QueueFullError where a tenant may have no more requests waiting.
+
+    Without tenants (fair sharing is off) `max_waiting` may wait. With them the queue has twice as many places, and each
+    tenant may hold as many as are free: so one alone holds `max_waiting`, and whoever comes next finds half of what is
+    free (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998). Where users
+    are told apart, made-up ones cannot fill it: those of a key may hold three times what is free.
+    """
+    total = sum(counts.total for counts in waiting)
+    if not tenant:
+        full = total >= max_waiting
+    else:
+        free = 2 * max_waiting - total
+        limits = [_KEY_FACTOR * free] * (len(tenant) - 1) + [free]
+        held = [sum(counts.of(tenant[:end]) for counts in waiting) for end in range(1, len(tenant) + 1)]
+        full = any(number >= limit for number, limit in zip(held, limits, strict=True))
+    if full:
+        raise QueueFullError(total)

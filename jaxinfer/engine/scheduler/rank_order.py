@@ -1,0 +1,82 @@
+"""RankOrder: requests in the order of their ranks, with a second line for those that others may pass."""
+
+import heapq
+
+from jaxinfer.engine.sequence import Request, Status
+
+_Heap = list[tuple[tuple[int, ...], Request]]
+
+
+class RankOrder:
+    """Adding, taking and removing cost the logarithm of its length."""
+
+    def __init__(self) -> None:
+        self._heap: _Heap = []
+        self._deferred: _Heap = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def num_entries(self) -> int:
+        """Entries kept, those of requests that are gone included."""
+        return len(self._heap) + len(self._deferred)
+
+    @property
+    def in_rank_order(self) -> bool:
+        """True: there is no other order."""
+        return True
+
+    def push(self, request: Request) -> None:
+        heapq.heappush(self._heap, (request.rank, request))
+        self._length += 1
+
+    def peek(self, *, deferred: bool = True) -> Request | None:
+        """The request of the lowest rank. deferred: whether a deferred one may be next."""
+        first = _head(self._heap)
+        second = _head(self._deferred) if deferred else None
+        if first is None or (second is not None and second[0] < first[0]):
+            first = second
+        return None if first is None else first[1]
+
+    def take(self, request: Request) -> None:
+        """Takes out what `peek` has just returned."""
+        heap = self._heap if self._heap and self._heap[0][1] is request else self._deferred
+        heapq.heappop(heap)
+        self._shrink()
+
+    def defer(self, request: Request) -> None:
+        """Lets others pass the request that `peek` has just returned."""
+        if self._heap and self._heap[0][1] is request:
+            heapq.heappush(self._deferred, heapq.heappop(self._heap))
+
+    def remove(self, request: Request) -> None:
+        """Takes out a request whose status is no longer WAITING."""
+        self._shrink()
+
+    def _shrink(self) -> None:
+        self._length -= 1
+        # Without this, requests that come and are aborted while one waits in front would pile up. There may be a line
+        # for each of many tenants, so an empty one keeps none.
+        if self.num_entries > 2 * self._length:
+            self._heap, self._deferred = _without_gone(self._heap), _without_gone(self._deferred)
+
+    def charge(self, request: Request, start: int) -> None:
+        """Who comes next does not depend on what was served."""
+
+    def settle(self, request: Request, computed: int) -> None:
+        """Who comes next does not depend on what was served."""
+
+
+def _head(heap: _Heap) -> tuple[tuple[int, ...], Request] | None:
+    # Removed requests are skipped when they surface: to search for them would cost the queue's length.
+    while heap and heap[0][1].status is not Status.WAITING:
+        heapq.heappop(heap)
+    return heap[0] if heap else None
+
+
+def _without_gone(heap: _Heap) -> _Heap:
+    left = [entry for entry in heap if entry[1].status is Status.WAITING]
+    heapq.heapify(left)
+    return left

@@ -1,0 +1,108 @@
+"""Scheduler: decides what the next step computes. It knows no phases.
+
+Every running request has `computed` chasing `total`; a step spends two budgets (tokens, scored positions) on running
+requests first, then on waiting ones. A chunk of a prompt, a prefix hit, a resumed request and a decoded token are then
+the same case.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.scheduler.admission import Admission
+from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
+from jaxinfer.engine.scheduler.decode import Decode
+from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
+from jaxinfer.engine.scheduler.policy import Policy, make_policy
+from jaxinfer.engine.scheduler.prefill import Prefill
+from jaxinfer.engine.scheduler.rows import HostRows
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.step.builder import PlanBuilder
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+
+_TENANT_PARTS = {"off": 0, "key": 1, "user": 2}
+
+
+class Scheduler:
+    """Makes plans.
+
+    The caller dispatches every plan before it asks for the next, and reports each collected step by lowering
+    `state.in_flight`; `state.must_drain` asks it to collect all steps in flight before the next plan.
+    """
+
+    def __init__(
+        self,
+        shapes: EngineShapes,
+        scheduler: SchedulerConfig,
+        cache: CacheConfig,
+        policy: Policy | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ):
+        self.config = scheduler
+        self.state = state = SchedulerState(shapes, scheduler, cache, clock)
+        self.policy = policy or make_policy(scheduler, state.kv.cached_tokens)
+        self.isolation = FaultIsolation(state, scheduler.max_step_retries)
+        rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
+        self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
+        self._decode = Decode(state, self._blocks)
+        self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
+        self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
+        self._steps = 0
+
+    def add(self, request: Request) -> None:
+        """Queues a new request."""
+        request.queued_at = self.state.clock()
+        request.rank = self.policy.rank(request)
+        request.tenant = self.tenant_of(request.tenant)
+        self.state.queue.push(request)
+
+    def tenant_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The part of a tenant's names that tells it from others: all, the API key, or none."""
+        return (*names, "", "")[: self._tenant_parts]
+
+    def retry(self, discarded: Sequence[StepPlan]) -> list[Request]:
+        """After a step fault: queues every request that holds anything; returns those that have failed too often."""
+        failed = self.isolation.retry(discarded)
+        self.admission.failure = None
+        return failed
+
+    def schedule(self) -> StepPlan | None:
+        """The next step, or None where nothing can be computed now."""
+        self.state.must_drain = False
+        plan = PlanBuilder(self.state.shapes, self.state.table)
+        self.state.forks.part()
+        self.isolation.release_passed()
+        self.admission.begin_plan()
+        if self.state.kv.has_windows:
+            self._blocks.trim_windows()
+        if not self._plan_multi_step(plan):
+            self._plan_one_step(plan)
+        if plan.empty and not plan.admissions:
+            return None
+        return self._finish_plan(plan)
+
+    def _plan_multi_step(self, plan: PlanBuilder) -> bool:
+        """Several decode steps for all running requests, unless a waiting one could enter now."""
+        counts = self._decode.multi_step_counts()
+        if counts is None:
+            return False
+        self.admission.num_partial = 0
+        if self.admission.somebody_may_enter():
+            return False
+        self._decode.plan_multi_step(plan, counts)
+        return True
+
+    def _plan_one_step(self, plan: PlanBuilder) -> None:
+        if self._decode.plan(plan):
+            self.admission.num_partial = 0
+        else:
+            self._prefill.plan(plan)
+        self.admission.admit_waiting(plan)
+
+    def _finish_plan(self, builder: PlanBuilder) -> StepPlan:
+        plan = builder.finish(self._steps)
+        self.state.dispatch(plan)
+        self._steps += 1
+        return plan

@@ -1,0 +1,120 @@
+"""SchedulerState: what the parts of a scheduler share, and every change to it."""
+
+from bisect import insort
+from collections.abc import Callable
+from operator import attrgetter
+
+import numpy as np
+
+from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.scheduler.fair_order import FairOrder
+from jaxinfer.engine.scheduler.forks import Forks
+from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.slot_table import SlotTable
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+
+_BY_RANK = attrgetter("rank")
+
+
+class SchedulerState:
+    """Slots, pages, the queue, and which request has what of them.
+
+    running: requests with a slot that still have tokens to plan, in rank order.
+    in_flight: steps that were dispatched and not collected.
+    must_drain: the caller must collect every step in flight before the next plan: nobody is preempted while a result
+        in flight may free pages.
+    """
+
+    def __init__(
+        self, shapes: EngineShapes, scheduler: SchedulerConfig, cache: CacheConfig, clock: Callable[[], int]
+    ) -> None:
+        self.shapes = shapes
+        self.clock = clock
+        self.kv = KVCache(
+            shapes, enable_prefix_caching=cache.enable_prefix_caching, max_cached_tokens=cache.prefix_cache_max_tokens
+        )
+        self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
+        self.queue = WaitingQueue(None if scheduler.fair_share == "off" else FairOrder())
+        self.forks = Forks(self.kv, self.table, self.queue)
+        self.running: list[Request] = []
+        self.in_flight = 0
+        self.must_drain = False
+        self.num_preemptions = 0
+        self._running_slots: np.ndarray | None = None
+
+    def running_slots(self) -> np.ndarray:
+        """Slots of the running requests, int32, in rank order."""
+        if self._running_slots is None:
+            self._running_slots = np.array([request.slot for request in self.running], np.int32)
+        return self._running_slots
+
+    def admit(self, request: Request, *, computed: int, total: int) -> None:
+        """Gives a slot to the request that `queue.peek` has just returned, whose pages hold `computed` positions."""
+        self.queue.take(request)
+        self.queue.charge(request, computed)
+        request.status = Status.RUNNING
+        if request.scheduled_at is None:
+            request.scheduled_at = self.clock()
+        capacity = len(request.pages[0]) * self.shapes.page_size
+        self.table.take(request, computed=computed, total=total, capacity=capacity)
+        insort(self.running, request, key=_BY_RANK)
+        self.forks.enter(request)
+        self._running_slots = None
+
+    def dispatch(self, plan: StepPlan) -> None:
+        """Counts a plan's rows as computed, and its samples as tokens in flight."""
+        table = self.table
+        table.computed[plan.slots] += plan.counts
+        sampling = plan.slots if plan.decode_only else plan.slots[plan.draws]
+        table.total[sampling] += plan.counts if plan.burst else 1
+        for slot in sampling[table.total[sampling] >= table.limit[sampling]].tolist():
+            request = table.requests[slot]
+            assert request is not None
+            request.status = Status.DRAINING
+            self.running.remove(request)
+            self._running_slots = None
+        self.in_flight += 1
+
+    def finish(self, request: Request) -> None:
+        """Takes a request out wherever it is; its slot and pages are free for later plans."""
+        waiting = request.status is Status.WAITING
+        request.status = Status.FINISHED
+        if waiting:
+            self.queue.remove(request)
+        computed = request.prompt_len if request.slot < 0 else int(self.table.computed[request.slot])
+        self.queue.settle(request, computed)
+        self._release(request)
+
+    def preempt(self, request: Request) -> None:
+        """Takes slot and pages from a running request, which will compute its tokens again."""
+        self.requeue(request)
+        self.num_preemptions += 1
+        request.preemptions += 1
+
+    def requeue(self, request: Request) -> None:
+        """Takes slot and pages from a request and puts it back in the queue."""
+        self._release(request)
+        if request.owes_prompt_logprobs:
+            request.prompt_logprobs = [None]
+        request.status = Status.WAITING
+        self.queue.push(request)
+
+    def requeue_all(self) -> None:
+        """After the device has lost its pages and slots, and every step in flight."""
+        for request in [request for request in self.table.requests if request is not None]:
+            self.requeue(request)
+        self.forks.drop_all_holds()
+        self.kv.forget_all()
+        self.in_flight = 0
+
+    def _release(self, request: Request) -> None:
+        if request.slot >= 0:
+            self.table.release(request)
+            if request in self.running:
+                self.running.remove(request)
+            self._running_slots = None
+        self.forks.leave(request)
+        self.kv.release(request)

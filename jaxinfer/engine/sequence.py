@@ -1,0 +1,208 @@
+"""Request: one choice being generated, as the host knows it."""
+
+import enum
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jaxinfer.engine.kv.radix import Namespace, Node
+from jaxinfer.engine.types import FinishReason, TokenLogprobs
+from jaxinfer.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from jaxinfer.engine.slot_table import SlotTable
+
+
+class Status(enum.Enum):
+    """Where a request is. DRAINING: its whole output is planned, and not all of it collected."""
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    DRAINING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class Request:
+    """One choice. What changes every step, its tokens and lengths, lives in the SlotTable while it has a `slot`.
+
+    limit: most tokens, prompt included.
+    handle: names the choice in a StepOutput.
+    pages: page ids a KV group, in order; 0 behind a window.
+    shadows: (group, page) of the tree's own page, held where ours is a copy of equal content.
+    cursor: the node of the radix tree that holds our newest committed page.
+    committed: pages of ours that the tree holds.
+    queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
+    rank: its place among all requests (policy.py); the last entry is `index`.
+    fork_to: choices that this request becomes once all of its prompt but the last token is computed.
+    held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
+    failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
+        were computed and collected when a step failed; `reached` also counts those that were not collected.
+    alone: True while it is, or is to be, the only request of a step (trials.py).
+    tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
+        admitted first (fair_line.py), and its positions that were computed then; 0 before.
+    trial, tried_at: the last round of trials that it was in, and its `furthest` then.
+    """
+
+    __slots__ = (
+        "alone",
+        "arrival",
+        "cached_tokens",
+        "charged",
+        "charged_from",
+        "committed",
+        "cursor",
+        "failures",
+        "finish_reason",
+        "fork_to",
+        "furthest",
+        "handle",
+        "held",
+        "held_computed",
+        "index",
+        "limit",
+        "namespace",
+        "pages",
+        "params",
+        "preemptions",
+        "priority",
+        "prompt_len",
+        "prompt_logprobs",
+        "queued_at",
+        "rank",
+        "reached",
+        "request_id",
+        "scheduled_at",
+        "seed",
+        "shadows",
+        "slot",
+        "status",
+        "stop_ids",
+        "table",
+        "tenant",
+        "trial",
+        "tried_at",
+        "trimmed",
+        "waiting_tokens",
+        "was_admitted",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt: Sequence[int] | np.ndarray,
+        params: SamplingParams,
+        *,
+        limit: int,
+        seed: int,
+        stop_ids: frozenset[int],
+        arrival: int,
+        num_groups: int,
+        index: int = 0,
+        handle: int = 0,
+        priority: int = 0,
+        namespace: Namespace = ("", ""),
+        tenant: tuple[str, ...] = (),
+        fork_to: int = 1,
+    ):
+        self.request_id = request_id
+        self.index = index
+        self.handle = handle
+        self.params = params
+        # NumPy would round what is no integer; `array` refuses it.
+        known = prompt if isinstance(prompt, np.ndarray) else array("i", prompt)
+        self.waiting_tokens = np.array(known, np.int32)
+        self.table: SlotTable | None = None
+        self.prompt_len = len(prompt)
+        self.limit = limit
+        self.seed = seed
+        self.stop_ids = stop_ids
+        self.arrival = arrival
+        self.priority = priority
+        self.namespace = namespace
+        self.tenant = tenant
+        self.charged = 0
+        self.charged_from = 0
+        self.fork_to = fork_to
+        self.status = Status.WAITING
+        self.queued_at = 0
+        self.scheduled_at: int | None = None
+        self.rank: tuple[int, ...] = ()
+        self.slot = -1
+        self.pages: list[list[int]] = [[] for _ in range(num_groups)]
+        self.trimmed = [0] * num_groups
+        self.shadows: list[tuple[int, int]] = []
+        self.cursor: Node | None = None
+        self.committed = 0
+        self.held = False
+        self.held_computed = 0
+        self.cached_tokens = 0
+        self.preemptions = 0
+        self.was_admitted = False
+        self.failures = 0
+        self.furthest = 0
+        self.reached = 0
+        self.alone = False
+        self.trial = 0
+        self.tried_at = 0
+        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
+        if params.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
+        self.finish_reason: FinishReason | None = None
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The prompt and every confirmed output token, int32; a view of the table's row while it has a slot."""
+        table = self.table
+        return self.waiting_tokens if table is None else table.tokens[self.slot, : table.known[self.slot]]
+
+    @property
+    def num_known(self) -> int:
+        return len(self.waiting_tokens) if self.table is None else int(self.table.known[self.slot])
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_known - self.prompt_len
+
+    @property
+    def finished(self) -> bool:
+        return self.status is Status.FINISHED
+
+    @property
+    def owes_prompt_logprobs(self) -> bool:
+        """True while log-probabilities of the prompt are asked for and not all collected."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len
+
+    @property
+    def is_parent(self) -> bool:
+        """True until its choices part: only its prompt but the last token is computed."""
+        return self.fork_to > 1
+
+    def count_failure(self, collected: int, computed: int) -> None:
+        """Notes a failure of a step that computed it, when `collected` of its `computed` positions were done."""
+        self.failures = 1 if collected > self.furthest else self.failures + 1
+        self.furthest = max(self.furthest, collected)
+        self.reached = max(self.reached, computed)
+
+    def child(self, index: int) -> "Request":
+        """Choice `index` of this prompt, with no pages yet."""
+        child = Request(
+            self.request_id,
+            self.tokens,
+            self.params,
+            limit=self.limit,
+            seed=self.seed,
+            stop_ids=self.stop_ids,
+            arrival=self.arrival,
+            num_groups=len(self.pages),
+            index=index,
+            handle=self.handle + index,
+            priority=self.priority,
+            namespace=self.namespace,
+            tenant=self.tenant,
+        )
+        child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at
+        child.rank = (*self.rank[:-1], index)
+        child.prompt_logprobs = None  # the prompt's are reported once, with choice 0
+        return child

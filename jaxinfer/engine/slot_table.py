@@ -1,0 +1,86 @@
+"""SlotTable: the lengths of running requests, as arrays over slots."""
+
+import numpy as np
+
+from jaxinfer.engine.sequence import Request
+
+_NO_ID = -(2**31)
+
+
+class SlotTable:
+    """What changes every step, kept in columns so that a step over all slots is a few vector operations.
+
+    serial: changes whenever a slot changes hands; (slot, serial) is the (request, epoch) of a result.
+    computed: positions whose KV is computed by a dispatched step.
+    collected: positions whose KV is computed by a collected step.
+    total: tokens, known and in flight (sampled by a dispatched step and not read yet).
+    next_trim: collected positions at which a page falls behind a window.
+    tokens: [slots, max_model_len], of which the first `known` are confirmed.
+    limit: tokens at which the request ends. capacity: positions that its pages can hold.
+    stop_ids: ids that end the request, as wide as anybody has needed yet.
+    draws: False for a parent, whose last computed position is not scored.
+    fresh: True until the choice's first token was collected. handle: the choice's.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int):
+        # Memory that nobody wrote to is not there yet: rows cost what their longest request has used.
+        self.tokens = np.zeros((num_slots, max_model_len), np.int32)
+        self.known = np.zeros(num_slots, np.int32)
+        self.handle = np.zeros(num_slots, np.int64)
+        self.serial = np.zeros(num_slots, np.int64)
+        self.computed = np.zeros(num_slots, np.int32)
+        self.collected = np.zeros(num_slots, np.int32)
+        self.total = np.zeros(num_slots, np.int32)
+        self.next_trim = np.zeros(num_slots, np.int32)
+        self.limit = np.zeros(num_slots, np.int32)
+        self.capacity = np.zeros(num_slots, np.int32)
+        self.draws = np.zeros(num_slots, bool)
+        self.fresh = np.zeros(num_slots, bool)
+        self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
+        self.logprobs = np.zeros(num_slots, bool)
+        self.requests: list[Request | None] = [None] * num_slots
+        self._free = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_taken(self) -> int:
+        return len(self.requests) - len(self._free)
+
+    def take(self, request: Request, *, computed: int, total: int, capacity: int) -> int:
+        """Gives `request` a slot."""
+        slot, tokens = self._free.pop(), request.tokens
+        self.tokens[slot, : len(tokens)] = tokens
+        self.known[slot] = len(tokens)
+        self.handle[slot] = request.handle
+        self.serial[slot] += 1
+        self.computed[slot] = self.collected[slot] = computed
+        self.total[slot] = total
+        self.next_trim[slot] = 0
+        self.limit[slot] = request.limit
+        self.capacity[slot] = capacity
+        self.draws[slot] = not request.is_parent
+        self.fresh[slot] = request.num_outputs == 0
+        self._set_stop_ids(slot, sorted(request.stop_ids))
+        self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
+        self.requests[slot] = request
+        request.slot, request.table = slot, self
+        return slot
+
+    def _set_stop_ids(self, slot: int, ids: list[int]) -> None:
+        missing = len(ids) - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_ID)
+        self.stop_ids[slot] = _NO_ID
+        self.stop_ids[slot, : len(ids)] = ids
+
+    def release(self, request: Request) -> None:
+        """Takes the slot back: results that are still in flight for it are void from now on."""
+        slot = request.slot
+        request.waiting_tokens = request.tokens.copy()
+        self.serial[slot] += 1
+        self.requests[slot] = None
+        self._free.append(slot)
+        request.slot, request.table = -1, None

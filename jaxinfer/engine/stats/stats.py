@@ -1,0 +1,69 @@
+"""read_stats: an engine's statistics from its parts."""
+
+from dataclasses import dataclass
+
+from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.scheduler.scheduler import Scheduler
+from jaxinfer.engine.stats.queue_reasons import queue_reasons
+from jaxinfer.engine.stats.step_cost import StepCostTotals
+from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.types import EngineStats
+
+
+@dataclass
+class EngineCounters:
+    """Totals that the engine's core keeps; as in EngineStats."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    step_faults: int = 0
+    abandoned_requests: int = 0
+
+
+def read_stats(
+    scheduler: Scheduler, runner: Runner, timer: StepTimer, costs: StepCostTotals, counters: EngineCounters
+) -> EngineStats:
+    """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
+    state, memory, reasons = scheduler.state, runner.memory(), queue_reasons(scheduler)
+    return EngineStats(
+        running=state.table.num_taken,
+        waiting=state.queue.num_requests,
+        kv_pages_used=state.kv.pages_in_use,
+        kv_pages_total=state.kv.pages_total,
+        preemptions=state.num_preemptions,
+        prefix_queries=scheduler.admission.prefix_queries,
+        prefix_hits=scheduler.admission.prefix_hits,
+        admitted_tokens=scheduler.admission.admitted_tokens,
+        prompt_tokens=counters.prompt_tokens,
+        generation_tokens=counters.generation_tokens,
+        steps=counters.steps,
+        compiles_after_ready=runner.compiles_after_ready,
+        step_faults=counters.step_faults,
+        abandoned_requests=counters.abandoned_requests,
+        waiting_for_slots=reasons.slots,
+        waiting_for_pages=reasons.pages,
+        waiting_for_prefills=reasons.prefills,
+        waiting_for_step=reasons.step,
+        schedule_seconds=timer.seconds(SCHEDULE),
+        dispatch_seconds=timer.seconds(DISPATCH),
+        wait_seconds=timer.seconds(WAIT),
+        apply_seconds=timer.seconds(APPLY),
+        other_seconds=timer.seconds(OTHER),
+        idle_seconds=timer.seconds(IDLE),
+        in_flight_seconds=timer.in_flight_seconds,
+        starved_seconds=timer.starved_seconds,
+        decode_steps=costs.decode_steps,
+        mixed_steps=costs.mixed_steps,
+        burst_steps=costs.burst_steps,
+        decode_tokens=costs.decode_tokens,
+        prefill_tokens=costs.prefill_tokens,
+        padded_tokens=costs.padded_tokens,
+        flops=costs.flops,
+        bytes=costs.bytes,
+        iteration_tokens=costs.iteration_tokens,
+        step_tokens=tuple(costs.step_tokens),
+        memory_used=memory.used,
+        memory_peak=memory.peak,
+        memory_limit=memory.limit,
+    )

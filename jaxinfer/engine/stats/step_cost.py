@@ -1,0 +1,169 @@
+"""StepCostTotals: what the steps of an engine compute, and what it costs by a model of the step."""
+
+from bisect import bisect_left
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.types import STEP_TOKENS
+
+_BATCH = 64
+"""Plans that are counted together: one array operation costs as much for all of them as for one."""
+
+
+class StepCosts(NamedTuple):
+    """What a model's steps cost, all devices together.
+
+    weight_bytes: read once by each forward pass. token_flops: of a token's products with weights. scored_flops: of
+    a scored position's with the head. kv_bytes: an entry a KV group, of one token's keys and values in all of its
+    layers. pair_flops: an entry a KV group, of one query against one key and value in all of its layers.
+    """
+
+    weight_bytes: int
+    token_flops: int
+    scored_flops: int
+    kv_bytes: tuple[int, ...]
+    pair_flops: tuple[int, ...]
+
+
+class StepCostTotals:
+    """Running totals over the plans that were dispatched, up to `_BATCH` of them late.
+
+    flops and bytes count what the rows of the plans need and no padding: each pass reads all weights, each decoding row
+    the keys and values that it sees, each chunk those once, and every token writes its own. They are 0 without costs.
+    """
+
+    def __init__(self, shapes: EngineShapes, costs: StepCosts | None):
+        self._buckets = make_buckets(shapes)
+        self._windows = [group.window for group in shapes.groups]
+        self._costs = costs
+        self._decoded: list[int] = []
+        self._held = _Rows()
+        self._chunks = _Rows()
+        self.decode_steps = 0
+        self.mixed_steps = 0
+        self.burst_steps = 0
+        self.decode_tokens = 0
+        self.prefill_tokens = 0
+        self.padded_tokens = 0
+        self.flops = 0
+        self.bytes = 0
+        self.iteration_tokens = 0
+        self.step_tokens = [0] * (len(STEP_TOKENS) + 1)
+
+    def add(self, plan: StepPlan) -> None:
+        """Counts a plan, now or soon."""
+        held = plan.num_decode
+        # NOTE: whole plans are not kept: what later steps allocate would lie on cold memory.
+        if plan.burst or held < len(plan.slots):
+            self._count_plan(plan)
+            self._held.add(plan.starts[:held], plan.counts[:held])
+            self._chunks.add(plan.starts[held:], plan.counts[held:])
+        elif held:
+            self._decoded.append(held)
+            self._held.add(plan.starts, plan.counts)
+        if len(self._held.starts) >= _BATCH:
+            self.count()
+
+    def count(self) -> None:
+        """Counts what was added and not counted yet."""
+        for rows, steps in Counter(self._decoded).items():
+            self.decode_steps += steps
+            size = bucket_of(rows, self._buckets.rows)
+            self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=size - rows), steps)
+        self._decoded.clear()
+        held, chunks = self._held.take(), self._chunks.take()
+        if self._costs is not None:
+            self._count_attention(self._costs, held, chunks)
+
+    def _count_plan(self, plan: StepPlan) -> None:
+        size = bucket_of_plan(plan, self._buckets)
+        if plan.burst:
+            passes, tokens = int(plan.counts.max()), int(plan.counts.sum())
+            self.burst_steps += 1
+            self._count_tokens(_Tokens(0, tokens, tokens, tokens, size * passes - tokens), 1, passes)
+        else:
+            self.mixed_steps += 1
+            padded = size - plan.num_tokens
+            drawn = int(plan.draws.sum())
+            self._count_tokens(_Tokens(len(plan.tokens), plan.num_decode, drawn, plan.num_scored, padded), 1)
+
+    def _count_tokens(self, tokens: "_Tokens", steps: int, passes: int = 1) -> None:
+        """So many steps of one kind. passes: through the model's layers, in each."""
+        count = tokens.prefill + tokens.decode
+        self.prefill_tokens += tokens.prefill * steps
+        self.decode_tokens += tokens.decode * steps
+        self.padded_tokens += tokens.padded * steps
+        iteration = tokens.prefill + tokens.drawn
+        self.iteration_tokens += iteration * steps
+        self.step_tokens[bisect_left(STEP_TOKENS, iteration)] += steps
+        if self._costs is not None:
+            self.flops += steps * (self._costs.token_flops * count + self._costs.scored_flops * tokens.scored)
+            self.bytes += steps * (self._costs.weight_bytes * passes + sum(self._costs.kv_bytes) * count)
+
+    def _count_attention(self, costs: StepCosts, held: "_Joined", chunks: "_Joined") -> None:
+        for window, kv_bytes, pair_flops in zip(self._windows, costs.kv_bytes, costs.pair_flops, strict=True):
+            seen = held.pairs(window)
+            self.flops += pair_flops * (seen + chunks.pairs(window))
+            self.bytes += kv_bytes * (seen + chunks.keys(window))
+
+
+class _Tokens(NamedTuple):
+    """What one step computes, scores and draws."""
+
+    prefill: int
+    decode: int
+    drawn: int
+    scored: int
+    padded: int
+
+
+class _Rows:
+    """Rows of plans, a pair of arrays a plan."""
+
+    def __init__(self) -> None:
+        self.starts: list[np.ndarray] = []
+        self.counts: list[np.ndarray] = []
+
+    def add(self, starts: np.ndarray, counts: np.ndarray) -> None:
+        self.starts.append(starts)
+        self.counts.append(counts)
+
+    def take(self) -> "_Joined":
+        """All of them, and none are left."""
+        joined = _Joined(np.concatenate([_NONE, *self.starts]), np.concatenate([_NONE, *self.counts]))
+        self.starts.clear()
+        self.counts.clear()
+        return joined
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+class _Joined(NamedTuple):
+    """First positions and numbers of tokens, int64 [n]."""
+
+    starts: np.ndarray
+    counts: np.ndarray
+
+    def pairs(self, window: int | None) -> int:
+        """Queries times the keys that each of them sees."""
+        if window is None:
+            squares = int(self.counts @ self.counts) + int(self.counts.sum())
+            return int(self.starts @ self.counts) + squares // 2
+        return int((_seen_before(self.starts + self.counts, window) - _seen_before(self.starts, window)).sum())
+
+    def keys(self, window: int | None) -> int:
+        """Keys that a row's queries see, each counted once."""
+        ends = self.starts + self.counts
+        return int((ends if window is None else np.minimum(ends, window - 1 + self.counts)).sum())
+
+
+def _seen_before(positions: np.ndarray, window: int) -> np.ndarray:
+    """Keys that all queries before a position see, together."""
+    inside = np.minimum(positions, window)
+    return inside * (inside + 1) // 2 + (positions - inside) * window

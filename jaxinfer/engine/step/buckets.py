@@ -1,0 +1,57 @@
+"""Which sizes programs are compiled for. The top bucket is the budget itself."""
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+
+_SMALLEST_MIXED = 16
+_SMALLEST_SPLIT = 64
+
+
+class Buckets(NamedTuple):
+    """Sizes in ascending order: tokens of a mixed step, rows of a decode step, scored positions of a sample."""
+
+    tokens: tuple[int, ...]
+    rows: tuple[int, ...]
+    scored: tuple[int, ...]
+
+
+def make_buckets(shapes: EngineShapes) -> Buckets:
+    """Powers of two up to each budget, and the budget: a sum of families, never a product.
+
+    Of tokens there are sizes in between: a mixed step costs what its bucket has, and a doubling pads by a third.
+    """
+    tokens = _doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens)
+    between = {size * 3 // 2 for size in tokens[:-1] if size >= _SMALLEST_SPLIT}
+    return Buckets(
+        tokens=tuple(sorted({*tokens, *(size for size in between if size < shapes.max_num_batched_tokens)})),
+        rows=_doubling(1, shapes.max_num_seqs),
+        # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
+        scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
+    )
+
+
+def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
+    """The smallest bucket that holds `size`. ValueError above the top."""
+    at = bisect_left(buckets, size)
+    if at == len(buckets):
+        raise ValueError(f"{size} is above the largest bucket, {buckets[-1]}")
+    return buckets[at]
+
+
+def bucket_of_plan(plan: StepPlan, buckets: Buckets) -> int:
+    """The size of a plan's forward: rows where each decodes what the device holds, else tokens."""
+    if plan.decode_only:
+        return bucket_of(plan.num_rows, buckets.rows)
+    return bucket_of(plan.num_tokens, buckets.tokens)
+
+
+def _doubling(first: int, top: int) -> tuple[int, ...]:
+    sizes = []
+    size = first
+    while size < top:
+        sizes.append(size)
+        size *= 2
+    return (*sizes, top)

@@ -1,0 +1,121 @@
+"""PlanBuilder: collects the rows and page changes of one step."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxinfer.engine.slot_table import SlotTable
+from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+
+_NO_UPDATES = np.zeros((0, 3), np.int32)
+_NO_COPIES = np.zeros((0, 2), np.int32)
+_NO_TOKENS = np.zeros(0, np.int32)
+
+
+class PlanBuilder:
+    """One step in the making: what is left of its budgets, and its rows so far."""
+
+    def __init__(self, shapes: EngineShapes, table: SlotTable):
+        self._table = table
+        self._updates: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
+        self._each: list[np.ndarray] = []
+        self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
+        self._decode: list[np.ndarray] = []
+        self._burst: np.ndarray | None = None
+        self._slots: list[int] = []
+        self._counts: list[int] = []
+        self._scored: list[int] = []
+        self._draws: list[bool] = []
+        self._tokens: list[Sequence[int] | np.ndarray] = []
+        self._targets: list[Sequence[int]] = []
+        self.admissions: list[SlotInit] = []
+        self.tokens_left = shapes.max_num_batched_tokens
+        self.scored_left = shapes.max_scored
+        self.copies_left = shapes.copy_pages
+        self.has_row = np.zeros(shapes.num_slots, bool)
+
+    @property
+    def empty(self) -> bool:
+        return not self._decode and not self._slots
+
+    def add_decode(self, slots: np.ndarray) -> None:
+        """Rows of one token that the device holds, each of which draws."""
+        if len(slots):
+            self._decode.append(slots)
+            self.has_row[slots] = True
+            self.tokens_left -= len(slots)
+            self.scored_left -= len(slots)
+
+    def add_burst(self, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Rows that decode `counts` tokens each, one after another; they are all of the plan's rows."""
+        self.add_decode(slots)
+        self._burst = counts.astype(np.int32)
+
+    def add_chunk(self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, draws: bool) -> None:
+        """A row whose tokens come from the host. targets has an entry a scored position, -1 for the draw."""
+        if draws and len(tokens) == len(targets) == 1:
+            # The slot's newest token is on the device already: `admit` wrote it there.
+            return self.add_decode(np.array([slot], np.int32))
+        self._slots.append(slot)
+        self.has_row[slot] = True
+        self._counts.append(len(tokens))
+        self._scored.append(len(targets))
+        self._draws.append(draws)
+        self._tokens.append(tokens)
+        self._targets.append(targets)
+        self.tokens_left -= len(tokens)
+        self.scored_left -= len(targets)
+        return None
+
+    def add_pages(self, slot: int, first: int, pages: Sequence[Sequence[int]]) -> None:
+        """New pages of a slot, a list a KV group, from index `first` of its page table on."""
+        for group, new in enumerate(pages):
+            self._updates[group] += [(slot, first + i, page) for i, page in enumerate(new)]
+
+    def add_page_each(self, slots: np.ndarray, indexes: np.ndarray, pages: Sequence[Sequence[int]]) -> None:
+        """One new page a slot, at an index of its page table; a list of pages a KV group. Once a plan."""
+        self._each = [np.stack([slots, indexes, np.array(new, np.int32)], axis=1) for new in pages]
+
+    def add_copies(self, copies: Sequence[tuple[int, int]]) -> None:
+        """One (source, destination) a KV group."""
+        self.copies_left -= 1
+        for group, copy in enumerate(copies):
+            self._copies[group].append(copy)
+
+    def finish(self, index: int) -> StepPlan:
+        """The plan. Starts are read from the table, which must not have been advanced yet."""
+        table = self._table
+        decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
+        slots, ones = decode, np.ones(len(decode), np.int32)
+        counts, scored, draws = ones if self._burst is None else self._burst, ones, ones.astype(bool)
+        tokens = targets = _NO_TOKENS
+        if self._slots:
+            slots = np.concatenate([decode, np.array(self._slots, np.int32)])
+            counts = np.concatenate([ones, np.array(self._counts, np.int32)])
+            scored = np.concatenate([ones, np.array(self._scored, np.int32)])
+            draws = np.concatenate([draws, np.array(self._draws, bool)])
+            tokens = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._tokens])
+            targets = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._targets])
+        return StepPlan(
+            index=index,
+            admissions=tuple(self.admissions),
+            slots=slots,
+            serials=table.serial[slots],
+            starts=table.computed[slots],
+            counts=counts,
+            scored=scored,
+            draws=draws,
+            num_decode=len(decode),
+            tokens=tokens,
+            targets=targets,
+            page_updates=tuple(self._page_updates(group) for group in range(len(self._updates))),
+            copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
+            logprobs=bool(table.logprobs[slots].any()),
+            burst=self._burst is not None,
+        )
+
+    def _page_updates(self, group: int) -> np.ndarray:
+        rows = self._updates[group]
+        each = self._each[group] if self._each else _NO_UPDATES
+        return np.concatenate([each, np.array(rows, np.int32)]) if rows else each
