@@ -71,8 +71,8 @@ class TimedRunner(SimulatedRunner):
 
     dispatched = 0.0
 
-    def dispatch(self, plan):
-        handle = super().dispatch(plan)
+    def sample(self, step):
+        handle = super().sample(step)
         self.dispatched = time.perf_counter()
         return handle
 

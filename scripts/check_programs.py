@@ -22,7 +22,7 @@ from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
@@ -104,7 +104,7 @@ def _model_cases(
             f"{sizes.model}, {layers} layers, {backend}",
             partial(_lower, programs, name),
             (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
-            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "burst") else 0,
+            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "multi_step") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has",
         )
         for name in names(shapes)
@@ -113,7 +113,7 @@ def _model_cases(
 
 def _some_names(target: Target, shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
-    small: list[Name] = [("admit", 0), ("decode", _SMALL), ("burst", _SMALL)]
+    small: list[Name] = [("admit", 0), ("decode", _SMALL), ("multi_step", _SMALL)]
     names = [*small, *_largest_forward(shapes), ("sample", buckets.scored[-1])]
     return [name for name in names if name[0] not in _LEFT_OUT.get(target.name, ())]
 
@@ -126,8 +126,8 @@ def _largest_forward(shapes: EngineShapes) -> list[Name]:
 def _every_name(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
     forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
-    burst: Name = ("burst", buckets.rows[-1])
-    return [("admit", 0), *forward, burst, *(("sample", scored) for scored in buckets.scored)]
+    multi_step: Name = ("multi_step", buckets.rows[-1])
+    return [("admit", 0), *forward, multi_step, *(("sample", scored) for scored in buckets.scored)]
 
 
 def _lower(programs: Any, name: Name, devices: Sequence[Any]) -> Lowering:

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.device.in_flight import InFlightSteps
+from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -35,6 +36,7 @@ class Rig:
 
     def __init__(self, runner: JaxRunner):
         self._runner = runner
+        self._steps = InFlightSteps(runner)
 
     def decode_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
         """Seconds a step of `rows` greedy rows, from `context` tokens a row on; an entry a timed run of `steps`.
@@ -45,7 +47,7 @@ class Rig:
         plan = self._decode_plan(rows)
 
         def run() -> Any:
-            return [self._runner.dispatch(plan) for _ in range(steps)][-1]
+            return [self._steps.start(plan) for _ in range(steps)][-1]
 
         return self._time(lambda: self._admit(plan, context), run, repeats, steps)
 
@@ -54,7 +56,7 @@ class Rig:
         plan = self._prefill_plan(rows, tokens)
 
         def run() -> Any:
-            return [self._runner.dispatch(plan) for _ in range(steps)][-1]
+            return [self._steps.start(plan) for _ in range(steps)][-1]
 
         return self._time(lambda: self._admit(plan, 1), run, repeats, steps)
 
@@ -70,7 +72,7 @@ class Rig:
     def _admit(self, plan: StepPlan, context: int) -> Any:
         """Puts the plan's rows to `context` tokens and runs it once, so that there is something to wait for."""
         admissions = tuple(self._admission(slot, context) for slot in range(plan.num_rows))
-        return self._runner.dispatch(plan._replace(admissions=admissions))
+        return self._steps.start(plan._replace(admissions=admissions))
 
     def _admission(self, slot: int, length: int) -> SlotInit:
         return SlotInit(
@@ -105,6 +107,7 @@ class Rig:
     ) -> StepPlan:
         slots, groups = np.arange(rows, dtype=np.int32), len(self._runner.shapes.groups)
         return StepPlan(
+            kind=StepKind.DECODE if num_decode else StepKind.MIXED,
             index=0,
             admissions=(),
             slots=slots,
@@ -112,7 +115,7 @@ class Rig:
             starts=np.zeros(rows, np.int32),
             counts=counts,
             scored=np.ones(rows, np.int32),
-            draws=np.ones(rows, bool),
+            samples=np.ones(rows, np.int32),
             num_decode=num_decode,
             tokens=tokens,
             targets=targets,

@@ -7,7 +7,8 @@ import numpy as np
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.sampling import SamplingParams
@@ -21,16 +22,18 @@ class ChattyRunner(SimulatedRunner):
     def __init__(self, shapes: EngineShapes, seconds: float):
         super().__init__(shapes, step_seconds=seconds, draws=False)
         self._ids = np.random.default_rng(0).integers(20, shapes.vocab_size, 1 << 16).astype(np.int32)
-        self.plans: list[StepPlan] = []
+        self._collected = 0
+        self.last: PackedForward | None = None
 
-    def dispatch(self, plan: StepPlan):
-        self.plans = [plan]
-        return super().dispatch(plan)
+    def sample(self, step: PackedForward):
+        self.last = step
+        return super().sample(step)
 
     def collect(self, handle) -> StepResult:
-        count = len(super().collect(handle).tokens)
-        first = handle.plan.index * 7919 % (len(self._ids) - count)
-        return StepResult(self._ids[first : first + count], None)
+        result = super().collect(handle)
+        count, self._collected = len(result.tokens), self._collected + 1
+        first = self._collected * 7919 % (len(self._ids) - count)
+        return result._replace(tokens=self._ids[first : first + count, None])
 
 
 def make_core(
@@ -63,14 +66,15 @@ def engine_rate(core: EngineCore, steps: int) -> float:
 
 
 def bare_rate(core: EngineCore, steps: int) -> float:
-    """Tokens a second of the engine's device, driven one step ahead with the engine's last plan and nothing else."""
+    """Tokens a second of the engine's device, driven one step ahead with the engine's last step and nothing else."""
     runner = core.runner
     assert isinstance(runner, ChattyRunner)
-    (plan,) = runner.plans
-    ahead, tokens = runner.dispatch(plan), 0
+    step = runner.last
+    assert step is not None
+    ahead, tokens = runner.sample(step), 0
     start = time.perf_counter()
     for _ in range(steps):
-        following = runner.dispatch(plan)
+        following = runner.sample(step)
         tokens += len(runner.collect(ahead).tokens)
         ahead = following
     seconds = time.perf_counter() - start

@@ -108,9 +108,12 @@ class _Recorder:
         self.spans.append(Span(what, self.mark, now))
         self.mark = now
 
-    def dispatch(self, plan: Any) -> Any:
+    def forward(self, step: Any) -> None:
         self.lap("schedule")
-        handle = self._runner.dispatch(plan)
+        self._runner.forward(step)
+
+    def sample(self, step: Any) -> Any:
+        handle = self._runner.sample(step)
         self.watch.note(self.mark, handle.sampled.tokens)
         self.lap("dispatch")
         return handle

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.burst_results import apply_burst
 from jaxinfer.engine.client_ids import handle_of, owner_of
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
@@ -219,7 +218,7 @@ class EngineCore:
         self.timer.end(WAIT)
         self.timer.in_flight = bool(self.in_flight)
         self.scheduler.state.in_flight -= 1
-        output = (apply_burst if plan.burst else apply_result)(self.scheduler.state, plan, result)
+        output = apply_result(self.scheduler.state, plan, result)
         self.counters.generation_tokens += output.num_tokens
         for delta in output.deltas:
             if delta.finish_reason is not None:

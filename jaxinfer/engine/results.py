@@ -4,7 +4,7 @@ import numpy as np
 
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Request
-from jaxinfer.engine.step.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
@@ -17,39 +17,23 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     """
     table = state.table
     valid = table.serial[plan.slots] == plan.serials
-    ends = plan.starts + plan.counts
-    commit(state, plan, ends, valid)
-    last_scored = np.cumsum(plan.scored) - 1
-    if result.logprobs is not None and not plan.decode_only:
-        _take_prompt_logprobs(state, plan, valid, last_scored, result.logprobs)
-    drawing = np.flatnonzero(valid & plan.draws)
-    slots, scored = plan.slots[drawing], last_scored[drawing]
-    tokens = result.tokens[scored]
-    table.tokens[slots, ends[drawing]] = tokens
-    table.known[slots] = ends[drawing] + 1
-    special = _needs_care(state, slots, tokens, result.logprobs)
-    if not special.any():
-        return StepOutput(table.handle[slots], np.ones(len(slots), np.int32), tokens, [])
-    deltas = [
-        add_tokens(state, slot, [token], at, result.logprobs)
-        for slot, token, at in zip(*(x[special].tolist() for x in (slots, tokens, scored)), strict=True)
-    ]
+    sampling = plan.samples > 0
+    # A row that samples several tokens computed all of them but the last.
+    _commit(state, plan, plan.starts + plan.counts + np.where(sampling, result.counts - 1, 0), valid)
+    if result.logprobs is not None and plan.kind is StepKind.MIXED:
+        _take_prompt_logprobs(state, plan, valid, result.logprobs)
+    rows = np.flatnonzero(valid & sampling)
+    slots, counts, tokens = plan.slots[rows], result.counts[rows], result.tokens[rows]
+    _learn_tokens(state, slots, plan.starts[rows] + plan.counts[rows], tokens, counts)
+    special = _need_care(state, slots, tokens, counts, result.finite[rows])
+    if result.logprobs is not None:
+        special[:] = True
+    deltas = [_delta(state, plan, result, row) for row in rows[special].tolist()] if special.any() else []
     plain = ~special
-    return StepOutput(table.handle[slots[plain]], np.ones(int(plain.sum()), np.int32), tokens[plain], deltas)
+    return StepOutput(table.handle[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
 
 
-def _needs_care(
-    state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, logprobs: LogprobArrays | None
-) -> np.ndarray:
-    """Rows that begin or end with this token, failed, or report log-probabilities: bool, an entry a slot."""
-    if logprobs is not None:
-        return np.ones(len(slots), bool)
-    table = state.table
-    stops = (table.stop_ids[slots] == tokens[:, None]).any(axis=1)
-    return stops | table.fresh[slots] | (tokens < 0) | (table.known[slots] >= table.limit[slots])
-
-
-def commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
+def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
     """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
     size = state.shapes.page_size
     state.table.collected[plan.slots[valid]] = ends[valid]
@@ -60,44 +44,73 @@ def commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.nd
         state.kv.commit(request, end)
 
 
-def add_tokens(
-    state: SchedulerState, slot: int, tokens: list[int], at: int, arrays: LogprobArrays | None
-) -> TokenDelta:
-    """The delta of tokens that have more to say than their ids; ends the request where the last one is its last.
+def _learn_tokens(
+    state: SchedulerState, slots: np.ndarray, firsts: np.ndarray, tokens: np.ndarray, counts: np.ndarray
+) -> None:
+    """Writes sampled tokens, int32 [rows, Q], into the table, a row's from position `firsts` on."""
+    table = state.table
+    if tokens.shape[1] == 1 and counts.all():
+        table.tokens[slots, firsts] = tokens[:, 0]
+    else:
+        row, step = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        table.tokens[slots[row], firsts[row] + step] = tokens[row, step]
+    table.known[slots] = firsts + counts
 
-    at: the scored position of a single token. The table knows them already; a last one of -1 is forgotten.
-    """
-    table, token = state.table, tokens[-1]
+
+def _need_care(
+    state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray, finite: np.ndarray
+) -> np.ndarray:
+    """Rows that begin or end with these tokens, or failed: bool, an entry a row."""
+    table = state.table
+    last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), np.maximum(counts - 1, 0)]
+    stops = (table.stop_ids[slots] == last[:, None]).any(axis=1) & (counts > 0)
+    return stops | table.fresh[slots] | ~finite | (table.known[slots] >= table.limit[slots])
+
+
+def _joined(tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The tokens of all rows, one after another."""
+    if tokens.shape[1] == 1:
+        return tokens[:, 0]
+    return tokens[np.arange(tokens.shape[1]) < counts[:, None]]
+
+
+def _delta(state: SchedulerState, plan: StepPlan, result: StepResult, row: int) -> TokenDelta:
+    """The delta of a row that has more to report than its tokens; ends the request where this is its last."""
+    table, slot = state.table, int(plan.slots[row])
     request = table.requests[slot]
     assert request is not None
-    first, times = bool(table.fresh[slot]), _times(state, request)
-    if token < 0:
-        table.known[slot] -= 1
-        request.finish_reason = FinishReason.ERROR
-    elif token in request.stop_ids:
-        request.finish_reason = FinishReason.STOP
-    elif table.known[slot] >= request.limit:
-        request.finish_reason = FinishReason.LENGTH
+    finite, tokens = bool(result.finite[row]), result.tokens[row, : result.counts[row]].tolist()
+    is_first, times = bool(table.fresh[slot]), _times(state, request)
+    request.finish_reason = _finish_reason(request, tokens, finite)
     logprobs = None
-    if arrays is not None and token >= 0 and request.params.logprobs is not None:
-        logprobs = [read_logprobs(arrays, at, token, request.params.logprobs)]
+    if result.logprobs is not None and tokens and request.params.logprobs is not None:
+        at = int(plan.last_scored[row])
+        logprobs = [_read_logprobs(result.logprobs, at, tokens[0], request.params.logprobs)]
     table.fresh[slot] = False
     if request.finish_reason is not None:
         state.finish(request)
     return TokenDelta(
         request.request_id,
         request.index,
-        tokens if token >= 0 else tokens[:-1],
+        tokens,
         logprobs,
         request.finish_reason,
-        stop_token_id=token if request.finish_reason is FinishReason.STOP else None,
+        stop_token_id=tokens[-1] if request.finish_reason is FinishReason.STOP else None,
         cached_tokens=request.cached_tokens,
-        prompt_logprobs=request.prompt_logprobs if first and token >= 0 else None,
-        error=_NOT_FINITE if token < 0 else None,
+        prompt_logprobs=request.prompt_logprobs if is_first and finite else None,
+        error=None if finite else _NOT_FINITE,
         times=times,
         handle=request.handle,
         preemptions=0 if request.finish_reason is None else request.preemptions,
     )
+
+
+def _finish_reason(request: Request, tokens: list[int], finite: bool) -> FinishReason | None:
+    if not finite:
+        return FinishReason.ERROR
+    if tokens[-1] in request.stop_ids:
+        return FinishReason.STOP
+    return FinishReason.LENGTH if request.num_known >= request.limit else None
 
 
 def _times(state: SchedulerState, request: Request) -> RequestTimes | None:
@@ -109,11 +122,10 @@ def _times(state: SchedulerState, request: Request) -> RequestTimes | None:
     return RequestTimes(queue * 1e-9, prefill * 1e-9)
 
 
-def _take_prompt_logprobs(
-    state: SchedulerState, plan: StepPlan, valid: np.ndarray, last_scored: np.ndarray, arrays: LogprobArrays
-) -> None:
+def _take_prompt_logprobs(state: SchedulerState, plan: StepPlan, valid: np.ndarray, arrays: LogprobArrays) -> None:
+    last_scored = plan.last_scored
     for row in range(plan.num_decode, plan.num_rows):
-        count = int(plan.scored[row]) - int(plan.draws[row])
+        count = int(plan.scored[row]) - int(plan.samples[row])
         request = state.table.requests[plan.slots[row]]
         if not valid[row] or not count or request is None or request.prompt_logprobs is None:
             continue
@@ -121,10 +133,10 @@ def _take_prompt_logprobs(
         asked = request.params.prompt_logprobs or 0
         for i in range(count):
             target = int(plan.targets[first + i - plan.num_decode])
-            request.prompt_logprobs.append(read_logprobs(arrays, first + i, target, asked))
+            request.prompt_logprobs.append(_read_logprobs(arrays, first + i, target, asked))
 
 
-def read_logprobs(arrays: LogprobArrays, at: int, token: int, asked: int) -> TokenLogprobs:
+def _read_logprobs(arrays: LogprobArrays, at: int, token: int, asked: int) -> TokenLogprobs:
     """Log-probabilities of scored position `at`: of `token` and of the `asked` most likely."""
     top = list(zip(arrays.top_ids[at, :asked].tolist(), arrays.top_logprobs[at, :asked].tolist(), strict=True))
     return TokenLogprobs(token, float(arrays.logprobs[at]), int(arrays.ranks[at]), top)

@@ -18,7 +18,7 @@ class SlotTable:
     tokens: [slots, max_model_len], of which the first `known` are confirmed.
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     stop_ids: ids that end the request, as wide as anybody has needed yet.
-    draws: False for a parent, whose last computed position is not scored.
+    samples: False for a parent, whose last computed position is not scored.
     fresh: True until the choice's first token was collected. handle: the choice's.
     """
 
@@ -34,7 +34,7 @@ class SlotTable:
         self.next_trim = np.zeros(num_slots, np.int32)
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
-        self.draws = np.zeros(num_slots, bool)
+        self.samples = np.zeros(num_slots, bool)
         self.fresh = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
@@ -61,7 +61,7 @@ class SlotTable:
         self.next_trim[slot] = 0
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
-        self.draws[slot] = not request.is_parent
+        self.samples[slot] = not request.is_parent
         self.fresh[slot] = request.num_outputs == 0
         self._set_stop_ids(slot, sorted(request.stop_ids))
         self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None

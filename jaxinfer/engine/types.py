@@ -155,7 +155,7 @@ class EngineStats(NamedTuple):
     """With none, though there was something to do."""
     decode_steps: int = 0
     mixed_steps: int = 0
-    burst_steps: int = 0
+    multi_step_steps: int = 0
     decode_tokens: int = 0
     """Tokens computed in rows whose one pending token the device held."""
     prefill_tokens: int = 0

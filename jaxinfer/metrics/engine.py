@@ -43,7 +43,7 @@ _LABELLED_COUNTERS = (
      "results out, other work, and idle without requests.", "part",
      {part: f"{part}_seconds" for part in ("schedule", "dispatch", "wait", "apply", "other", "idle")}),
     ("jaxinfer:steps_by_kind", "Steps with rows: of decoding rows alone, with tokens of prompts, and several decode "
-     "steps in one dispatch.", "kind", {kind: f"{kind}_steps" for kind in ("decode", "mixed", "burst")}),
+     "steps in one dispatch.", "kind", {kind: f"{kind}_steps" for kind in ("decode", "mixed", "multi_step")}),
     ("jaxinfer:computed_tokens", "Tokens that steps computed: from the host (prompts, and what is computed again), one "
      "after another, and for nobody, since programs have few sizes.", "kind",
      {"prefill": "prefill_tokens", "decode": "decode_tokens", "padding": "padded_tokens"}),

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxinfer_kernels import RaggedRows, copy_pages
 
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention

@@ -1,4 +1,4 @@
-"""JaxRunner: runs step plans on the device."""
+"""JaxRunner: runs steps on the device."""
 
 import contextlib
 from functools import cached_property
@@ -10,9 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
-from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.packing import Layouts, Packer
-from jaxinfer.engine.step.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
+from jaxinfer.engine.step.packing import Packer
+from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
@@ -24,12 +26,20 @@ from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state
 from jaxinfer.runner.xla_options import Options
 
 
-class DispatchedStep(NamedTuple):
-    """A step under way: what to wait for, and what was drawn (None where nothing was scored)."""
+class SampledStep(NamedTuple):
+    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended."""
 
-    plan: StepPlan
-    waits_for: jax.Array | None
+    step: PackedForward
+    hidden: jax.Array
     sampled: Sampled | None
+
+
+class MultiStep(NamedTuple):
+    """Several decode steps in flight."""
+
+    step: PackedMultiStep
+    tokens: jax.Array
+    counts: jax.Array
 
 
 class JaxRunner:
@@ -49,13 +59,11 @@ class JaxRunner:
     ):
         self.shapes = shapes
         self.model = model
-        self._buckets = make_buckets(shapes)
-        self._layouts = Layouts(shapes)
-        self._packer = Packer(shapes, self._layouts)
-        self.programs = Programs(model, shapes, self._buckets, self._layouts, backend, options, store)
+        self.programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), backend, options, store)
         self._make_slots = self._compile_slots()
         self._make_pages = self._compile_pages()
         self._state, self._params, self._tables = self._make_slots()
+        self._forwarded: tuple[jax.Array, Any] | None = None
         self._compiles_at_ready = 0
 
     @cached_property
@@ -85,40 +93,51 @@ class JaxRunner:
             self._run_all()
         self._compiles_at_ready = compile_counter.count
 
-    def dispatch(self, plan: StepPlan) -> DispatchedStep:
-        for packed in self._packer.admissions(plan.admissions):
-            self._admit(packed)
-        if not plan.num_rows:
-            return DispatchedStep(plan, None, None)
-        if plan.burst:
-            return self._burst(plan)
-        size = bucket_of_plan(plan, self._buckets)
-        if plan.decode_only:
-            hidden, scored = self._forward("decode", size, self._packer.decode(plan, size))
-        else:
-            hidden, scored = self._forward("mixed", size, self._packer.mixed(plan, size))
-        if not plan.num_scored:
-            return DispatchedStep(plan, hidden, None)
-        sampled = self._sample(bucket_of(plan.num_scored, self._buckets.scored), hidden, scored)
+    def init_slots(self, packed: np.ndarray) -> None:
+        program = self.programs["admit", 0]
+        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
+
+    def forward(self, step: PackedForward) -> None:
+        program, state = self.programs[step.kind, step.bucket], self._state
+        newest = Newest(state.length, state.last_token)
+        out = program(self.model.weights, self.kv, self._tables, newest, step.array)
+        self.kv, self._tables = out.kv, out.tables
+        self._forwarded = out.hidden, out.scored
+
+    def sample(self, step: PackedForward) -> SampledStep:
+        if self._forwarded is None:
+            raise RuntimeError("no forward pass was started whose step could be sampled")
+        (hidden, scored), self._forwarded = self._forwarded, None
+        if not step.num_scored:
+            return SampledStep(step, hidden, None)
+        sampled = self._sample(step.scored_bucket, hidden, scored)
         sampled.tokens.copy_to_host_async()
-        if plan.logprobs:
+        if step.logprobs:
             for array in sampled.logprobs:
                 array.copy_to_host_async()
-        return DispatchedStep(plan, None, sampled)
+        return SampledStep(step, hidden, sampled)
 
-    def collect(self, handle: DispatchedStep) -> StepResult:
-        if handle.plan.burst:
-            rows, steps = handle.plan.num_rows, np.arange(self.shapes.decode_steps)
-            return StepResult(np.asarray(handle.waits_for)[:rows][steps < handle.plan.counts[:, None]], None)
-        if handle.sampled is None:
-            if handle.waits_for is not None:
-                handle.waits_for.block_until_ready()
-            return StepResult(np.zeros(0, np.int32), None)
-        count = handle.plan.num_scored
-        tokens = np.asarray(handle.sampled.tokens)[:count]
-        if not handle.plan.logprobs:
-            return StepResult(tokens, None)
-        return StepResult(tokens, LogprobArrays(*(np.asarray(array)[:count] for array in handle.sampled.logprobs)))
+    def decode_steps(self, step: PackedMultiStep) -> MultiStep:
+        program = self.programs["multi_step", step.bucket]
+        model, params = self.model, self._params
+        out = program(model.weights, model.head, self.kv, self._tables, self._state, params, step.array)
+        self.kv, self._tables, self._state = out.kv, out.tables, out.state
+        out.tokens.copy_to_host_async()
+        out.counts.copy_to_host_async()
+        return MultiStep(step, out.tokens, out.counts)
+
+    def collect(self, handle: SampledStep | MultiStep) -> StepResult:
+        if isinstance(handle, MultiStep):
+            return handle.step.result(np.asarray(handle.tokens), np.asarray(handle.counts))
+        step, sampled = handle.step, handle.sampled
+        if sampled is None:
+            handle.hidden.block_until_ready()
+            return step.result(np.zeros(0, np.int32), None)
+        tokens = np.asarray(sampled.tokens)[: step.num_scored]
+        if not step.logprobs:
+            return step.result(tokens, None)
+        arrays = LogprobArrays(*(np.asarray(array)[: step.num_scored] for array in sampled.logprobs))
+        return step.result(tokens, arrays)
 
     def reset(self) -> None:
         """Makes pages and slot state anew, with the programs of the first time. Raises where the device is gone.
@@ -145,28 +164,6 @@ class JaxRunner:
         """Drops the device's arrays."""
         self.kv = ()
 
-    def _admit(self, packed: np.ndarray) -> None:
-        program = self.programs["admit", 0]
-        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
-
-    def _forward(self, kind: str, size: int, packed: np.ndarray) -> tuple[jax.Array, Any]:
-        program, state = self.programs[kind, size], self._state
-        newest = Newest(state.length, state.last_token)
-        out = program(self.model.weights, self.kv, self._tables, newest, packed)
-        self.kv, self._tables = out.kv, out.tables
-        return out.hidden, out.scored
-
-    def _burst(self, plan: StepPlan) -> DispatchedStep:
-        size = bucket_of_plan(plan, self._buckets)
-        return DispatchedStep(plan, self._run_burst(size, self._packer.burst(plan, size)), None)
-
-    def _run_burst(self, size: int, packed: np.ndarray) -> jax.Array:
-        program = self.programs["burst", size]
-        out = program(self.model.weights, self.model.head, self.kv, self._tables, self._state, self._params, packed)
-        self.kv, self._tables, self._state = out.kv, out.tables, out.state
-        out.tokens.copy_to_host_async()
-        return out.tokens
-
     def _sample(self, size: int, hidden: jax.Array, scored: Any) -> Sampled:
         program = self.programs["sample", size]
         self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
@@ -191,34 +188,19 @@ class JaxRunner:
 
     def _run_all(self) -> None:
         """Runs every program over padding alone."""
-        empty = _empty_plan(len(self.shapes.groups))
-        self._admit(self._packer.no_admissions())
-        pack = {"decode": self._packer.decode, "mixed": self._packer.mixed}
-        runs = [
-            self._forward(kind, size, pack[kind](empty, size)) for kind, size in self.programs.names if kind in pack
-        ]
+        packer = Packer(self.shapes)
+        self.init_slots(packer.no_slots())
+        forwarded = None
         for kind, size in self.programs.names:
-            if kind == "sample":
-                self._sample(size, *runs[-1]).tokens.block_until_ready()
-            if kind == "burst":
-                self._run_burst(size, self._packer.burst(empty, size)).block_until_ready()
-
-
-def _empty_plan(groups: int) -> StepPlan:
-    none = np.zeros(0, np.int32)
-    return StepPlan(
-        index=0,
-        admissions=(),
-        slots=none,
-        serials=none,
-        starts=none,
-        counts=none,
-        scored=none,
-        draws=none.astype(bool),
-        num_decode=0,
-        tokens=none,
-        targets=none,
-        page_updates=(np.zeros((0, 3), np.int32),) * groups,
-        copies=(np.zeros((0, 2), np.int32),) * groups,
-        logprobs=False,
-    )
+            if kind in (StepKind.DECODE, StepKind.MIXED):
+                step = packer.padding(StepKind(kind), size)
+                assert isinstance(step, PackedForward)
+                self.forward(step)
+                forwarded, self._forwarded = self._forwarded, None
+            elif kind == StepKind.MULTI_STEP:
+                step = packer.padding(StepKind.MULTI_STEP, size)
+                assert isinstance(step, PackedMultiStep)
+                self.decode_steps(step).tokens.block_until_ready()
+            elif kind == "sample":
+                assert forwarded is not None
+                self._sample(size, *forwarded).tokens.block_until_ready()

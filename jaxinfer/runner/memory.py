@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
@@ -98,7 +98,7 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
-        names.append(("burst", trial.max_num_seqs))
+        names.append(("multi_step", trial.max_num_seqs))
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 

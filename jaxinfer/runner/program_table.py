@@ -9,17 +9,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.step.buckets import Buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
-from jaxinfer.runner.burst import Burst, BurstProgram
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
+from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_params, zero_state, zero_tables
 
 Name = tuple[str, int]
-"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("burst", rows)."""
+"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("multi_step", rows)."""
 
 
 class Program(NamedTuple):
@@ -39,7 +39,7 @@ class ProgramTable:
         self._shapes = shapes
         self._layouts = layouts
         self._forward = ForwardPrograms(model, shapes, layouts, backend)
-        self._burst = BurstProgram(model, shapes, layouts, self._forward)
+        self._multi_step = MultiStepProgram(model, shapes, layouts, self._forward)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._smallest_decode = min(buckets.rows)
         self.names: tuple[Name, ...] = (
@@ -47,7 +47,7 @@ class ProgramTable:
             *(("mixed", size) for size in reversed(buckets.tokens)),
             *(("decode", size) for size in reversed(buckets.rows)),
             *(("sample", size) for size in reversed(buckets.scored)),
-            *(("burst", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
+            *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
         )
 
     def __getitem__(self, name: Name) -> Program:
@@ -56,8 +56,8 @@ class ProgramTable:
             return self._admit()
         if kind == "sample":
             return self._sample(size)
-        if kind == "burst":
-            return self._burst_program(size)
+        if kind == "multi_step":
+            return self._multi_step_program(size)
         return self._forward_program(kind, size)
 
     def _admit(self) -> Program:
@@ -85,15 +85,15 @@ class ProgramTable:
         function = partial(sample, self._model, self._shapes, size)
         return Program(function, (head, state, params, hidden, scored), (1,), out)
 
-    def _burst_program(self, size: int) -> Program:
+    def _multi_step_program(self, size: int) -> Program:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
         kv, tables, state = self._kv(), self._tables(), self._state()
-        packed = self._packed(self._layouts.burst(size).size)
+        packed = self._packed(self._layouts.multi_step(size).size)
         arguments = (weights, head, kv, tables, state, self._params(), packed)
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
-        shardings: list[Any] = [*kept, self._replicated]
-        out = Burst(*shardings)
-        return Program(partial(self._burst, size), arguments, (2, 3, 4), out)
+        shardings: list[Any] = [*kept, *[self._replicated] * 2]
+        out = MultiStep(*shardings)
+        return Program(partial(self._multi_step, size), arguments, (2, 3, 4), out)
 
     @cached_property
     def scored_rows(self) -> Any:

@@ -16,7 +16,7 @@ import jax
 from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.engine.step.buckets import Buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention import kernel_interpreter

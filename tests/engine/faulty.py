@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
+from tests.engine.plan_driven import PlanDriven
 from tests.engine.small import Got, ask, right, run, small_core, small_shapes, step, tokens_of
 
 FaultAt = Literal["dispatch", "dispatched", "collect", "collected"]
@@ -20,7 +20,7 @@ class StepBroke(RuntimeError):
     """What a failing step raises; its text must reach no client."""
 
 
-class FaultyThread(SimulatedRunner):
+class FaultyThread(PlanDriven):
     """fails: asked at each of FAULTS, with the plan, whether the step fails there. resets: how often it was reset."""
 
     fails: Callable[[FaultAt, StepPlan], bool] = staticmethod(lambda at, plan: False)

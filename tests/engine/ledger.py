@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.kv.block_pool import PagePool
 from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.step.plan import StepPlan, StepResult
+from tests.engine.plan_driven import PlanDriven
 
 
 def live_requests(core: EngineCore) -> list[Request]:
@@ -67,14 +67,14 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
     """Asserts that at most `partial` prompts are half computed, and `kept` tokens kept that nobody holds."""
     table = core.scheduler.state.table
     half = [
-        r for r in core.scheduler.state.running if table.total[r.slot] - table.computed[r.slot] > table.draws[r.slot]
+        r for r in core.scheduler.state.running if table.total[r.slot] - table.computed[r.slot] > table.samples[r.slot]
     ]
     assert partial is None or len(half) <= partial
     for pool in core.scheduler.state.kv.pools:
         assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
 
 
-class PoisoningRunner(SimulatedRunner):
+class PoisoningRunner(PlanDriven):
     """After each step fills the pages that were free when it was planned with what no request wrote."""
 
     pools: Sequence[PagePool] = ()

@@ -13,6 +13,7 @@ from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
+from tests.engine.plan_driven import PlanDriven, hand_over_plans
 from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
@@ -33,7 +34,7 @@ def small_shapes(pages: int = 40, window: int | None = None, **changes: Any) -> 
     return EngineShapes(groups=(KVGroup(window, pages),), **sizes)
 
 
-class RecordingRunner(SimulatedRunner):
+class RecordingRunner(PlanDriven):
     """Keeps the plans that it was given."""
 
     def __init__(self, shapes: EngineShapes, **options: Any):
@@ -67,7 +68,7 @@ def small_core(
         shapes.page_size,
         shapes.groups[0].num_pages,
     )
-    return EngineCore(
+    core = EngineCore(
         runner,
         info,
         scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
@@ -77,6 +78,8 @@ def small_core(
         steps_ahead=ahead,
         clock=clock,
     )
+    hand_over_plans(core)
+    return core
 
 
 def ask(name: str, prompt: Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:

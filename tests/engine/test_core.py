@@ -1,11 +1,12 @@
 """EngineCore: steps ahead, ids, ends of every kind."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from jaxinfer.engine.step.plan import StepResult
+from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
 from tests.engine.small import (
@@ -158,17 +159,18 @@ def test_abort_all() -> None:
 
 
 class BrokenFor(RecordingRunner):
-    """Gives no token (-1) to one slot from some step on."""
+    """Gives no token to one slot from some step on."""
 
     bad_slot = -1
 
-    def collect(self, handle) -> StepResult:
-        result = super().collect(handle)
-        plan = handle.plan
-        last = np.cumsum(plan.scored) - 1
-        tokens = result.tokens.copy()
-        tokens[last[(plan.slots == self.bad_slot) & plan.draws]] = -1
-        return StepResult(tokens, result.logprobs)
+    def dispatch(self, plan: StepPlan) -> Any:
+        return plan, super().dispatch(plan)
+
+    def collect(self, handle: Any) -> StepResult:
+        plan, step = handle
+        result = super().collect(step)
+        bad = (plan.slots == self.bad_slot) & (plan.samples > 0)
+        return result._replace(counts=np.where(bad, 0, result.counts), finite=~bad)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])

@@ -25,6 +25,7 @@ from jaxinfer.sampling import SamplingParams
 from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
+from tests.engine.plan_driven import hand_over_plans
 from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
@@ -76,6 +77,7 @@ class Histories(RuleBasedStateMachine):
             clock=lambda: self.now,
         )
         runner.pools = self.core.scheduler.state.kv.pools
+        hand_over_plans(self.core)
         self.made = 0
         self.expected: dict[tuple[str, int], list[int]] = {}
         self.got: dict[tuple[str, int], list[int]] = {}

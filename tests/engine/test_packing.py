@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxinfer.engine.step.buckets import bucket_of, make_buckets
-from jaxinfer.engine.step.packing import Layouts, Packer
-from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packing import Packer
+from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.sampling import SamplingParams
 
@@ -15,24 +16,25 @@ SHAPES = EngineShapes(
     6, 40, 9, 64, 4, (KVGroup(None, 30), KVGroup(8, 20)), 61, admit_slots=2, admit_counts=5, copy_pages=3
 )
 LAYOUTS = Layouts(SHAPES)
-PACKER = Packer(SHAPES, LAYOUTS)
+PACKER = Packer(SHAPES)
 
 
 def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
     slots = rng.permutation(SHAPES.max_num_seqs)[: rng.integers(1, SHAPES.max_num_seqs + 1)].astype(np.int32)
     held = len(slots) if decode_only else int(rng.integers(0, len(slots)))
-    counts, scored, draws = np.ones((3, len(slots)), np.int32)
+    counts, scored, samples = np.ones((3, len(slots)), np.int32)
     left = SHAPES.max_scored - len(slots)
     targets: list[int] = []
     for row in range(held, len(slots)):
         counts[row] = rng.integers(1, 6)
         scored[row] = rng.integers(0, min(counts[row], 1 + left) + 1)
         left -= max(scored[row] - 1, 0)
-        draws[row] = scored[row] > 0 and rng.random() < 0.7
+        samples[row] = scored[row] > 0 and rng.random() < 0.7
         wanted = rng.integers(0, 61, scored[row]).tolist()
-        targets += [*wanted[:-1], -1] if draws[row] else wanted
+        targets += [*wanted[:-1], -1] if samples[row] else wanted
     rows = [np.stack([slots, slots + 1, rng.integers(1, 20, len(slots))], 1).astype(np.int32) for _ in SHAPES.groups]
     return StepPlan(
+        kind=StepKind.DECODE if decode_only else StepKind.MIXED,
         index=3,
         admissions=(),
         slots=slots,
@@ -40,7 +42,7 @@ def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
         starts=rng.integers(0, 30, len(slots)).astype(np.int32),
         counts=counts,
         scored=scored,
-        draws=draws.astype(bool),
+        samples=samples,
         num_decode=held,
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
         targets=np.array(targets, np.int32),
@@ -64,8 +66,11 @@ def test_mixed_plans_are_read_back() -> None:
     rng = np.random.default_rng(40)
     for _ in range(200):
         plan = random_plan(rng, decode_only=False)
-        bucket = bucket_of(max(plan.num_tokens, 9), make_buckets(SHAPES).tokens)
-        view = LAYOUTS.mixed(bucket).views(PACKER.mixed(plan, bucket))
+        step = PACKER.pack(plan)
+        assert isinstance(step, PackedForward)
+        assert plan.num_tokens <= step.bucket
+        assert step.sampled is not None
+        view = LAYOUTS.mixed(step.bucket).views(step.array)
         check_pages(view, plan)
         held = int(view["num_decode"][0])
         assert held == plan.num_decode
@@ -78,7 +83,9 @@ def test_mixed_plans_are_read_back() -> None:
             if row >= held:
                 tokens += view["tokens"][at : at + count].tolist()
             wanted = int(plan.scored[row])
-            scored += [(row, at + count - wanted + i, bool(plan.draws[row]) and i == wanted - 1) for i in range(wanted)]
+            scored += [
+                (row, at + count - wanted + i, bool(plan.samples[row]) and i == wanted - 1) for i in range(wanted)
+            ]
             at += count
         assert tokens == plan.tokens.tolist()
         found = zip(view["scored_row"], view["scored_token"], view["draws"] == 1, strict=True)
@@ -95,10 +102,10 @@ def test_decode_plans_are_read_back() -> None:
     rng = np.random.default_rng(41)
     for _ in range(50):
         plan = random_plan(rng, decode_only=True)
-        bucket = bucket_of(plan.num_rows, make_buckets(SHAPES).rows)
-        view = LAYOUTS.decode(bucket).views(PACKER.decode(plan, bucket))
-        assert view["slots"].tolist() == plan.slots.tolist() + [SHAPES.scratch_slot] * (bucket - plan.num_rows)
-        if max(map(len, plan.page_updates)) <= bucket:
+        step = PACKER.pack(plan)
+        view = LAYOUTS.decode(step.bucket).views(step.array)
+        assert view["slots"].tolist() == plan.slots.tolist() + [SHAPES.scratch_slot] * (step.bucket - plan.num_rows)
+        if max(map(len, plan.page_updates)) <= step.bucket:
             check_pages(view, plan)
 
 
@@ -133,7 +140,7 @@ def test_admissions_are_read_back(count) -> None:
     given = [admission(int(slot), rng) for slot in rng.permutation(6)[:count]]
     rows: dict[int, dict[str, Any]] = {}
     counts = np.full((SHAPES.num_slots, 61), 99)
-    for packed in PACKER.admissions(given):
+    for packed in PACKER.slots(given):
         view = LAYOUTS.admit.views(packed)
         for i, slot in enumerate(view["slot"].tolist()):
             if view["uses_counts"][i] or slot == SHAPES.scratch_slot:

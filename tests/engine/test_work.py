@@ -1,9 +1,10 @@
 """What steps compute and cost, against sums over single tokens."""
 
+import numpy as np
 import pytest
 
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.types import STEP_TOKENS
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 
@@ -26,17 +27,22 @@ def plans_of(window: int | None, decode_steps: int) -> tuple[StepCostTotals, lis
     return work, plans, windows
 
 
+def computed(plan: StepPlan) -> list[int]:
+    """Positions that each row computes: of several tokens that it samples all but the last."""
+    return (plan.counts + np.maximum(plan.samples - 1, 0)).tolist()
+
+
 @pytest.mark.parametrize("decode_steps", [1, 4])
 @pytest.mark.parametrize("window", [None, 6])
 def test_operations_and_bytes_are_those_of_single_tokens(window: int | None, decode_steps: int) -> None:
     work, plans, windows = plans_of(window, decode_steps)
     flops = read = 0
     for plan in plans:
-        passes = max(plan.counts) if plan.burst else 1
+        passes = max(plan.samples) if plan.kind is StepKind.MULTI_STEP else 1
         read += COSTS.weight_bytes * int(passes)
-        for row, (start, count) in enumerate(zip(plan.starts.tolist(), plan.counts.tolist(), strict=True)):
+        for row, (start, count) in enumerate(zip(plan.starts.tolist(), computed(plan), strict=True)):
             flops += COSTS.token_flops * count
-            flops += COSTS.scored_flops * (count if plan.burst else int(plan.scored[row]))
+            flops += COSTS.scored_flops * (count if plan.kind is StepKind.MULTI_STEP else int(plan.scored[row]))
             for group, own in enumerate(windows):
                 seen = [
                     set(range(0 if own is None else max(0, position - own + 1), position + 1))
@@ -51,15 +57,15 @@ def test_operations_and_bytes_are_those_of_single_tokens(window: int | None, dec
 @pytest.mark.parametrize("decode_steps", [1, 4])
 def test_steps_and_tokens_by_kind(decode_steps: int) -> None:
     work, plans, _ = plans_of(None, decode_steps)
-    sizes = [int(plan.counts.sum()) for plan in plans]
+    sizes = [sum(computed(plan)) for plan in plans]
     assert work.prefill_tokens + work.decode_tokens == sum(sizes)
     assert work.prefill_tokens == sum(len(plan.tokens) for plan in plans)
-    assert work.burst_steps == sum(plan.burst for plan in plans)
-    assert (work.burst_steps > 0) == (decode_steps > 1)
+    assert work.multi_step_steps == sum(plan.kind is StepKind.MULTI_STEP for plan in plans)
+    assert (work.multi_step_steps > 0) == (decode_steps > 1)
     assert work.mixed_steps == sum(bool(len(plan.tokens)) for plan in plans)
-    assert work.decode_steps == len(plans) - work.burst_steps - work.mixed_steps
+    assert work.decode_steps == len(plans) - work.multi_step_steps - work.mixed_steps
     # Of an iteration vLLM counts the prompt tokens that it computed and the tokens that it generated.
-    drawn = [int(plan.counts.sum()) if plan.burst else int(plan.draws.sum()) for plan in plans]
+    drawn = [int(plan.samples.sum()) for plan in plans]
     made = [len(plan.tokens) + tokens for plan, tokens in zip(plans, drawn, strict=True)]
     assert work.iteration_tokens == sum(made)
     for i, edge in enumerate(STEP_TOKENS):
@@ -75,7 +81,9 @@ def test_padding_is_what_a_bucket_has_more() -> None:
     plans = [plan for plan in core.runner.plans if plan.num_rows]  # type: ignore[attr-defined]
     # Rows go up to powers of two, tokens of a mixed step to 16, which is the budget.
     by_hand = sum(
-        (1 << (plan.num_rows - 1).bit_length()) - plan.num_rows if plan.decode_only else 16 - plan.num_tokens
+        (1 << (plan.num_rows - 1).bit_length()) - plan.num_rows
+        if plan.kind is StepKind.DECODE
+        else 16 - plan.num_tokens
         for plan in plans
     )
     assert stats.padded_tokens == by_hand > 0

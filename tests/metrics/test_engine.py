@@ -19,7 +19,7 @@ CASES = [
     ("jaxinfer:engine_seconds_total", {"part": "wait"}, {"wait_seconds": 1.5}, 1.5),
     ("jaxinfer:device_idle_seconds_total", {}, {"starved_seconds": 0.5}, 0.5),
     ("jaxinfer:step_in_flight_seconds_total", {}, {"in_flight_seconds": 0.5}, 0.5),
-    ("jaxinfer:steps_by_kind_total", {"kind": "burst"}, {"burst_steps": 4}, 4),
+    ("jaxinfer:steps_by_kind_total", {"kind": "multi_step"}, {"multi_step_steps": 4}, 4),
     ("jaxinfer:computed_tokens_total", {"kind": "padding"}, {"padded_tokens": 5}, 5),
     ("jaxinfer:model_flops_total", {}, {"flops": 2**60}, 2**60),
     ("jaxinfer:model_bytes_total", {}, {"bytes": 2**50}, 2**50),

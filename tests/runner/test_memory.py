@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model

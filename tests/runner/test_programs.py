@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes

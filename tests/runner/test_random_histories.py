@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.sequence import Status
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -41,11 +41,19 @@ class PoisoningRunner(JaxRunner):
 
     core: EngineCore
 
-    def dispatch(self, plan: StepPlan) -> Any:
-        handle = super().dispatch(plan)
-        # The device runs this after the step, and before the next one.
-        self.kv = tuple(_poison(kv, self._unread(group)) for group, kv in enumerate(self.kv))
+    def sample(self, step: PackedForward) -> Any:
+        handle = super().sample(step)
+        self._poison_pages()
         return handle
+
+    def decode_steps(self, step: PackedMultiStep) -> Any:
+        handle = super().decode_steps(step)
+        self._poison_pages()
+        return handle
+
+    def _poison_pages(self) -> None:
+        """The device runs this after the step, and before the next one."""
+        self.kv = tuple(_poison(kv, self._unread(group)) for group, kv in enumerate(self.kv))
 
     def _unread(self, group: int) -> np.ndarray:
         """bool [pages, page]: what holds nothing of use."""

@@ -11,7 +11,7 @@ import pytest
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.platform import program_options
 from jaxinfer.runner.programs import Programs

@@ -2,7 +2,10 @@
 
 from typing import Any, NamedTuple, Protocol
 
-from jaxinfer.engine.step.plan import StepPlan, StepResult
+import numpy as np
+
+from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
+from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
 
@@ -22,10 +25,10 @@ class LatePrograms(NamedTuple):
 
 
 class Runner(Protocol):
-    """Runs plans in the order in which they are dispatched.
+    """Runs calls in order. None of them reads host memory that may change: arrays that it is given are its own.
 
-    An Exception that `dispatch` or `collect` raises is a step fault: no handle given out before is collected any more,
-    and `reset` comes next.
+    An Exception that a call raises is a step fault: no handle given out before is collected any more, and `reset` comes
+    next.
     """
 
     @property
@@ -48,12 +51,24 @@ class Runner(Protocol):
         """True while a program is made in the midst of a step. Read in any thread."""
         ...
 
-    def dispatch(self, plan: StepPlan) -> Any:
-        """Starts a step and returns a handle at once. The step never reads host memory that may change."""
+    def init_slots(self, packed: np.ndarray) -> None:
+        """Starts to write the state of slots that requests have got: int32, as `Layouts.admit` has it."""
+        ...
+
+    def forward(self, step: PackedForward) -> None:
+        """Starts the forward pass of a step."""
+        ...
+
+    def sample(self, step: PackedForward) -> Any:
+        """Starts the sampling of the step whose forward pass was started last, and returns a handle at once."""
+        ...
+
+    def decode_steps(self, step: PackedMultiStep) -> Any:
+        """Starts several decode steps, and returns a handle at once."""
         ...
 
     def collect(self, handle: Any) -> StepResult:
-        """Waits for a step's results. Handles are collected in the order of dispatch."""
+        """Waits for a step's results. Handles are collected in the order in which they were given out."""
         ...
 
     def reset(self) -> None:

@@ -9,16 +9,16 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
-from jaxinfer.engine.step.buckets import bucket_of_plan, make_buckets
-from jaxinfer.engine.step.packing import Layouts, Packer
-from jaxinfer.engine.step.plan import LogprobArrays, StepPlan, StepResult
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
+from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import MAX_LOGPROBS
+from jaxinfer.sampling import MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 
 _NEVER_WRITTEN = -(2**20)
 
@@ -53,10 +53,8 @@ def expected_tokens(
 
 
 class _Step(NamedTuple):
-    admissions: list[np.ndarray]
-    packed: np.ndarray | None
-    bucket: int
-    plan: StepPlan
+    inits: list[np.ndarray]
+    packed: PackedStep
     deadline: float
 
 
@@ -70,9 +68,8 @@ class SimulatedRunner:
 
     def __init__(self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True):
         self.shapes = shapes
-        self._buckets = make_buckets(shapes)
         self._layouts = Layouts(shapes)
-        self._packer = Packer(shapes, self._layouts)
+        self._inits: list[np.ndarray] = []
         self._draws = draws
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
@@ -93,16 +90,23 @@ class SimulatedRunner:
         """Never: there is nothing to compile."""
         return False
 
-    def dispatch(self, plan: StepPlan) -> _Step:
-        admissions = list(self._packer.admissions(plan.admissions))
-        packed, bucket = None, 0
-        if plan.num_rows:
-            bucket = bucket_of_plan(plan, self._buckets)
-            decode = self._packer.burst if plan.burst else self._packer.decode
-            packed = (decode if plan.decode_only else self._packer.mixed)(plan, bucket)
+    def init_slots(self, packed: np.ndarray) -> None:
+        self._inits.append(packed)
+
+    def forward(self, step: PackedForward) -> None:
+        """Nothing: reading and drawing are one here, and `sample` starts both."""
+
+    def sample(self, step: PackedForward) -> Any:
+        return self._begin(step)
+
+    def decode_steps(self, step: PackedMultiStep) -> Any:
+        return self._begin(step)
+
+    def _begin(self, packed: PackedStep) -> _Step:
         # Absolute deadlines: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
-        step = _Step(admissions, packed, bucket, plan, self._busy_until)
+        step = _Step(self._inits, packed, self._busy_until)
+        self._inits = []
         if self._thread is not None:
             self._work.put(step)
         return step
@@ -140,6 +144,8 @@ class SimulatedRunner:
         self.last_token = np.zeros(slots, np.int32)
         self._seed = np.zeros(slots, np.int64)
         self._choice = np.zeros(slots, np.int64)
+        self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
+        self._inits.clear()
         self._busy_until = 0.0
         self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
@@ -159,21 +165,18 @@ class SimulatedRunner:
     # The three programs
 
     def _run(self, step: _Step) -> StepResult:
-        for packed in step.admissions:
-            self._admit(packed)
-        scored = int(step.plan.counts.sum()) if step.plan.burst else step.plan.num_scored
-        if step.packed is None or not self._draws:
-            return StepResult(np.zeros(scored, np.int32), None)
-        if step.plan.burst:
-            return StepResult(self._burst(step.packed, step.bucket)[:scored], None)
-        if step.plan.decode_only:
-            tokens, targets = self._decode(step.packed, step.bucket)
-        else:
-            tokens, targets = self._mixed(step.packed, step.bucket)
-        logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if step.plan.logprobs else None
-        return StepResult(tokens[:scored], logprobs)
+        for packed in step.inits:
+            self._init_slots(packed)
+        packed = step.packed
+        if isinstance(packed, PackedMultiStep):
+            return packed.result(*self._multi_step(packed))
+        if not self._draws:
+            return packed.result(np.zeros(packed.num_scored, np.int32), None)
+        tokens, targets = self._decode(packed) if packed.kind is StepKind.DECODE else self._mixed(packed)
+        logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
+        return packed.result(tokens[: packed.num_scored], logprobs)
 
-    def _admit(self, packed: np.ndarray) -> None:
+    def _init_slots(self, packed: np.ndarray) -> None:
         view = self._layouts.admit.views(packed)
         slots = view["slot"]
         self.length[slots] = view["length"]
@@ -182,31 +185,37 @@ class SimulatedRunner:
             view["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
         self._choice[slots] = view["choice"]
+        self._stop_ids[slots] = view["stop_ids"]
         self.tables[:, slots] = view["tables"]
 
-    def _decode(self, packed: np.ndarray, bucket: int) -> tuple[np.ndarray, np.ndarray]:
-        view = self._layouts.decode(bucket).views(packed)
+    def _decode(self, step: PackedForward) -> tuple[np.ndarray, np.ndarray]:
+        view = self._layouts.decode(step.bucket).views(step.array)
         slots = view["slots"]
         self._change_pages(view)
         self._write(slots, self.length[slots], self.last_token[slots])
         positions = self.length[slots].copy()
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
-        return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
+        return tokens.astype(np.int32), np.full(step.bucket, -1, np.int32)
 
-    def _burst(self, packed: np.ndarray, bucket: int) -> np.ndarray:
-        view = self._layouts.burst(bucket).views(packed)
+    def _multi_step(self, step: PackedMultiStep) -> tuple[np.ndarray, np.ndarray]:
+        view = self._layouts.multi_step(step.bucket).views(step.array)
         slots, most = view["slots"], view["counts"]
+        tokens, counts = np.zeros((len(slots), self.shapes.decode_steps), np.int32), np.zeros(len(slots), np.int32)
+        if not self._draws:
+            return tokens, most.copy()
         self._change_pages(view)
-        made: list[list[int]] = [[] for _ in slots]
-        for step in range(most.max(initial=0)):
-            open_slots = np.where(step < most, slots, self.shapes.scratch_slot)
+        left = most > 0
+        for at in range(most.max(initial=0)):
+            open_slots = np.where(left, slots, self.shapes.scratch_slot)
             self._write(open_slots, self.length[open_slots], self.last_token[open_slots])
-            for row in np.flatnonzero(step < most).tolist():
-                made[row].append(self._draw(slots[row], int(self.length[slots[row]])))
-        return np.array([token for own in made for token in own], np.int32)
+            for row in np.flatnonzero(left).tolist():
+                token = self._draw(slots[row], int(self.length[slots[row]]))
+                tokens[row, at], counts[row] = token, at + 1
+                left[row] = at + 1 < most[row] and token not in self._stop_ids[slots[row]]
+        return tokens, counts
 
-    def _mixed(self, packed: np.ndarray, bucket: int) -> tuple[np.ndarray, np.ndarray]:
-        view = self._layouts.mixed(bucket).views(packed)
+    def _mixed(self, step: PackedForward) -> tuple[np.ndarray, np.ndarray]:
+        view = self._layouts.mixed(step.bucket).views(step.array)
         held = int(view["num_decode"][0])
         slots, starts, counts = view["slots"], view["starts"].copy(), view["counts"]
         starts[:held] = self.length[slots[:held]]

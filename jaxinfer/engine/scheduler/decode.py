@@ -18,7 +18,7 @@ class Decode:
         """Adds every row that is ready; True where those are all running requests."""
         table, slots = self._state.table, self._state.running_slots()
         computed = table.computed[slots]
-        ready = (table.total[slots] - computed == 1) & table.draws[slots]
+        ready = (table.total[slots] - computed == 1) & table.samples[slots]
         everyone = bool(ready.all())
         decode = slots if everyone else slots[ready]
         full = slots[ready & (computed >= table.capacity[slots])]
@@ -40,7 +40,7 @@ class Decode:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.page_size
         computed, total = table.computed[slots], table.total[slots]
-        if not len(slots) or table.logprobs[slots].any() or not ((total - computed == 1) & table.draws[slots]).all():
+        if not len(slots) or table.logprobs[slots].any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
         counts = np.minimum(state.shapes.decode_steps, table.limit[slots] - total)
         pages = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
@@ -58,4 +58,4 @@ class Decode:
             if not self._state.kv.grow(request, int(ends[row])):
                 raise RuntimeError("pages that were available are not")
             self._blocks.send_new_pages(plan, request)
-        plan.add_burst(slots, counts)
+        plan.add_multi_step(slots, counts)

@@ -56,7 +56,7 @@ class Forks:
         parent.fork_to = 1
         self._parents.remove(parent)
         self._table.total[parent.slot] = parent.prompt_len
-        self._table.draws[parent.slot] = True
+        self._table.samples[parent.slot] = True
         self.new_choices += children
 
     def drop_last_hold(self, outranked_by: Request | None = None) -> bool:

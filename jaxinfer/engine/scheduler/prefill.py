@@ -34,7 +34,7 @@ class Prefill:
         """Adds a chunk of each."""
         state, table, slots = self._state, self._state.table, self._state.running_slots()
         pending = table.total[slots] - table.computed[slots]
-        chunked = slots[(pending > 1) | ((pending == 1) & ~table.draws[slots])]
+        chunked = slots[(pending > 1) | ((pending == 1) & ~table.samples[slots])]
         sharers = len(chunked) + self._admission.somebody_may_enter() if self._fair else 1
         self._admission.num_partial = 0
         for slot in chunked.tolist():
@@ -43,7 +43,7 @@ class Prefill:
                 if self._admits_better_first:
                     self._admission.admit_waiting(plan, before=request)
                 end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
-                self._admission.num_partial += int(table.total[slot] - end > table.draws[slot])
+                self._admission.num_partial += int(table.total[slot] - end > table.samples[slot])
             sharers = max(1, sharers - 1)
 
     def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:

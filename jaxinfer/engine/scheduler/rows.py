@@ -43,7 +43,7 @@ class HostRows:
             targets = request.tokens[start + 1 : end + 1].tolist()
         if samples:
             targets = [*targets[: size.scored - 1], -1]
-        plan.add_chunk(request.slot, request.tokens[start:end], targets, draws=samples)
+        plan.add_chunk(request.slot, request.tokens[start:end], targets, samples=samples)
 
     def _scored_left(self, plan: PlanBuilder) -> int:
         """Scored positions for a prompt that could use them all for as long as it takes: every other row needs one."""

@@ -65,12 +65,12 @@ class SchedulerState:
         self._running_slots = None
 
     def dispatch(self, plan: StepPlan) -> None:
-        """Counts a plan's rows as computed, and its samples as tokens in flight."""
-        table = self.table
-        table.computed[plan.slots] += plan.counts
-        sampling = plan.slots if plan.decode_only else plan.slots[plan.draws]
-        table.total[sampling] += plan.counts if plan.burst else 1
-        for slot in sampling[table.total[sampling] >= table.limit[sampling]].tolist():
+        """Counts a plan's rows as computed, and the tokens that they may sample as in flight."""
+        table, slots = self.table, plan.slots
+        # The last token that a row samples is not computed by it.
+        table.computed[slots] += plan.counts + np.maximum(plan.samples - 1, 0)
+        table.total[slots] += plan.samples
+        for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
             request = table.requests[slot]
             assert request is not None
             request.status = Status.DRAINING

@@ -55,7 +55,7 @@ def read_stats(
         starved_seconds=timer.starved_seconds,
         decode_steps=costs.decode_steps,
         mixed_steps=costs.mixed_steps,
-        burst_steps=costs.burst_steps,
+        multi_step_steps=costs.multi_step_steps,
         decode_tokens=costs.decode_tokens,
         prefill_tokens=costs.prefill_tokens,
         padded_tokens=costs.padded_tokens,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import STEP_TOKENS
 
@@ -46,7 +46,7 @@ class StepCostTotals:
         self._chunks = _Rows()
         self.decode_steps = 0
         self.mixed_steps = 0
-        self.burst_steps = 0
+        self.multi_step_steps = 0
         self.decode_tokens = 0
         self.prefill_tokens = 0
         self.padded_tokens = 0
@@ -59,9 +59,10 @@ class StepCostTotals:
         """Counts a plan, now or soon."""
         held = plan.num_decode
         # NOTE: whole plans are not kept: what later steps allocate would lie on cold memory.
-        if plan.burst or held < len(plan.slots):
+        if plan.kind is not StepKind.DECODE:
             self._count_plan(plan)
-            self._held.add(plan.starts[:held], plan.counts[:held])
+            # As many tokens as are planned, though a stop id may end a row sooner.
+            self._held.add(plan.starts[:held], plan.samples[:held])
             self._chunks.add(plan.starts[held:], plan.counts[held:])
         elif held:
             self._decoded.append(held)
@@ -82,14 +83,14 @@ class StepCostTotals:
 
     def _count_plan(self, plan: StepPlan) -> None:
         size = bucket_of_plan(plan, self._buckets)
-        if plan.burst:
-            passes, tokens = int(plan.counts.max()), int(plan.counts.sum())
-            self.burst_steps += 1
+        if plan.kind is StepKind.MULTI_STEP:
+            passes, tokens = int(plan.samples.max()), int(plan.samples.sum())
+            self.multi_step_steps += 1
             self._count_tokens(_Tokens(0, tokens, tokens, tokens, size * passes - tokens), 1, passes)
         else:
             self.mixed_steps += 1
             padded = size - plan.num_tokens
-            drawn = int(plan.draws.sum())
+            drawn = int(plan.samples.sum())
             self._count_tokens(_Tokens(len(plan.tokens), plan.num_decode, drawn, plan.num_scored, padded), 1)
 
     def _count_tokens(self, tokens: "_Tokens", steps: int, passes: int = 1) -> None:

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from typing import NamedTuple
 
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 _SMALLEST_MIXED = 16
@@ -42,10 +42,10 @@ def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
 
 
 def bucket_of_plan(plan: StepPlan, buckets: Buckets) -> int:
-    """The size of a plan's forward: rows where each decodes what the device holds, else tokens."""
-    if plan.decode_only:
-        return bucket_of(plan.num_rows, buckets.rows)
-    return bucket_of(plan.num_tokens, buckets.tokens)
+    """The size of a plan's forward: rows of a decode step, tokens of a mixed one."""
+    if plan.kind is StepKind.MIXED:
+        return bucket_of(plan.num_tokens, buckets.tokens)
+    return bucket_of(plan.num_rows, buckets.rows)
 
 
 def _doubling(first: int, top: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 _NO_UPDATES = np.zeros((0, 3), np.int32)
@@ -22,11 +22,11 @@ class PlanBuilder:
         self._each: list[np.ndarray] = []
         self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
-        self._burst: np.ndarray | None = None
+        self._steps: np.ndarray | None = None
         self._slots: list[int] = []
         self._counts: list[int] = []
         self._scored: list[int] = []
-        self._draws: list[bool] = []
+        self._samples: list[int] = []
         self._tokens: list[Sequence[int] | np.ndarray] = []
         self._targets: list[Sequence[int]] = []
         self.admissions: list[SlotInit] = []
@@ -40,28 +40,30 @@ class PlanBuilder:
         return not self._decode and not self._slots
 
     def add_decode(self, slots: np.ndarray) -> None:
-        """Rows of one token that the device holds, each of which draws."""
+        """Rows of one token that the device holds, each of which samples the next."""
         if len(slots):
             self._decode.append(slots)
             self.has_row[slots] = True
             self.tokens_left -= len(slots)
             self.scored_left -= len(slots)
 
-    def add_burst(self, slots: np.ndarray, counts: np.ndarray) -> None:
-        """Rows that decode `counts` tokens each, one after another; they are all of the plan's rows."""
+    def add_multi_step(self, slots: np.ndarray, steps: np.ndarray) -> None:
+        """Rows that decode at most `steps` tokens each, one after another; they are all of the plan's rows."""
         self.add_decode(slots)
-        self._burst = counts.astype(np.int32)
+        self._steps = steps.astype(np.int32)
 
-    def add_chunk(self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, draws: bool) -> None:
-        """A row whose tokens come from the host. targets has an entry a scored position, -1 for the draw."""
-        if draws and len(tokens) == len(targets) == 1:
+    def add_chunk(
+        self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, samples: bool
+    ) -> None:
+        """A row whose tokens come from the host. targets: an entry a scored position, -1 for the one that samples."""
+        if samples and len(tokens) == len(targets) == 1:
             # The slot's newest token is on the device already: `admit` wrote it there.
             return self.add_decode(np.array([slot], np.int32))
         self._slots.append(slot)
         self.has_row[slot] = True
         self._counts.append(len(tokens))
         self._scored.append(len(targets))
-        self._draws.append(draws)
+        self._samples.append(samples)
         self._tokens.append(tokens)
         self._targets.append(targets)
         self.tokens_left -= len(tokens)
@@ -88,16 +90,17 @@ class PlanBuilder:
         table = self._table
         decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
         slots, ones = decode, np.ones(len(decode), np.int32)
-        counts, scored, draws = ones if self._burst is None else self._burst, ones, ones.astype(bool)
+        counts, scored, samples = ones, ones, ones if self._steps is None else self._steps
         tokens = targets = _NO_TOKENS
         if self._slots:
             slots = np.concatenate([decode, np.array(self._slots, np.int32)])
             counts = np.concatenate([ones, np.array(self._counts, np.int32)])
             scored = np.concatenate([ones, np.array(self._scored, np.int32)])
-            draws = np.concatenate([draws, np.array(self._draws, bool)])
+            samples = np.concatenate([samples, np.array(self._samples, np.int32)])
             tokens = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._tokens])
             targets = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._targets])
         return StepPlan(
+            kind=self._kind,
             index=index,
             admissions=tuple(self.admissions),
             slots=slots,
@@ -105,15 +108,20 @@ class PlanBuilder:
             starts=table.computed[slots],
             counts=counts,
             scored=scored,
-            draws=draws,
+            samples=samples,
             num_decode=len(decode),
             tokens=tokens,
             targets=targets,
             page_updates=tuple(self._page_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
-            burst=self._burst is not None,
         )
+
+    @property
+    def _kind(self) -> StepKind:
+        if self._steps is not None:
+            return StepKind.MULTI_STEP
+        return StepKind.MIXED if self._slots else StepKind.DECODE
 
     def _page_updates(self, group: int) -> np.ndarray:
         rows = self._updates[group]

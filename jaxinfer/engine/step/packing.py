@@ -1,113 +1,43 @@
-"""One int32 array a program call: its layout, read by host and device alike, and how a plan is packed."""
+"""Packer: turns plans into the arrays that runners are called with."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from math import prod
-from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.step.plan import SlotInit, StepPlan
+from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
+from jaxinfer.engine.step.layouts import FLOAT_FIELDS, INT_FIELDS, Layouts
+from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
+from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
-
-_INT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
-               "top_k", "min_tokens", "uses_counts", "wants_logprobs")  # fmt: skip
-_FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-
-
-class Layout:
-    """Named int32 sections of one flat array."""
-
-    def __init__(self, sections: dict[str, tuple[int, ...]]):
-        self._sections: dict[str, tuple[int, int, tuple[int, ...]]] = {}
-        at = 0
-        for name, shape in sections.items():
-            self._sections[name] = (at, at + prod(shape), shape)
-            at += prod(shape)
-        self.size = at
-
-    def new(self) -> np.ndarray:
-        """A fresh array of zeros. Never reused: a step in flight may still read the last one."""
-        return np.zeros(self.size, np.int32)
-
-    def views(self, packed: Any) -> dict[str, Any]:
-        """Sections by name: views of a NumPy array, static slices of a traced one."""
-        return {name: packed[start:end].reshape(shape) for name, (start, end, shape) in self._sections.items()}
-
-
-class Layouts:
-    """The layouts of all programs of one engine."""
-
-    def __init__(self, shapes: EngineShapes):
-        self._shapes = shapes
-        self._decode: dict[int, Layout] = {}
-        self._mixed: dict[int, Layout] = {}
-        self._burst: dict[int, Layout] = {}
-
-    def decode(self, rows: int) -> Layout:
-        """`rows` rows of one token, held by the device."""
-        if rows not in self._decode:
-            self._decode[rows] = Layout({"slots": (rows,), **self._pages(rows)})
-        return self._decode[rows]
-
-    def burst(self, rows: int) -> Layout:
-        """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
-        if rows not in self._burst:
-            updates = rows * -(-self._shapes.decode_steps // self._shapes.page_size)
-            self._burst[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._pages(updates)})
-        return self._burst[rows]
-
-    def mixed(self, tokens: int) -> Layout:
-        """Up to `tokens` tokens over as many rows, of which the first `num_decode` are held by the device."""
-        if tokens not in self._mixed:
-            rows = min(tokens, self._shapes.max_num_seqs)
-            scored = min(tokens, self._shapes.max_scored)
-            updates = rows + tokens // self._shapes.page_size
-            self._mixed[tokens] = Layout(
-                {
-                    "num_decode": (1,),
-                    "slots": (rows,),
-                    "starts": (rows,),
-                    "counts": (rows,),
-                    "tokens": (tokens,),
-                    "scored_row": (scored,),
-                    "scored_token": (scored,),
-                    "draws": (scored,),
-                    "targets": (scored,),
-                    **self._pages(updates),
-                }
-            )
-        return self._mixed[tokens]
-
-    @cached_property
-    def admit(self) -> Layout:
-        """`admit_slots` admissions and a chunk of penalty counts."""
-        s = self._shapes
-        sections: dict[str, tuple[int, ...]] = dict.fromkeys(_INT_FIELDS + _FLOAT_FIELDS, (s.admit_slots,))
-        sections |= {
-            "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
-            "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),
-            "bias_values": (s.admit_slots, MAX_LOGIT_BIAS),
-            "tables": (len(s.groups), s.admit_slots, s.pages_per_row),
-            "counts": (s.admit_counts, 3),
-        }
-        return Layout(sections)
-
-    def _pages(self, updates: int) -> dict[str, tuple[int, ...]]:
-        groups = len(self._shapes.groups)
-        return {"updates": (groups, updates, 3), "copies": (groups, self._shapes.copy_pages, 2)}
 
 
 class Packer:
-    """Packs plans and admissions. Padding rows use the scratch slot, padding pages the scratch page."""
+    """Packs plans and slot initialisations. Padding rows use the scratch slot, padding pages the scratch page."""
 
-    def __init__(self, shapes: EngineShapes, layouts: Layouts):
+    def __init__(self, shapes: EngineShapes):
         self._shapes = shapes
-        self._layouts = layouts
+        self._layouts = Layouts(shapes)
+        self.buckets = make_buckets(shapes)
 
-    def decode(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        """A decode-only plan, int32 [layouts.decode(bucket).size]."""
+    def pack(self, plan: StepPlan) -> PackedStep:
+        """A plan with rows."""
+        return self._pack(plan, bucket_of_plan(plan, self.buckets))
+
+    def padding(self, kind: StepKind, bucket: int) -> PackedStep:
+        """A step that computes nothing, to run a program once."""
+        return self._pack(_empty_plan(kind, len(self._shapes.groups)), bucket)
+
+    def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
+        if plan.kind is StepKind.MULTI_STEP:
+            return PackedMultiStep(bucket, self._multi_step(plan, bucket), plan.num_rows)
+        array = self._decode(plan, bucket) if plan.kind is StepKind.DECODE else self._mixed(plan, bucket)
+        scored_bucket = bucket_of(plan.num_scored, self.buckets.scored) if plan.num_scored else 0
+        sampled = None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1)
+        return PackedForward(
+            plan.kind, bucket, array, plan.num_rows, plan.num_scored, scored_bucket, sampled, plan.logprobs
+        )
+
+    def _decode(self, plan: StepPlan, bucket: int) -> np.ndarray:
         layout = self._layouts.decode(bucket)
         packed = layout.new()
         view = layout.views(packed)
@@ -116,19 +46,17 @@ class Packer:
         self._pack_pages(view, plan)
         return packed
 
-    def burst(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        """A plan of several decode steps, int32 [layouts.burst(bucket).size]."""
-        layout = self._layouts.burst(bucket)
+    def _multi_step(self, plan: StepPlan, bucket: int) -> np.ndarray:
+        layout = self._layouts.multi_step(bucket)
         packed = layout.new()
         view = layout.views(packed)
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
-        view["counts"][: plan.num_rows] = plan.counts
+        view["counts"][: plan.num_rows] = plan.samples
         self._pack_pages(view, plan)
         return packed
 
-    def mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        """Any plan, int32 [layouts.mixed(bucket).size]."""
+    def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
         layout = self._layouts.mixed(bucket)
         packed = layout.new()
         view = layout.views(packed)
@@ -143,19 +71,19 @@ class Packer:
         self._pack_pages(view, plan)
         return packed
 
-    def no_admissions(self) -> np.ndarray:
-        """A call of `admit` that changes nothing but the scratch slot."""
-        return self._admit((), np.zeros((0, 3), np.int32))
+    def no_slots(self) -> np.ndarray:
+        """A slot initialisation that changes nothing but the scratch slot."""
+        return self._slots((), np.zeros((0, 3), np.int32))
 
-    def admissions(self, admissions: Sequence[SlotInit]) -> Iterator[np.ndarray]:
-        """As many arrays as it takes, to be run in order."""
+    def slots(self, admissions: Sequence[SlotInit]) -> Iterator[np.ndarray]:
+        """Slot initialisations: as many arrays as it takes, to be run in order."""
         pending = _count_entries(admissions)
         for first in range(0, len(admissions), self._shapes.admit_slots):
             group = admissions[first : first + self._shapes.admit_slots]
             last_group = first + self._shapes.admit_slots >= len(admissions)
-            yield self._admit(group, pending[:0] if not last_group else pending[: self._shapes.admit_counts])
+            yield self._slots(group, pending[:0] if not last_group else pending[: self._shapes.admit_counts])
         for first in range(self._shapes.admit_counts, len(pending), self._shapes.admit_counts):
-            yield self._admit((), pending[first : first + self._shapes.admit_counts])
+            yield self._slots((), pending[first : first + self._shapes.admit_counts])
 
     def _pack_scored(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
         view["targets"][:] = -1
@@ -168,7 +96,7 @@ class Packer:
         # The scored positions of a row are its last ones.
         view["scored_row"][:total] = row
         view["scored_token"][:total] = ends[row] - 1 - (last_of_row[row] - np.arange(total))
-        view["draws"][last_of_row[plan.draws]] = 1
+        view["draws"][last_of_row[plan.samples > 0]] = 1
         view["targets"][plan.num_decode : total] = plan.targets
 
     def _pack_pages(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
@@ -177,7 +105,7 @@ class Packer:
             view["updates"][group, : len(updates)] = updates
             view["copies"][group, : len(copies)] = copies
 
-    def _admit(self, admissions: Sequence[SlotInit], counts: np.ndarray) -> np.ndarray:
+    def _slots(self, admissions: Sequence[SlotInit], counts: np.ndarray) -> np.ndarray:
         layout = self._layouts.admit
         packed = layout.new()
         view = layout.views(packed)
@@ -197,9 +125,9 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) ->
     ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
             _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.top_k, params.min_tokens,
             params.uses_counts, params.logprobs is not None)  # fmt: skip
-    for name, value in zip(_INT_FIELDS, ints, strict=True):
+    for name, value in zip(INT_FIELDS, ints, strict=True):
         view[name][i] = value
-    for name in _FLOAT_FIELDS:
+    for name in FLOAT_FIELDS:
         view[name].view(np.float32)[i] = getattr(params, name)
     view["stop_ids"][i, : len(admission.stop_ids)] = admission.stop_ids
     count = len(params.logit_bias)
@@ -221,3 +149,24 @@ def _count_entries(admissions: Sequence[SlotInit]) -> np.ndarray:
 
 def _int32(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
+    none = np.zeros(0, np.int32)
+    return StepPlan(
+        kind=kind,
+        index=0,
+        admissions=(),
+        slots=none,
+        serials=none,
+        starts=none,
+        counts=none,
+        scored=none,
+        samples=none,
+        num_decode=0,
+        tokens=none,
+        targets=none,
+        page_updates=(np.zeros((0, 3), np.int32),) * groups,
+        copies=(np.zeros((0, 2), np.int32),) * groups,
+        logprobs=False,
+    )

@@ -1,5 +1,6 @@
 """StepPlan: one step, as the scheduler hands it to a runner. Plain numbers, so that it can cross a wire."""
 
+import enum
 from typing import NamedTuple
 
 import numpy as np
@@ -33,21 +34,31 @@ SEEN_IN_PROMPT = 1 << 14
 MAX_COUNT = SEEN_IN_PROMPT - 1
 
 
+class StepKind(enum.StrEnum):
+    """What a step computes. DECODE: one token a row, which the device holds. MULTI_STEP: up to as many tokens a row as
+    its plan says, one after another, in one dispatch. MIXED: anything else.
+    """
+
+    DECODE = "decode"
+    MIXED = "mixed"
+    MULTI_STEP = "multi_step"
+
+
 class StepPlan(NamedTuple):
     """Rows of one step. Rows [:num_decode] compute one token, which the device already holds.
 
-    slots, serials, starts, counts, scored: int arrays, one entry a row. starts are first positions;
-    scored is how many of a row's last positions are scored. draws: bool, whether the last scored
-    position draws a token.
+    slots, serials, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions; counts are
+    tokens that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens
+    that the row samples: 0 or 1, or in a multi-step decode as many as it may decode before a stop id.
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
     page_updates: a KV group, int32 [n, 3]: (slot, index in the page table, page).
     copies: a KV group, int32 [n, 2]: (source, destination) pages, copied before anything is written.
     logprobs: whether any row wants log-probabilities.
-    burst: every row decodes `counts` tokens, one after another, and draws after each; it ends sooner at a stop id.
     """
 
+    kind: StepKind
     index: int
     admissions: tuple[SlotInit, ...]
     slots: np.ndarray
@@ -55,14 +66,13 @@ class StepPlan(NamedTuple):
     starts: np.ndarray
     counts: np.ndarray
     scored: np.ndarray
-    draws: np.ndarray
+    samples: np.ndarray
     num_decode: int
     tokens: np.ndarray
     targets: np.ndarray
     page_updates: tuple[np.ndarray, ...]
     copies: tuple[np.ndarray, ...]
     logprobs: bool
-    burst: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -77,8 +87,9 @@ class StepPlan(NamedTuple):
         return self.num_decode + len(self.targets)
 
     @property
-    def decode_only(self) -> bool:
-        return self.num_rows == self.num_decode
+    def last_scored(self) -> np.ndarray:
+        """The last scored position of each row, int [rows]."""
+        return np.cumsum(self.scored) - 1
 
 
 class LogprobArrays(NamedTuple):
@@ -95,10 +106,14 @@ class LogprobArrays(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step made. tokens: int32 [S], drawn ids in the plan's order; -1 where logits were not finite.
+    """What the rows of a plan have sampled.
 
-    Of a burst, `counts` tokens a row; what stands behind a stop id or a -1 means nothing.
+    tokens: int32 [rows, Q]; of row i the first counts[i] mean something. counts: int32 [rows], at most the plan's
+    `samples`: fewer where a stop id, the last of them, ended the row, or where logits were not finite. finite: bool
+    [rows].
     """
 
     tokens: np.ndarray
-    logprobs: LogprobArrays | None
+    counts: np.ndarray
+    finite: np.ndarray
+    logprobs: LogprobArrays | None = None

@@ -1,8 +1,11 @@
 """Several decode steps in one dispatch: the same tokens, in larger pieces, and nobody waits for a slot meanwhile."""
 
+import numpy as np
 import pytest
 
 from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.step.packed import PackedMultiStep
+from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason
 from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
@@ -31,7 +34,7 @@ def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_stop_id_ends_a_row_within_a_burst(ahead: int) -> None:
+def test_a_stop_id_ends_a_row_within_several_steps(ahead: int) -> None:
     free = ask("r", 6, 30)
     tokens = right(small_core(), free)
     end = next(token for i, token in enumerate(tokens) if i > 8 and token not in tokens[:i])
@@ -43,16 +46,16 @@ def test_a_stop_id_ends_a_row_within_a_burst(ahead: int) -> None:
     assert tokens_of(got["r", 0]) == tokens[: tokens.index(end) + 1]
     assert (got["r", 0][-1].finish_reason, got["r", 0][-1].stop_token_id) == (FinishReason.STOP, end)
     assert tokens_of(got["other", 0]) == right(core, ask("other", 5, 25))
-    assert any(plan.burst for plan in runner.plans)
+    assert any(plan.kind is StepKind.MULTI_STEP for plan in runner.plans)
     assert core.stats().generation_tokens == len(tokens_of(got["r", 0])) + 25
 
 
-def test_bursts_are_as_long_as_they_may_be_and_none_while_somebody_may_enter() -> None:
+def test_several_steps_are_as_many_as_they_may_be_and_none_while_somebody_may_enter() -> None:
     runner = RecordingRunner(small_shapes(decode_steps=8))
     core = small_core(runner)
     core.add_request(ask("a", 4, 30))
     run(core)
-    counts = [plan.counts.tolist() for plan in runner.plans if plan.burst]
+    counts = [plan.samples.tolist() for plan in runner.plans if plan.kind is StepKind.MULTI_STEP]
     assert counts == [[8], [8], [8], [5]]  # the first token is the prompt's
     runner.plans.clear()
     core.add_request(ask("b", 4, 20))
@@ -61,11 +64,11 @@ def test_bursts_are_as_long_as_they_may_be_and_none_while_somebody_may_enter() -
     step_deltas(core)
     step_deltas(core)
     # c enters with the next step, and from then on both decode together.
-    assert [plan.burst for plan in runner.plans] == [False, False, True]
-    assert runner.plans[-1].counts.tolist() == [8, 8]
+    assert [plan.kind is StepKind.MULTI_STEP for plan in runner.plans] == [False, False, True]
+    assert runner.plans[-1].samples.tolist() == [8, 8]
 
 
-def test_a_full_house_bursts_though_others_wait() -> None:
+def test_a_full_house_decodes_several_steps_though_others_wait() -> None:
     runner = RecordingRunner(small_shapes(decode_steps=4))
     core = small_core(runner)
     for i in range(6):
@@ -73,8 +76,8 @@ def test_a_full_house_bursts_though_others_wait() -> None:
     for _ in range(3):
         step_deltas(core)
     assert core.num_waiting == 2
-    assert runner.plans[-1].burst
-    assert runner.plans[-1].counts.tolist() == [4] * 4
+    assert runner.plans[-1].kind is StepKind.MULTI_STEP
+    assert runner.plans[-1].samples.tolist() == [4] * 4
 
 
 def test_where_pages_are_short_one_step_is_planned() -> None:
@@ -85,7 +88,7 @@ def test_where_pages_are_short_one_step_is_planned() -> None:
     got = run(core)
     for i in range(3):
         assert tokens_of(got[f"r{i}", 0]) == right(core, ask(f"r{i}", 3, 20))
-    assert {plan.burst for plan in runner.plans} == {True, False}
+    assert {plan.kind is StepKind.MULTI_STEP for plan in runner.plans} == {True, False}
     assert core.stats().preemptions > 0
 
 
@@ -95,18 +98,16 @@ def test_a_row_that_tells_log_probabilities_keeps_to_single_steps() -> None:
     core.add_request(ask("a", 4, 9, logprobs=1))
     core.add_request(ask("b", 4, 9))
     got = run(core)
-    assert not any(plan.burst for plan in runner.plans)
+    assert not any(plan.kind is StepKind.MULTI_STEP for plan in runner.plans)
     assert all(len(delta.token_ids) == 1 for delta in got["a", 0])
 
 
-def test_logits_that_are_not_finite_end_a_row_within_a_burst() -> None:
+def test_logits_that_are_not_finite_end_a_row_within_several_steps() -> None:
     class Broken(SimulatedRunner):
         def collect(self, handle):
             result = super().collect(handle)
-            if handle.plan.burst:
-                tokens = result.tokens.copy()
-                tokens[2] = -1
-                return result._replace(tokens=tokens)
+            if isinstance(handle.packed, PackedMultiStep):
+                return result._replace(counts=np.array([2], np.int32), finite=np.array([False]))
             return result
 
     core = small_core(Broken(small_shapes(decode_steps=8)))

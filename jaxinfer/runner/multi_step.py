@@ -1,11 +1,11 @@
-"""`burst`: several decode steps in one program, which ends when every row has ended."""
+"""`multi_step`: several decode steps in one program, which ends when every row has ended."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.packing import Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Newest
@@ -13,16 +13,18 @@ from jaxinfer.runner.sample import draw
 from jaxinfer.runner.state import SlotParams, SlotState
 
 
-class Burst(NamedTuple):
-    """What `burst` returns: kv, tables and state are its donated arguments. tokens: int32 [rows, decode_steps].
+class MultiStep(NamedTuple):
+    """What `multi_step` returns: kv, tables and state are its donated arguments.
 
-    A row's tokens stand first; what is behind its last one means nothing. A token is -1 where logits were not finite.
+    tokens: int32 [rows, decode_steps], of which a row's first `counts` [rows] mean something. The last of them is -1
+    where logits were not finite.
     """
 
     kv: Arrays
     tables: Arrays
     state: SlotState
     tokens: jax.Array
+    counts: jax.Array
 
 
 class _Carry(NamedTuple):
@@ -31,9 +33,10 @@ class _Carry(NamedTuple):
     kv: Arrays
     state: SlotState
     tokens: jax.Array
+    counts: jax.Array
 
 
-class BurstProgram:
+class MultiStepProgram:
     """Decode steps of one model in a loop on the device: what `forward` and `sample` do, one after another."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms):
@@ -52,12 +55,12 @@ class BurstProgram:
         state: SlotState,
         params: SlotParams,
         packed: jax.Array,
-    ) -> Burst:
+    ) -> MultiStep:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite.
 
         One that a step before has ended already makes nothing: its `remaining` is 0.
         """
-        view = self._layouts.burst(rows).views(packed)
+        view = self._layouts.multi_step(rows).views(packed)
         kv, tables = self._forward.change_pages(kv, tables, view)
         slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
 
@@ -71,10 +74,11 @@ class BurstProgram:
             ended = carry.open & ((tokens < 0) | jnp.any(params.stop_ids[own] == tokens[:, None], axis=1))
             state = state._replace(remaining=state.remaining.at[jnp.where(ended, slots, scratch)].set(0))
             left = carry.open & ~ended & (carry.step + 1 < most)
-            return _Carry(carry.step + 1, left, kv, state, carry.tokens.at[:, carry.step].set(tokens))
+            counts = carry.counts + carry.open
+            return _Carry(carry.step + 1, left, kv, state, carry.tokens.at[:, carry.step].set(tokens), counts)
 
         open_rows = (slots != scratch) & (most > 0) & (state.remaining[slots] > 0)
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
-        carry = _Carry(jnp.int32(0), open_rows, kv, state, none)
+        carry = _Carry(jnp.int32(0), open_rows, kv, state, none, jnp.zeros(rows, jnp.int32))
         carry = jax.lax.while_loop(lambda carry: jnp.any(carry.open), body, carry)
-        return Burst(carry.kv, tables, carry.state, carry.tokens)
+        return MultiStep(carry.kv, tables, carry.state, carry.tokens, carry.counts)

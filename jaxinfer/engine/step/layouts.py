@@ -1,0 +1,97 @@
+"""Layouts: one int32 array a program call, read by host and device alike."""
+
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+
+INT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
+               "top_k", "min_tokens", "uses_counts", "wants_logprobs")  # fmt: skip
+FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+
+
+class Layout:
+    """Named int32 sections of one flat array."""
+
+    def __init__(self, sections: dict[str, tuple[int, ...]]):
+        self._sections: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+        at = 0
+        for name, shape in sections.items():
+            self._sections[name] = (at, at + prod(shape), shape)
+            at += prod(shape)
+        self.size = at
+
+    def new(self) -> np.ndarray:
+        """A fresh array of zeros. Never reused: a step in flight may still read the last one."""
+        return np.zeros(self.size, np.int32)
+
+    def views(self, packed: Any) -> dict[str, Any]:
+        """Sections by name: views of a NumPy array, static slices of a traced one."""
+        return {name: packed[start:end].reshape(shape) for name, (start, end, shape) in self._sections.items()}
+
+
+class Layouts:
+    """The layouts of all programs of one engine."""
+
+    def __init__(self, shapes: EngineShapes):
+        self._shapes = shapes
+        self._decode: dict[int, Layout] = {}
+        self._mixed: dict[int, Layout] = {}
+        self._multi_step: dict[int, Layout] = {}
+
+    def decode(self, rows: int) -> Layout:
+        """`rows` rows of one token, held by the device."""
+        if rows not in self._decode:
+            self._decode[rows] = Layout({"slots": (rows,), **self._pages(rows)})
+        return self._decode[rows]
+
+    def multi_step(self, rows: int) -> Layout:
+        """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
+        if rows not in self._multi_step:
+            updates = rows * -(-self._shapes.decode_steps // self._shapes.page_size)
+            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._pages(updates)})
+        return self._multi_step[rows]
+
+    def mixed(self, tokens: int) -> Layout:
+        """Up to `tokens` tokens over as many rows, of which the first `num_decode` are held by the device."""
+        if tokens not in self._mixed:
+            rows = min(tokens, self._shapes.max_num_seqs)
+            scored = min(tokens, self._shapes.max_scored)
+            updates = rows + tokens // self._shapes.page_size
+            self._mixed[tokens] = Layout(
+                {
+                    "num_decode": (1,),
+                    "slots": (rows,),
+                    "starts": (rows,),
+                    "counts": (rows,),
+                    "tokens": (tokens,),
+                    "scored_row": (scored,),
+                    "scored_token": (scored,),
+                    "draws": (scored,),
+                    "targets": (scored,),
+                    **self._pages(updates),
+                }
+            )
+        return self._mixed[tokens]
+
+    @cached_property
+    def admit(self) -> Layout:
+        """`admit_slots` admissions and a chunk of penalty counts."""
+        s = self._shapes
+        sections: dict[str, tuple[int, ...]] = dict.fromkeys(INT_FIELDS + FLOAT_FIELDS, (s.admit_slots,))
+        sections |= {
+            "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
+            "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),
+            "bias_values": (s.admit_slots, MAX_LOGIT_BIAS),
+            "tables": (len(s.groups), s.admit_slots, s.pages_per_row),
+            "counts": (s.admit_counts, 3),
+        }
+        return Layout(sections)
+
+    def _pages(self, updates: int) -> dict[str, tuple[int, ...]]:
+        groups = len(self._shapes.groups)
+        return {"updates": (groups, updates, 3), "copies": (groups, self._shapes.copy_pages, 2)}
