@@ -12,6 +12,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.client.sequence_ids import Choices
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
+from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, Tokenizer
@@ -30,7 +31,7 @@ __all__ = ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput"]
 Prompt = str | Mapping[str, Any]
 """A text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`."""
 
-_Work = tuple[GenerateRequest, OutputCollector]
+_Work = tuple[CheckedRequest, OutputCollector]
 
 DEFAULT_MAX_TOKENS = 16
 """Where neither the caller nor generation_config.json says it, as in vLLM."""
@@ -147,12 +148,11 @@ class LLM:
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
             request = GenerateRequest(str(next(self._ids)), ids, one)
-            self.engine.check(request)
-            made.append((request, OutputCollector(self.text.tokenizer, request, text)))
+            made.append((self.engine.check(request), OutputCollector(self.text.tokenizer, request, text)))
         return made
 
     def _run_all(self, work: list[_Work], use_tqdm: bool) -> list[RequestOutput]:
-        collectors = {request.request_id: collector for request, collector in work}
+        collectors = {checked.request.request_id: collector for checked, collector in work}
         with _progress_bar(use_tqdm, len(work)) as advance:
             for request_id, _ in self._run(work):
                 if collectors[request_id].output.finished:
@@ -169,7 +169,7 @@ class LLM:
         try:
             while waiting is not None or self.engine.has_work():
                 while waiting is not None and self._add(waiting[0]):
-                    collectors[waiting[0].request_id] = waiting[1]
+                    collectors[waiting[0].request.request_id] = waiting[1]
                     waiting = next(queued, None)
                 for delta in self._choices.expand(self.engine.step()):
                     shown = collectors[delta.request_id].push(delta)
@@ -180,9 +180,9 @@ class LLM:
         finally:
             self._abort([name for name, collector in collectors.items() if not collector.output.finished])
 
-    def _add(self, request: GenerateRequest) -> bool:
+    def _add(self, checked: CheckedRequest) -> bool:
         try:
-            self.engine.add_request(request)
+            self.engine.add(checked)
         except QueueFullError:
             return False
         return True

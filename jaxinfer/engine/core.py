@@ -28,7 +28,7 @@ from jaxinfer.engine.types import (
     TokenDelta,
     output_of,
 )
-from jaxinfer.engine.validation import check_request, stop_ids_of
+from jaxinfer.engine.validation import CheckedRequest, check_request
 from jaxinfer.errors import ParameterError
 
 log = logging.getLogger(__name__)
@@ -80,10 +80,10 @@ class EngineCore:
         """Requests of which a choice waits for a slot."""
         return self.scheduler.state.queue.num_requests
 
-    def check(self, request: GenerateRequest) -> None:
+    def check(self, request: GenerateRequest) -> CheckedRequest:
         """Raises ParameterError where a request can never be served. Safe in any thread."""
-        check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
-        stop_ids_of(request, self._eos_ids)
+        uses_priority = self.scheduler.policy.uses_priority
+        return check_request(request, self.runner.shapes, eos_ids=self._eos_ids, uses_priority=uses_priority)
 
     def tenant_of(self, request: GenerateRequest) -> tuple[str, ...]:
         """Whose request it is, as far as tenants are told apart. Safe in any thread."""
@@ -100,24 +100,26 @@ class EngineCore:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
         return request_id in self._retiring
 
-    def add_request(self, request: GenerateRequest, *, owner: int = 0) -> None:
-        """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait.
+    def add_request(self, request: GenerateRequest) -> None:
+        """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
+        self.add(self.check(request))
 
-        owner: whom its deltas are for, told by its handles (owners.py).
+    def add(self, checked: CheckedRequest, *, owner: int = 0) -> None:
+        """Queues a request that was checked. Raises ParameterError where its id is in use, QueueFullError.
+
+        owner: the client that its deltas are for, which its handles name (client_ids.py).
         """
+        request, params = checked.request, checked.request.sampling
         if request.request_id in self._choices or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
-        limit = check_request(request, self.runner.shapes, uses_priority=self.scheduler.policy.uses_priority)
-        stop_ids = stop_ids_of(request, self._eos_ids)
         self.check_room(self.tenant_of(request))
-        params = request.sampling
         parent = Request(
             request.request_id,
-            request.prompt_token_ids,
+            checked.ids,
             params,
-            limit=limit,
+            limit=checked.limit,
             seed=self._random.getrandbits(64) if params.seed is None else params.seed,
-            stop_ids=stop_ids,
+            stop_ids=checked.stop_ids,
             arrival=self._arrivals,
             num_groups=len(self.runner.shapes.groups),
             handle=handle_of(owner, self._next_handle),

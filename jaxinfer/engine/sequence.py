@@ -1,9 +1,7 @@
 """Request: one choice being generated, as the host knows it."""
 
 import enum
-from array import array
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -11,8 +9,12 @@ from jaxinfer.engine.kv.radix import Namespace, Node
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 
-if TYPE_CHECKING:
-    from jaxinfer.engine.slot_table import SlotTable
+
+class TokenTable(Protocol):
+    """Tokens of requests with a slot: int32 [slots, max_model_len], of which the first `known` [slots] are valid."""
+
+    tokens: np.ndarray
+    known: np.ndarray
 
 
 class Status(enum.Enum):
@@ -91,7 +93,7 @@ class Request:
     def __init__(
         self,
         request_id: str,
-        prompt: Sequence[int] | np.ndarray,
+        prompt: np.ndarray,
         params: SamplingParams,
         *,
         limit: int,
@@ -110,10 +112,8 @@ class Request:
         self.index = index
         self.handle = handle
         self.params = params
-        # NumPy would round what is no integer; `array` refuses it.
-        known = prompt if isinstance(prompt, np.ndarray) else array("i", prompt)
-        self.waiting_tokens = np.array(known, np.int32)
-        self.table: SlotTable | None = None
+        self.waiting_tokens = prompt
+        self.table: TokenTable | None = None
         self.prompt_len = len(prompt)
         self.limit = limit
         self.seed = seed
@@ -189,7 +189,7 @@ class Request:
         """Choice `index` of this prompt, with no pages yet."""
         child = Request(
             self.request_id,
-            self.tokens,
+            self.tokens.copy(),
             self.params,
             limit=self.limit,
             seed=self.seed,

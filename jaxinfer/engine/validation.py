@@ -1,4 +1,10 @@
-"""The engine's door: what can never be served is refused here, before anything is allocated."""
+"""Request validation: what can never be served is refused here, before anything is allocated."""
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
@@ -6,19 +12,22 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
 
-def check_request(request: GenerateRequest, shapes: EngineShapes, *, uses_priority: bool) -> int:
-    """Returns the most tokens, prompt included, that the request may grow to. Raises ParameterError."""
-    prompt, params = request.prompt_token_ids, request.sampling
-    if not len(prompt):
-        raise ParameterError("prompt", "is empty; at least one token is needed")
-    if len(prompt) >= shapes.max_model_len:
-        raise ParameterError(
-            "prompt",
-            f"has {len(prompt)} tokens, and the model's context is {shapes.max_model_len}, the output included",
-        )
-    low, high = min(prompt), max(prompt)
-    if low < 0 or high >= shapes.vocab_size:
-        raise ParameterError("prompt", f"token id {low if low < 0 else high} is not in 0 to {shapes.vocab_size - 1}")
+class CheckedRequest(NamedTuple):
+    """A request that can be served. ids: its prompt, int32. limit: the most tokens, prompt included, that it may grow
+    to. stop_ids: ids that end it.
+    """
+
+    request: GenerateRequest
+    ids: np.ndarray
+    limit: int
+    stop_ids: frozenset[int]
+
+
+def check_request(
+    request: GenerateRequest, shapes: EngineShapes, *, eos_ids: Sequence[int], uses_priority: bool
+) -> CheckedRequest:
+    """Raises ParameterError where the request can never be served."""
+    ids, params = _prompt_ids(request.prompt_token_ids, shapes), request.sampling
     if params.n > shapes.max_num_seqs:
         raise ParameterError("n", f"{params.n} is more than the {shapes.max_num_seqs} requests that run at once")
     if request.priority and not uses_priority:
@@ -26,14 +35,38 @@ def check_request(request: GenerateRequest, shapes: EngineShapes, *, uses_priori
     if abs(request.priority) > MAX_PRIORITY:
         raise ParameterError("priority", f"{request.priority} is out of range; {MAX_PRIORITY} either way is allowed")
     params.check_vocabulary(shapes.vocab_size)
-    room = shapes.max_model_len - len(prompt)
-    limit = len(prompt) + min(room, params.max_tokens or room)
+    room = shapes.max_model_len - len(ids)
+    limit = len(ids) + min(room, params.max_tokens or room)
     _check_pages(limit, shapes)
-    return limit
+    return CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids))
 
 
-def stop_ids_of(request: GenerateRequest, eos_ids: tuple[int, ...]) -> frozenset[int]:
-    """Ids that end the request. Raises ParameterError where they are more than a slot holds."""
+def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.ndarray:
+    """The prompt as int32."""
+    if not len(prompt):
+        raise ParameterError("prompt", "is empty; at least one token is needed")
+    if len(prompt) >= shapes.max_model_len:
+        raise ParameterError(
+            "prompt",
+            f"has {len(prompt)} tokens, and the model's context is {shapes.max_model_len}, the output included",
+        )
+    if isinstance(prompt, np.ndarray) and prompt.dtype == np.int32:
+        ids = prompt
+    else:
+        low, high = min(prompt), max(prompt)
+        if low < 0 or high >= shapes.vocab_size:
+            raise _no_such_token(low if low < 0 else high, shapes)
+        ids = np.array(array("i", prompt), np.int32)  # NumPy would round what is no integer; `array` refuses it
+    if ids.min() < 0 or ids.max() >= shapes.vocab_size:
+        raise _no_such_token(int(ids.min() if ids.min() < 0 else ids.max()), shapes)
+    return ids
+
+
+def _no_such_token(token: int, shapes: EngineShapes) -> ParameterError:
+    return ParameterError("prompt", f"token id {token} is not in 0 to {shapes.vocab_size - 1}")
+
+
+def _stop_ids(request: GenerateRequest, eos_ids: Sequence[int]) -> frozenset[int]:
     params = request.sampling
     ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_ids))
     if len(ids) > MAX_STOP_TOKEN_IDS:

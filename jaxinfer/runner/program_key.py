@@ -9,7 +9,6 @@ from pathlib import Path
 import jax
 import jaxinfer_kernels
 
-import jaxinfer
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.processor import processor
@@ -58,7 +57,7 @@ def _version(name: str) -> str:
 @cache
 def source_digest() -> str:
     """Of every line that says what a program is."""
-    own, kernels = Path(jaxinfer.__file__).parent, Path(jaxinfer_kernels.__file__).parent
+    own, kernels = Path(__file__).parents[1], Path(jaxinfer_kernels.__file__).parent
     places = [(own, own / name) for name in FOLLOWED] + [(kernels, kernels)]
     files = [(file.relative_to(root), file.read_bytes()) for root, place in places for file in _sources(place)]
     return _digest(*map(repr, files))

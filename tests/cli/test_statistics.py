@@ -5,6 +5,7 @@ import pytest
 from jaxinfer.cli import statistics
 from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
 from jaxinfer.cli.statistics import GenerationClock
+from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.text import ChoiceDelta
 
 
@@ -14,7 +15,7 @@ def delta(tokens: int) -> ChoiceDelta:
 
 def line(monkeypatch: pytest.MonkeyPatch, moments: list[tuple[float, int, float]]) -> str:
     """The line of a prompt of 8 tokens; each moment: the time, and programs and seconds of making them by then."""
-    late = iter([moment[1:] for moment in moments])
+    late = iter([LatePrograms(*moment[1:]) for moment in moments])
     times = iter([moment[0] for moment in moments])
     monkeypatch.setattr(statistics.time, "perf_counter", lambda: next(times))
     clock = GenerationClock(8, lambda: next(late))

@@ -2,16 +2,23 @@
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+When = Literal["at once", "later", "never"]
 
 
 class Module(NamedTuple):
-    """What one module imports, as dotted names. `eager` runs when the module is imported; `all` also later."""
+    """What one module imports, as dotted names.
+
+    eager: when the module is imported. all: also later. typed: also under `if TYPE_CHECKING:`, which never runs.
+    """
 
     name: str
     eager: frozenset[str]
     all: frozenset[str]
+    typed: frozenset[str]
 
 
 def read_tree(root: Path, package: str) -> dict[str, Module]:
@@ -26,23 +33,25 @@ def read_tree(root: Path, package: str) -> dict[str, Module]:
 
 
 def read_module(source: str, name: str, is_package: bool = False) -> Module:
-    """The imports of one module's source text. `if TYPE_CHECKING:` is left out: it never runs."""
+    """The imports of one module's source text."""
     package = name if is_package else name.rpartition(".")[0]
-    eager, late = set(), set()
-    for node, is_eager in _imports(ast.parse(source).body, True):
-        (eager if is_eager else late).update(_targets(node, package))
-    return Module(name, frozenset(eager), frozenset(eager | late))
+    found: dict[When, set[str]] = {"at once": set(), "later": set(), "never": set()}
+    for node, when in _imports(ast.parse(source).body, "at once"):
+        found[when].update(_targets(node, package))
+    eager = frozenset(found["at once"])
+    return Module(name, eager, eager | found["later"], eager | found["later"] | found["never"])
 
 
-def _imports(body: Iterable[ast.AST], eager: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+def _imports(body: Iterable[ast.AST], when: When) -> Iterator[tuple[ast.Import | ast.ImportFrom, When]]:
     for node in body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            yield node, eager
+            yield node, when
         elif isinstance(node, ast.If) and _is_type_checking(node.test):
-            yield from _imports(node.orelse, eager)
+            yield from _imports(node.body, "never")
+            yield from _imports(node.orelse, when)
         else:
             runs_later = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from _imports(ast.iter_child_nodes(node), eager and not runs_later)
+            yield from _imports(ast.iter_child_nodes(node), "later" if runs_later and when == "at once" else when)
 
 
 def _is_type_checking(test: ast.expr) -> bool:
@@ -97,6 +106,25 @@ def _path(came_from: Mapping[str, str | None], name: str) -> list[str]:
         path.append(step)
         step = came_from[step]
     return path[::-1]
+
+
+def cycle(modules: Mapping[str, Module]) -> list[str]:
+    """Modules that import each other in a circle, whenever they do; empty where none do.
+
+    A package's __init__ counts where its own names are imported, not where a module inside is.
+    """
+    graph = {name: {_home(target, modules) for target in module.typed} - {name, ""} for name, module in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+def _home(target: str, modules: Mapping[str, Module]) -> str:
+    """The module that a dotted name is, or lies in; `` for one of another package."""
+    parent = target.rpartition(".")[0]
+    return target if target in modules else parent if parent in modules else ""
 
 
 def strays(modules: Mapping[str, Module], package: str, known: Iterable[str], allowed: Iterable[str]) -> list[str]:

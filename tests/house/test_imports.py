@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.imports import chain_to, inside, read_tree, strays
+from tests.house.imports import chain_to, cycle, inside, read_tree, strays
 from tests.material import REPOSITORY
 
 pytestmark = pytest.mark.smoke
@@ -38,7 +38,7 @@ NO_JAX = (
 
 BASE = ("errors", "version", "sampling", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
-SEAM = ("engine.client", "engine.types")
+SEAM = ("engine.client.base", "engine.types")
 
 ARROWS = {
     "errors": (),
@@ -98,6 +98,10 @@ def test_arrows_point_one_way(part: str):
     assert strays(MODULES, f"jaxinfer.{part}", known, [*within(*ARROWS[part]), *kernels]) == []
 
 
+def test_no_module_imports_itself_by_way_of_others():
+    assert " -> ".join(cycle(MODULES)) == ""
+
+
 def test_kernels_know_nothing_of_the_engine():
     assert strays(MODULES, "jaxinfer_kernels", ["jaxinfer"], []) == []
 
@@ -149,6 +153,23 @@ def test_a_parent_package_counts(tmp_path: Path):
 def test_what_does_not_run_at_import_is_no_chain(tmp_path: Path, source: str):
     plant(tmp_path, {"p/__init__.py": source})
     assert chain_to(read_tree(tmp_path, "p"), "p", ["jax"]) is None
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from p import a",
+        "from p.a import x",
+        "def f():\n    from .a import x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.a import x",
+    ],
+)
+def test_a_circle_is_found_whenever_it_is_imported(tmp_path: Path, back: str):
+    files = {"p/__init__.py": "", "p/a.py": "from p.q import b", "p/q/__init__.py": "", "p/q/b.py": "from p import c"}
+    plant(tmp_path, {**files, "p/c.py": ""})
+    assert cycle(read_tree(tmp_path, "p")) == []
+    plant(tmp_path, {"p/c.py": back})
+    assert set(cycle(read_tree(tmp_path, "p"))) == {"p.a", "p.q.b", "p.c"}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
 from jaxinfer.engine.stats.step_timer import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
+from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.engine.watchdog import Watchdog, dump_stacks
 from jaxinfer.errors import EngineDeadError, JaxinferError
 
@@ -74,12 +75,12 @@ class EngineThread:
         """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
         if not self.alive:
             raise EngineDeadError("the engine has stopped") from self._dead
-        self._core.check(request)
+        checked = self._core.check(request)
         tenant = self._core.tenant_of(request)
         with self._lock:
             self._core.check_room(tenant, self._submitted)
             self._submitted.add(tenant)
-        self._commands.put(lambda: self._add(request, owner))
+        self._commands.put(lambda: self._add(checked, owner))
 
     def stop(self, request_id: str, index: int) -> None:
         """Ends one choice because of a stop string."""
@@ -164,12 +165,13 @@ class EngineThread:
         self._core.timer.end(IDLE)
         return command
 
-    def _add(self, request: GenerateRequest, owner: int) -> None:
+    def _add(self, checked: CheckedRequest, owner: int) -> None:
+        request = checked.request
         # An id that ended a moment ago is taken until its last result in flight is read.
         while self._core.is_retiring(request.request_id):
             self._step()
         try:
-            self._core.add_request(request, owner=owner)
+            self._core.add(checked, owner=owner)
         except JaxinferError as error:
             self._listener.on_error(owner, request.request_id, error)
         except Exception as error:  # whatever is wrong with one request ends no other
