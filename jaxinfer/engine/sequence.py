@@ -36,14 +36,14 @@ class Request:
     cursor: the node of the radix tree that holds our newest committed page.
     committed: pages of ours that the tree holds.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
-    rank: its place among all requests (policy.py); the last entry is `index`.
+    rank: its place among all requests (scheduler/policy.py); the last entry is `index`.
     fork_to: choices that this request becomes once all of its prompt but the last token is computed.
     held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
     failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
         were computed and collected when a step failed; `reached` also counts those that were not collected.
-    alone: True while it is, or is to be, the only request of a step (trials.py).
+    alone: True while it is, or is to be, the only request of a step (fault_isolation.py).
     tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
-        admitted first (fair_line.py), and its positions that were computed then; 0 before.
+        admitted first (fair_order.py), and its positions that were computed then; 0 before.
     trial, tried_at: the last round of trials that it was in, and its `furthest` then.
     """
 

@@ -148,7 +148,7 @@ class EngineStats(NamedTuple):
     apply_seconds: float = 0.0
     other_seconds: float = 0.0
     idle_seconds: float = 0.0
-    """How the engine's thread has spent its time (laps.py)."""
+    """How the engine's thread has spent its time (step_timer.py)."""
     in_flight_seconds: float = 0.0
     """With at least one step dispatched and not read."""
     starved_seconds: float = 0.0
@@ -164,7 +164,7 @@ class EngineStats(NamedTuple):
     """Tokens that programs computed for nobody, since their sizes are few."""
     flops: int = 0
     bytes: int = 0
-    """Operations and bytes of memory that the steps needed, by a model of the step (work.py)."""
+    """Operations and bytes of memory that the steps needed, by a model of the step (step_cost.py)."""
     iteration_tokens: int = 0
     """Prompt tokens computed and tokens generated, in all steps; what `step_tokens` counts."""
     step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)

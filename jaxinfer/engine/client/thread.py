@@ -40,7 +40,7 @@ class EngineThread:
 
     A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
 
-    Requests are submitted on behalf of an owner, a number that comes back in their handles (owners.py).
+    Requests are submitted on behalf of an owner, a number that comes back in their handles (client_ids.py).
     """
 
     def __init__(self, core: EngineCore, listener: Listener):
