@@ -111,7 +111,7 @@ class Rig:
             index=0,
             admissions=(),
             slots=slots,
-            serials=slots,
+            epochs=slots,
             starts=np.zeros(rows, np.int32),
             counts=counts,
             scored=np.ones(rows, np.int32),

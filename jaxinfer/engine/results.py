@@ -16,7 +16,7 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
     """
     table = state.table
-    valid = table.serial[plan.slots] == plan.serials
+    valid = table.epoch[plan.slots] == plan.epochs
     sampling = plan.samples > 0
     # A row that samples several tokens computed all of them but the last.
     _commit(state, plan, plan.starts + plan.counts + np.where(sampling, result.counts - 1, 0), valid)
@@ -64,7 +64,7 @@ def _need_care(
     table = state.table
     last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), np.maximum(counts - 1, 0)]
     stops = (table.stop_ids[slots] == last[:, None]).any(axis=1) & (counts > 0)
-    return stops | table.fresh[slots] | ~finite | (table.known[slots] >= table.limit[slots])
+    return stops | table.awaits_first_token[slots] | ~finite | (table.known[slots] >= table.limit[slots])
 
 
 def _joined(tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -80,13 +80,13 @@ def _delta(state: SchedulerState, plan: StepPlan, result: StepResult, row: int) 
     request = table.requests[slot]
     assert request is not None
     finite, tokens = bool(result.finite[row]), result.tokens[row, : result.counts[row]].tolist()
-    is_first, times = bool(table.fresh[slot]), _times(state, request)
+    is_first, times = bool(table.awaits_first_token[slot]), _times(state, request)
     request.finish_reason = _finish_reason(request, tokens, finite)
     logprobs = None
     if result.logprobs is not None and tokens and request.params.logprobs is not None:
         at = int(plan.last_scored[row])
         logprobs = [_read_logprobs(result.logprobs, at, tokens[0], request.params.logprobs)]
-    table.fresh[slot] = False
+    table.awaits_first_token[slot] = False
     if request.finish_reason is not None:
         state.finish(request)
     return TokenDelta(
@@ -115,7 +115,7 @@ def _finish_reason(request: Request, tokens: list[int], finite: bool) -> FinishR
 
 def _times(state: SchedulerState, request: Request) -> RequestTimes | None:
     """Those of a request whose first token has come; None for later tokens, and for later choices."""
-    if request.index or not state.table.fresh[request.slot]:
+    if request.index or not state.table.awaits_first_token[request.slot]:
         return None
     assert request.scheduled_at is not None
     queue, prefill = request.scheduled_at - request.queued_at, state.clock() - request.scheduled_at

@@ -32,38 +32,42 @@ class Request:
     limit: most tokens, prompt included.
     handle: names the choice in a StepOutput.
     pages: page ids a KV group, in order; 0 behind a window.
-    shadows: (group, page) of the tree's own page, held where ours is a copy of equal content.
-    cursor: the node of the radix tree that holds our newest committed page.
-    committed: pages of ours that the tree holds.
+    duplicate_pages: (group, page) of the tree's own page, held where ours is a copy of equal content.
+    radix_node: the node of the radix tree that holds our newest committed page.
+    committed: pages of ours that the tree holds. freed_by_window: pages dropped behind a window, a count a KV group.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
     rank: its place among all requests (scheduler/policy.py); the last entry is `index`.
     fork_to: choices that this request becomes once all of its prompt but the last token is computed.
-    held: True while it waits for a slot with pages of its parent, computed up to `held_computed`.
-    failures: step faults that it was in since it came further than ever: `furthest` is the most of its positions that
-        were computed and collected when a step failed; `reached` also counts those that were not collected.
-    alone: True while it is, or is to be, the only request of a step (fault_isolation.py).
+    is_waiting_fork: True while it waits for a slot with pages of its parent, computed up to `fork_computed`.
+    failures: step faults that it was in since it came further than ever: `most_collected` is the most of its positions
+        that were computed and collected when a step failed; `most_computed` also counts those that were not collected.
+    isolated: True while it is, or is to be, the only request of a step (scheduler/fault_isolation.py).
+    isolation_round, isolated_at: the last round of isolation that it was in, and its `most_collected` then.
     tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
-        admitted first (fair_order.py), and its positions that were computed then; 0 before.
-    trial, tried_at: the last round of trials that it was in, and its `furthest` then.
+        admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
     """
 
     __slots__ = (
-        "alone",
         "arrival",
         "cached_tokens",
         "charged",
         "charged_from",
         "committed",
-        "cursor",
+        "duplicate_pages",
         "failures",
         "finish_reason",
+        "fork_computed",
         "fork_to",
-        "furthest",
+        "freed_by_window",
         "handle",
-        "held",
-        "held_computed",
         "index",
+        "is_waiting_fork",
+        "isolated",
+        "isolated_at",
+        "isolation_round",
         "limit",
+        "most_collected",
+        "most_computed",
         "namespace",
         "pages",
         "params",
@@ -72,20 +76,16 @@ class Request:
         "prompt_len",
         "prompt_logprobs",
         "queued_at",
+        "radix_node",
         "rank",
-        "reached",
         "request_id",
         "scheduled_at",
         "seed",
-        "shadows",
         "slot",
         "status",
         "stop_ids",
         "table",
         "tenant",
-        "trial",
-        "tried_at",
-        "trimmed",
         "waiting_tokens",
         "was_admitted",
     )
@@ -131,21 +131,21 @@ class Request:
         self.rank: tuple[int, ...] = ()
         self.slot = -1
         self.pages: list[list[int]] = [[] for _ in range(num_groups)]
-        self.trimmed = [0] * num_groups
-        self.shadows: list[tuple[int, int]] = []
-        self.cursor: Node | None = None
+        self.freed_by_window = [0] * num_groups
+        self.duplicate_pages: list[tuple[int, int]] = []
+        self.radix_node: Node | None = None
         self.committed = 0
-        self.held = False
-        self.held_computed = 0
+        self.is_waiting_fork = False
+        self.fork_computed = 0
         self.cached_tokens = 0
         self.preemptions = 0
         self.was_admitted = False
         self.failures = 0
-        self.furthest = 0
-        self.reached = 0
-        self.alone = False
-        self.trial = 0
-        self.tried_at = 0
+        self.most_collected = 0
+        self.most_computed = 0
+        self.isolated = False
+        self.isolation_round = 0
+        self.isolated_at = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
@@ -181,9 +181,9 @@ class Request:
 
     def count_failure(self, collected: int, computed: int) -> None:
         """Notes a failure of a step that computed it, when `collected` of its `computed` positions were done."""
-        self.failures = 1 if collected > self.furthest else self.failures + 1
-        self.furthest = max(self.furthest, collected)
-        self.reached = max(self.reached, computed)
+        self.failures = 1 if collected > self.most_collected else self.failures + 1
+        self.most_collected = max(self.most_collected, collected)
+        self.most_computed = max(self.most_computed, computed)
 
     def child(self, index: int) -> "Request":
         """Choice `index` of this prompt, with no pages yet."""

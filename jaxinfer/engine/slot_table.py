@@ -10,7 +10,7 @@ _NO_ID = -(2**31)
 class SlotTable:
     """What changes every step, kept in columns so that a step over all slots is a few vector operations.
 
-    serial: changes whenever a slot changes hands; (slot, serial) is the (request, epoch) of a result.
+    epoch: changes whenever a slot changes hands; results are keyed by (slot, epoch).
     computed: positions whose KV is computed by a dispatched step.
     collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
@@ -19,7 +19,7 @@ class SlotTable:
     limit: tokens at which the request ends. capacity: positions that its pages can hold.
     stop_ids: ids that end the request, as wide as anybody has needed yet.
     samples: False for a parent, whose last computed position is not scored.
-    fresh: True until the choice's first token was collected. handle: the choice's.
+    awaits_first_token: until the choice's first token was collected. handle: the choice's.
     """
 
     def __init__(self, num_slots: int, max_model_len: int):
@@ -27,7 +27,7 @@ class SlotTable:
         self.tokens = np.zeros((num_slots, max_model_len), np.int32)
         self.known = np.zeros(num_slots, np.int32)
         self.handle = np.zeros(num_slots, np.int64)
-        self.serial = np.zeros(num_slots, np.int64)
+        self.epoch = np.zeros(num_slots, np.int64)
         self.computed = np.zeros(num_slots, np.int32)
         self.collected = np.zeros(num_slots, np.int32)
         self.total = np.zeros(num_slots, np.int32)
@@ -35,7 +35,7 @@ class SlotTable:
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
         self.samples = np.zeros(num_slots, bool)
-        self.fresh = np.zeros(num_slots, bool)
+        self.awaits_first_token = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
         self.requests: list[Request | None] = [None] * num_slots
@@ -55,14 +55,14 @@ class SlotTable:
         self.tokens[slot, : len(tokens)] = tokens
         self.known[slot] = len(tokens)
         self.handle[slot] = request.handle
-        self.serial[slot] += 1
+        self.epoch[slot] += 1
         self.computed[slot] = self.collected[slot] = computed
         self.total[slot] = total
         self.next_trim[slot] = 0
         self.limit[slot] = request.limit
         self.capacity[slot] = capacity
         self.samples[slot] = not request.is_parent
-        self.fresh[slot] = request.num_outputs == 0
+        self.awaits_first_token[slot] = request.num_outputs == 0
         self._set_stop_ids(slot, sorted(request.stop_ids))
         self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
         self.requests[slot] = request
@@ -80,7 +80,7 @@ class SlotTable:
         """Takes the slot back: results that are still in flight for it are void from now on."""
         slot = request.slot
         request.waiting_tokens = request.tokens.copy()
-        self.serial[slot] += 1
+        self.epoch[slot] += 1
         self.requests[slot] = None
         self._free.append(slot)
         request.slot, request.table = -1, None

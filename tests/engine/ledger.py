@@ -28,7 +28,7 @@ def check_pages(core: EngineCore) -> None:
             assert len(pages) == len(set(pages)), "a page twice in one table"
             held.update(pages)
             owners.update(pages)
-            held.update(page for shadow_group, page in request.shadows if shadow_group == group)
+            held.update(page for shadow_group, page in request.duplicate_pages if shadow_group == group)
         cached = kv.tree.pages(group)
         assert len(cached) == len(set(cached)), "a page twice in the tree"
         free = pool._free

@@ -38,7 +38,7 @@ def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
         index=3,
         admissions=(),
         slots=slots,
-        serials=slots.astype(np.int64),
+        epochs=slots.astype(np.int64),
         starts=rng.integers(0, 30, len(slots)).astype(np.int32),
         counts=counts,
         scored=scored,

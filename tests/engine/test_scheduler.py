@@ -243,7 +243,7 @@ def test_choices_wait_for_slots_with_their_parents_pages(ahead, caching) -> None
     got: Got = {}
     while len(core._choices["forked"]) < 4:
         step(core, got)
-    waiting = [choice for choice in core._choices["forked"] if choice.held]
+    waiting = [choice for choice in core._choices["forked"] if choice.is_waiting_fork]
     assert len(waiting) >= 2
     full = choice_of(core, "forked").pages[0][:2]
     assert all(choice.pages[0][:2] == full for choice in waiting)

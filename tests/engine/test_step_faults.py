@@ -149,7 +149,7 @@ def test_those_outside_void_steps_lose_no_try() -> None:
     got: Got = {}
     for name in "ab":
         core.add_request(requests[name])
-    while not any(choice.held for choice in live_requests(core)) or core.scheduler.state.table.num_free:
+    while not any(choice.is_waiting_fork for choice in live_requests(core)) or core.scheduler.state.table.num_free:
         step(core, got)
     core.add_request(requests["c"])
     running = {(choice.request_id, choice.index) for choice in core.scheduler.state.running}

@@ -19,19 +19,19 @@ class Poison:
     def __init__(self, core: EngineCore, runner: FaultyRunner, *names: str, at: FaultAt = "collect", position: int = 0):
         self._core, self._at, self._names, self._position = core, at, names, position
         self._bad: set[int] = set()
-        self._held: dict[int, list[str]] = {}
+        self._waiting_forks: dict[int, list[str]] = {}
         self.failed: list[list[str]] = []
         runner.fails = self
 
     def __call__(self, at: FaultAt, plan: StepPlan) -> bool:
         if at == "dispatch":
             ends = self._ends(plan)
-            self._held[plan.index] = [name for name, _ in ends]
+            self._waiting_forks[plan.index] = [name for name, _ in ends]
             if any(name in self._names and end > self._position for name, end in ends):
                 self._bad.add(plan.index)
         failed = at == self._at and plan.index in self._bad
         if failed:
-            self.failed.append(self._held[plan.index])
+            self.failed.append(self._waiting_forks[plan.index])
         return failed
 
     def _ends(self, plan: StepPlan) -> list[tuple[str, int]]:

@@ -57,11 +57,11 @@ def test_those_that_are_to_be_alone_come_first_in_their_order() -> None:
     queue, make = WaitingQueue(), request_maker()
     requests = [make(number) for number in range(6)]
     for request in requests:
-        request.alone = request.rank[0] in (5, 3)
+        request.isolated = request.rank[0] in (5, 3)
         queue.push(request)
     order = []
     for has_alone in (True, True, False, False, False, False):
-        assert queue.has_alone == has_alone
+        assert queue.has_isolated == has_alone
         request = queue.peek()
         assert request is not None
         queue.take(request)
@@ -74,24 +74,24 @@ def test_those_that_need_not_be_alone_any_more_stand_where_they_stood() -> None:
     queue, make = WaitingQueue(), request_maker()
     for number in range(4):
         request = make(number)
-        request.alone = number == 2
+        request.isolated = number == 2
         queue.push(request)
-    queue.join_alone()
-    assert not queue.has_alone
+    queue.end_isolation()
+    assert not queue.has_isolated
     first = queue.peek()
     assert first is not None
     assert first.rank == (0,)
-    assert not first.alone
+    assert not first.isolated
 
 
 def test_those_that_are_gone_take_no_room() -> None:
     queue, make = WaitingQueue(), request_maker()
     for number in range(1000):
         request = make(number)
-        request.alone = True
+        request.isolated = True
         queue.push(request)
         request.status = Status.FINISHED
         queue.remove(request)
-    assert len(queue._alone) < 100
+    assert len(queue._isolated) < 100
     assert len(queue) == 0
-    assert not queue.has_alone
+    assert not queue.has_isolated

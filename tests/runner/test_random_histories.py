@@ -60,7 +60,7 @@ class PoisoningRunner(JaxRunner):
         pool, table = self.core.scheduler.state.kv.pools[group], self.core.scheduler.state.table
         used = np.zeros(pool.num_pages, np.int32)
         for request in live_requests(self.core):
-            computed = int(table.computed[request.slot]) if request.slot >= 0 else request.held_computed
+            computed = int(table.computed[request.slot]) if request.slot >= 0 else request.fork_computed
             for i, page in enumerate(request.pages[group]):
                 if page:
                     used[page] = max(used[page], min(PAGE, computed - i * PAGE))

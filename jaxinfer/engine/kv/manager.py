@@ -48,9 +48,9 @@ class KVCache:
         """
         if not self.caching or request.owes_prompt_logprobs:
             return 0
-        request.cursor = self.tree.root(request.namespace)
+        request.radix_node = self.tree.root(request.namespace)
         request.committed = 0
-        self.tree.pin(request.cursor)
+        self.tree.pin(request.radix_node)
         path = self._cached_path(request)
         if not path:
             return 0
@@ -58,12 +58,12 @@ class KVCache:
         for group, pool in enumerate(self.pools):
             first = self.tree.first_needed(len(path), group)
             request.pages[group] = [0] * first + [node.pages[group] for node in path[first:]]
-            request.trimmed[group] = first
+            request.freed_by_window[group] = first
             for page in request.pages[group][first:]:
                 pool.retain(page)
         self.tree.pin(path[-1])
-        self.tree.unpin(request.cursor)
-        request.cursor = path[-1]
+        self.tree.unpin(request.radix_node)
+        request.radix_node = path[-1]
         request.committed = len(path)
         return len(path) * self.page_size
 
@@ -115,12 +115,12 @@ class KVCache:
             if window is None:
                 continue
             behind = max(0, position - window + 1) // self.page_size
-            for i in range(request.trimmed[group], min(behind, len(request.pages[group]))):
+            for i in range(request.freed_by_window[group], min(behind, len(request.pages[group]))):
                 self._release(group, request.pages[group][i])
                 request.pages[group][i] = 0
-                request.trimmed[group] = i + 1
+                request.freed_by_window[group] = i + 1
             self._keep_at_most(group)
-            following = min(following, (request.trimmed[group] + 1) * self.page_size + window - 1)
+            following = min(following, (request.freed_by_window[group] + 1) * self.page_size + window - 1)
         return following
 
     def commit(self, request: Request, num_computed: int) -> None:
@@ -128,21 +128,21 @@ class KVCache:
 
         Their KV must come from collected steps, and their tokens must be known.
         """
-        if request.cursor is None:
+        if request.radix_node is None:
             return
         size, tokens = self.page_size, request.tokens
         for i in range(request.committed, num_computed // size):
             key = tokens[i * size : (i + 1) * size].tobytes()
             own = [pages[i] for pages in request.pages]
-            node = self.tree.extend(request.cursor, key, own)
+            node = self.tree.extend(request.radix_node, key, own)
             for group, page in enumerate(own):
                 # The tree has a page of equal content already: hold it too, so that what we add
                 # below it is never without its parents.
                 if self.windows[group] is None and node.pages[group] != page:
                     self.pools[group].retain(node.pages[group])
-                    request.shadows.append((group, node.pages[group]))
-            self.tree.move_pin(request.cursor, node)
-            request.cursor = node
+                    request.duplicate_pages.append((group, node.pages[group]))
+            self.tree.move_pin(request.radix_node, node)
+            request.radix_node = node
             request.committed = i + 1
 
     def all_committed(self, parent: Request) -> bool:
@@ -151,23 +151,23 @@ class KVCache:
         Only then may it fork: a page that two choices hold and that enters the tree later would be held by one
         of them without the pages above it.
         """
-        return parent.cursor is None or parent.committed == (parent.prompt_len - 1) // self.page_size
+        return parent.radix_node is None or parent.committed == (parent.prompt_len - 1) // self.page_size
 
     def fork(self, parent: Request, child: Request) -> None:
         """Lets `child` hold every page of `parent`, the partial last one included."""
         child.pages = [list(pages) for pages in parent.pages]
-        child.trimmed = list(parent.trimmed)
-        child.shadows = list(parent.shadows)
+        child.freed_by_window = list(parent.freed_by_window)
+        child.duplicate_pages = list(parent.duplicate_pages)
         child.committed = parent.committed
-        child.cursor = parent.cursor
+        child.radix_node = parent.radix_node
         for group, pages in enumerate(child.pages):
             for page in pages:
                 if page:
                     self.pools[group].retain(page)
-        for group, page in child.shadows:
+        for group, page in child.duplicate_pages:
             self.pools[group].retain(page)
-        if child.cursor is not None:
-            self.tree.pin(child.cursor)
+        if child.radix_node is not None:
+            self.tree.pin(child.radix_node)
 
     def own_last_page(self, request: Request) -> list[tuple[int, int]] | None:
         """Swaps the shared last page for a fresh one: (source, destination) a group, or None if there is none free."""
@@ -187,20 +187,20 @@ class KVCache:
 
     def release(self, request: Request) -> None:
         """Drops everything that `request` holds. The tree keeps what was committed."""
-        if request.cursor is not None:
-            self.tree.use(request.cursor)
+        if request.radix_node is not None:
+            self.tree.use(request.radix_node)
         for group, pages in enumerate(request.pages):
             for page in pages:
                 if page:
                     self._release(group, page)
             request.pages[group] = []
-            request.trimmed[group] = 0
-        for group, page in request.shadows:
+            request.freed_by_window[group] = 0
+        for group, page in request.duplicate_pages:
             self._release(group, page)
-        request.shadows = []
-        if request.cursor is not None:
-            self.tree.unpin(request.cursor)
-            request.cursor = None
+        request.duplicate_pages = []
+        if request.radix_node is not None:
+            self.tree.unpin(request.radix_node)
+            request.radix_node = None
         request.committed = 0
         for group in range(len(self.pools)):
             self._keep_at_most(group)

@@ -66,7 +66,7 @@ class Admission:
             request = state.queue.peek(deferred=self.takes_partial)
             if request is None or any(other and request.rank >= other.rank for other in (self._first_victim, before)):
                 return
-            if request.held:
+            if request.is_waiting_fork:
                 admitted = self._admit_fork(plan, request)
             else:
                 is_first = budgets == (plan.tokens_left, plan.scored_left)
@@ -74,7 +74,7 @@ class Admission:
             if admitted:
                 continue
             # With nobody running, pages that waiting forks hold would block the queue for good.
-            if state.running or state.in_flight or not state.forks.drop_last_hold():
+            if state.running or state.in_flight or not state.forks.drop_last_reference():
                 return
 
     def somebody_may_enter(self) -> bool:
@@ -96,7 +96,7 @@ class Admission:
             return
         if not state.table.num_free:
             victims = victims_for_slots(state.queue, state.running, deferred=self.takes_partial)
-        elif self.failure is None or not self._still_fails(head) or state.forks.drop_last_hold(head):
+        elif self.failure is None or not self._still_fails(head) or state.forks.drop_last_reference(head):
             return
         else:
             victims = victims_for_pages(head, self.failure.missing, state.running)
@@ -153,7 +153,7 @@ class Admission:
     def _admit_fork(self, plan: PlanBuilder, request: Request) -> bool:
         """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
         state = self._state
-        start = request.held_computed
+        start = request.fork_computed
         if start % state.shapes.page_size:
             if not plan.copies_left:
                 return False

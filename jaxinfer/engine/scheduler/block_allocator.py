@@ -20,7 +20,7 @@ class BlockAllocator:
             if state.in_flight:
                 state.must_drain = True
                 return False
-            if state.forks.drop_last_hold():
+            if state.forks.drop_last_reference():
                 continue
             victim = state.running[-1]
             if plan.has_row[victim.slot]:

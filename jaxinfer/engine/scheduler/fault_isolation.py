@@ -33,19 +33,19 @@ class FaultIsolation:
     @property
     def active(self) -> bool:
         """True while a request is computed alone, or waits for it."""
-        return self.current is not None or self._state.queue.has_alone
+        return self.current is not None or self._state.queue.has_isolated
 
     def may_admit(self) -> bool:
         """Whether the next of the queue may have a slot; an isolated one needs them all, and no step in flight."""
         if self.current is not None:
             return False
-        return not self._state.queue.has_alone or not (self._state.table.num_taken or self._state.in_flight)
+        return not self._state.queue.has_isolated or not (self._state.table.num_taken or self._state.in_flight)
 
     def note_admission(self, request: Request) -> None:
         """Must be called when a request gets a slot."""
-        if request.alone:
+        if request.isolated:
             self.current = request
-            self._goal = 1 + max(request.num_known, request.reached)
+            self._goal = 1 + max(request.num_known, request.most_computed)
 
     def release_passed(self) -> None:
         """Ends the isolation of a request that is past the fault; if others wait for theirs, it is queued again."""
@@ -55,12 +55,12 @@ class FaultIsolation:
         if request.slot >= 0:
             if request.num_known < self._goal:
                 return
-            if state.queue.has_alone and state.in_flight:
+            if state.queue.has_isolated and state.in_flight:
                 state.must_drain = True
                 return
-        self.current, request.alone, request.failures = None, False, 0
+        self.current, request.isolated, request.failures = None, False, 0
         self._failed.clear()
-        if request.slot >= 0 and state.queue.has_alone:
+        if request.slot >= 0 and state.queue.has_isolated:
             state.requeue(request)
 
     def retry(self, discarded: Sequence[StepPlan]) -> list[Request]:
@@ -93,9 +93,13 @@ class FaultIsolation:
             self._round += 1
             self._failed.clear()
             for request in left:
-                request.alone, request.trial, request.tried_at = True, self._round, request.furthest
+                request.isolated, request.isolation_round, request.isolated_at = (
+                    True,
+                    self._round,
+                    request.most_collected,
+                )
         if len(self._failed) >= _MAX_FAILED_ALONE:
-            self._state.queue.join_alone()
+            self._state.queue.end_isolation()
 
     def _may_be_isolated(self, request: Request) -> bool:
-        return request.trial <= self._fruitful or request.furthest >= request.tried_at + _FAR
+        return request.isolation_round <= self._fruitful or request.most_collected >= request.isolated_at + _FAR

@@ -19,24 +19,24 @@ class Forks:
         self._table = table
         self._waiting = waiting
         self._parents: list[Request] = []
-        self._held: list[Request] = []
+        self._waiting_forks: list[Request] = []
         self.new_choices: list[Request] = []
 
     def enter(self, request: Request) -> None:
         """Must be called when a request gets a slot."""
         if request.is_parent:
             self._parents.append(request)
-        if request.held:
-            self._held.remove(request)
-            request.held = False
+        if request.is_waiting_fork:
+            self._waiting_forks.remove(request)
+            request.is_waiting_fork = False
 
     def leave(self, request: Request) -> None:
         """Must be called when a request loses its slot or its place in the queue."""
         if request in self._parents:
             self._parents.remove(request)
-        if request.held:
-            self._held.remove(request)
-            request.held = False
+        if request.is_waiting_fork:
+            self._waiting_forks.remove(request)
+            request.is_waiting_fork = False
 
     def part(self) -> None:
         """Parts the choices of every parent whose prompt but the last token is computed."""
@@ -49,9 +49,9 @@ class Forks:
         children = [parent.child(index) for index in range(1, parent.fork_to)]
         for child in children:
             self._kv.fork(parent, child)
-            child.held, child.held_computed = True, parent.prompt_len - 1
+            child.is_waiting_fork, child.fork_computed = True, parent.prompt_len - 1
             child.cached_tokens, child.was_admitted = parent.cached_tokens, True
-            self._held.append(child)
+            self._waiting_forks.append(child)
             self._waiting.push(child)
         parent.fork_to = 1
         self._parents.remove(parent)
@@ -59,22 +59,22 @@ class Forks:
         self._table.samples[parent.slot] = True
         self.new_choices += children
 
-    def drop_last_hold(self, outranked_by: Request | None = None) -> bool:
+    def drop_last_reference(self, outranked_by: Request | None = None) -> bool:
         """Lets the last waiting choice in rank give up its parent's pages: it will compute its prompt itself.
 
         outranked_by: only where it comes after that request. False where there is none.
         """
-        child = max(self._held, key=attrgetter("rank"), default=None)
+        child = max(self._waiting_forks, key=attrgetter("rank"), default=None)
         if child is None or (outranked_by is not None and child.rank <= outranked_by.rank):
             return False
-        self._held.remove(child)
-        child.held = False
+        self._waiting_forks.remove(child)
+        child.is_waiting_fork = False
         self._kv.release(child)
         return True
 
-    def drop_all_holds(self) -> None:
+    def drop_all_references(self) -> None:
         """Lets every waiting choice give up its parent's pages."""
-        for child in self._held:
-            child.held = False
+        for child in self._waiting_forks:
+            child.is_waiting_fork = False
             self._kv.release(child)
-        self._held.clear()
+        self._waiting_forks.clear()

@@ -20,7 +20,7 @@ class WaitingQueue:
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:
         self._line = line or RankOrder()
-        self._alone: _Heap = []
+        self._isolated: _Heap = []
         self._length = 0
         self._choices: dict[str, int] = {}
         self._deferred: dict[str, set[Request]] = {}
@@ -38,7 +38,7 @@ class WaitingQueue:
     @property
     def num_entries(self) -> int:
         """Entries kept, those of choices that are gone included."""
-        return self._line.num_entries + len(self._alone)
+        return self._line.num_entries + len(self._isolated)
 
     @property
     def num_deferred(self) -> int:
@@ -51,21 +51,21 @@ class WaitingQueue:
         return self._line.in_rank_order
 
     @property
-    def has_alone(self) -> bool:
+    def has_isolated(self) -> bool:
         """True where the next request is to be computed alone."""
-        return self._first_alone() is not None
+        return self._first_isolated() is not None
 
-    def join_alone(self) -> None:
+    def end_isolation(self) -> None:
         """Nobody that waits is to be computed alone any more."""
-        for _, request in self._alone:
-            request.alone = False
+        for _, request in self._isolated:
+            request.isolated = False
             if request.status is Status.WAITING:
                 self._line.push(request)
-        self._alone = []
+        self._isolated = []
 
     def push(self, request: Request) -> None:
-        if request.alone:
-            heapq.heappush(self._alone, (request.rank, request))
+        if request.isolated:
+            heapq.heappush(self._isolated, (request.rank, request))
         else:
             self._line.push(request)
         self._length += 1
@@ -76,31 +76,31 @@ class WaitingQueue:
 
     def peek(self, *, deferred: bool = True) -> Request | None:
         """The next request, which stays in the queue. deferred: whether a deferred one may be next."""
-        return self._first_alone() or self._line.peek(deferred=deferred)
+        return self._first_isolated() or self._line.peek(deferred=deferred)
 
     def take(self, request: Request) -> None:
         """Takes out what `peek` has just returned."""
         # NOTE: not by its flag, which goes while it waits when its trial has ended.
-        if self._first_alone() is request:
-            heapq.heappop(self._alone)
+        if self._first_isolated() is request:
+            heapq.heappop(self._isolated)
         else:
             self._line.take(request)
         self._forget(request)
 
     def defer(self, request: Request) -> None:
         """Lets others pass the request that `peek` has just returned."""
-        if self._first_alone() is not request:
+        if self._first_isolated() is not request:
             self._line.defer(request)
             self._deferred.setdefault(request.request_id, set()).add(request)
 
     def remove(self, request: Request) -> None:
         """Takes out a request whose status is no longer WAITING."""
         self._forget(request)
-        if not any(entry[1] is request for entry in self._alone):
+        if not any(entry[1] is request for entry in self._isolated):
             self._line.remove(request)
-        elif len(self._alone) > 2 * self._length + 64:
-            self._alone = [entry for entry in self._alone if entry[1].status is Status.WAITING]
-            heapq.heapify(self._alone)
+        elif len(self._isolated) > 2 * self._length + 64:
+            self._isolated = [entry for entry in self._isolated if entry[1].status is Status.WAITING]
+            heapq.heapify(self._isolated)
 
     def charge(self, request: Request, start: int) -> None:
         """Must be called when a request gets a slot, with `start` of its positions computed."""
@@ -110,11 +110,11 @@ class WaitingQueue:
         """Must be called when a request ends, wherever it is, with so many of its positions computed."""
         self._line.settle(request, computed)
 
-    def _first_alone(self) -> Request | None:
+    def _first_isolated(self) -> Request | None:
         # Removed requests are skipped when they surface: to search for them would cost the queue's length.
-        while self._alone and self._alone[0][1].status is not Status.WAITING:
-            heapq.heappop(self._alone)
-        return self._alone[0][1] if self._alone else None
+        while self._isolated and self._isolated[0][1].status is not Status.WAITING:
+            heapq.heappop(self._isolated)
+        return self._isolated[0][1] if self._isolated else None
 
     def _forget(self, request: Request) -> None:
         self._length -= 1

@@ -106,7 +106,7 @@ class SchedulerState:
         """After the device has lost its pages and slots, and every step in flight."""
         for request in [request for request in self.table.requests if request is not None]:
             self.requeue(request)
-        self.forks.drop_all_holds()
+        self.forks.drop_all_references()
         self.kv.forget_all()
         self.in_flight = 0
 

@@ -42,7 +42,7 @@ class StepCostTotals:
         self._windows = [group.window for group in shapes.groups]
         self._costs = costs
         self._decoded: list[int] = []
-        self._held = _Rows()
+        self._decode_rows = _Rows()
         self._chunks = _Rows()
         self.decode_steps = 0
         self.mixed_steps = 0
@@ -57,17 +57,17 @@ class StepCostTotals:
 
     def add(self, plan: StepPlan) -> None:
         """Counts a plan, now or soon."""
-        held = plan.num_decode
+        decode = plan.num_decode
         # NOTE: whole plans are not kept: what later steps allocate would lie on cold memory.
         if plan.kind is not StepKind.DECODE:
             self._count_plan(plan)
             # As many tokens as are planned, though a stop id may end a row sooner.
-            self._held.add(plan.starts[:held], plan.samples[:held])
-            self._chunks.add(plan.starts[held:], plan.counts[held:])
-        elif held:
-            self._decoded.append(held)
-            self._held.add(plan.starts, plan.counts)
-        if len(self._held.starts) >= _BATCH:
+            self._decode_rows.add(plan.starts[:decode], plan.samples[:decode])
+            self._chunks.add(plan.starts[decode:], plan.counts[decode:])
+        elif decode:
+            self._decoded.append(decode)
+            self._decode_rows.add(plan.starts, plan.counts)
+        if len(self._decode_rows.starts) >= _BATCH:
             self.count()
 
     def count(self) -> None:
@@ -77,9 +77,9 @@ class StepCostTotals:
             size = bucket_of(rows, self._buckets.rows)
             self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=size - rows), steps)
         self._decoded.clear()
-        held, chunks = self._held.take(), self._chunks.take()
+        decode, chunks = self._decode_rows.take(), self._chunks.take()
         if self._costs is not None:
-            self._count_attention(self._costs, held, chunks)
+            self._count_attention(self._costs, decode, chunks)
 
     def _count_plan(self, plan: StepPlan) -> None:
         size = bucket_of_plan(plan, self._buckets)
@@ -106,9 +106,9 @@ class StepCostTotals:
             self.flops += steps * (self._costs.token_flops * count + self._costs.scored_flops * tokens.scored)
             self.bytes += steps * (self._costs.weight_bytes * passes + sum(self._costs.kv_bytes) * count)
 
-    def _count_attention(self, costs: StepCosts, held: "_Joined", chunks: "_Joined") -> None:
+    def _count_attention(self, costs: StepCosts, decode: "_Joined", chunks: "_Joined") -> None:
         for window, kv_bytes, pair_flops in zip(self._windows, costs.kv_bytes, costs.pair_flops, strict=True):
-            seen = held.pairs(window)
+            seen = decode.pairs(window)
             self.flops += pair_flops * (seen + chunks.pairs(window))
             self.bytes += kv_bytes * (seen + chunks.keys(window))
 

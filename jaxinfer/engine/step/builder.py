@@ -104,7 +104,7 @@ class PlanBuilder:
             index=index,
             admissions=tuple(self.admissions),
             slots=slots,
-            serials=table.serial[slots],
+            epochs=table.epoch[slots],
             starts=table.computed[slots],
             counts=counts,
             scored=scored,

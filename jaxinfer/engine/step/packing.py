@@ -158,7 +158,7 @@ def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
         index=0,
         admissions=(),
         slots=none,
-        serials=none,
+        epochs=none,
         starts=none,
         counts=none,
         scored=none,

@@ -47,7 +47,7 @@ class StepKind(enum.StrEnum):
 class StepPlan(NamedTuple):
     """Rows of one step. Rows [:num_decode] compute one token, which the device already holds.
 
-    slots, serials, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions; counts are
+    slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions; counts are
     tokens that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens
     that the row samples: 0 or 1, or in a multi-step decode as many as it may decode before a stop id.
     tokens: int32, the tokens of rows [num_decode:], one after another.
@@ -62,7 +62,7 @@ class StepPlan(NamedTuple):
     index: int
     admissions: tuple[SlotInit, ...]
     slots: np.ndarray
-    serials: np.ndarray
+    epochs: np.ndarray
     starts: np.ndarray
     counts: np.ndarray
     scored: np.ndarray
