@@ -40,7 +40,6 @@ class Scheduler:
         policy: Policy | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ):
-        self.config = scheduler
         self.state = state = SchedulerState(shapes, scheduler, cache, clock)
         self.policy = policy or make_policy(scheduler, state.kv.cached_tokens)
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from jaxinfer.engine.kv.manager import KVCache
 from jaxinfer.engine.sequence import Request
 from jaxinfer.engine.step.shapes import KVGroup
@@ -14,7 +16,14 @@ FULL, WINDOWED = 0, 1
 
 def make_request(name: str, arrival: int) -> Request:
     return Request(
-        name, PROMPT, SamplingParams(), limit=20, seed=1, stop_ids=frozenset(), arrival=arrival, num_groups=2
+        name,
+        np.array(PROMPT, np.int32),
+        SamplingParams(),
+        limit=20,
+        seed=1,
+        stop_ids=frozenset(),
+        arrival=arrival,
+        num_groups=2,
     )
 
 
