@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections import deque
@@ -34,13 +35,18 @@ _END_SECONDS = 5.0
 
 
 class Supervisor:
-    """The processes of one server. sockets: bound, one for each API process; they outlive it.
+    """The processes of one server. sockets: they listen, one for each API process, which may be started again; closed
+    when the server is to end, so that from then on connections are refused.
 
     announce is called once all are ready, with what the first API process has to say.
     """
 
     def __init__(
-        self, config: EngineConfig, options: ServerConfig, sockets: Sequence[int], announce: Callable[[str], None]
+        self,
+        config: EngineConfig,
+        options: ServerConfig,
+        sockets: Sequence[socket.socket],
+        announce: Callable[[str], None],
     ):
         self._options = options
         self._sockets = sockets
@@ -95,11 +101,12 @@ class Supervisor:
 
     async def _keep_worker(self, index: int, address: str) -> int:
         """Returns an exit status once an API process has died too often, or before it was ever ready."""
-        settings = {**self._settings, "address": address, "index": index, "socket": self._sockets[index]}
+        bound = self._sockets[index].fileno()
+        settings = {**self._settings, "address": address, "index": index, "socket": bound}
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await self._start(API, again, [self._sockets[index], self._counts.descriptor])
+            self._workers[index] = await self._start(API, again, [bound, self._counts.descriptor])
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
@@ -147,6 +154,8 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)
         self._stopping.set()
+        for bound in self._sockets:
+            bound.close()
         # A third one waits for nobody.
         for worker in self._workers.values():
             worker.send(signal.SIGTERM if len(self._signals) < 3 else signal.SIGKILL)
@@ -169,9 +178,6 @@ class Supervisor:
         for child in self._children():
             child.send(signal.SIGKILL)
         await asyncio.gather(*(child.wait() for child in self._children()))
-
-    def _reap_adopted(self) -> None:
-        reap_adopted({child.pid for child in self._children()})
 
     def _children(self) -> list[RunningChild]:
         return [child for child in (self._engine, *self._workers.values()) if child is not None]

@@ -78,7 +78,7 @@ def _from_http(error: web.HTTPException) -> ApiError:
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return ApiError(413, error.text or "the request body is too large", code="body_too_large")
     if error.status == 404:
-        return ApiError(404, "there is no such endpoint", code="not_found")
+        return ApiError(404, "there is no such endpoint; GET / lists all", code="not_found")
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return ApiError(405, f"{error.method} is not allowed here; {allowed} is", code="method_not_allowed")

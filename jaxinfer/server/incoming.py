@@ -111,7 +111,8 @@ def _check_headers(request: web.Request, most: int) -> None:
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ApiError(413, f"the request body has more than {most} bytes, which are allowed", code="body_too_large")
+        message = f"the request body is longer than the {most} bytes allowed (--max-body-bytes)"
+        raise ApiError(413, message, code="body_too_large")
 
 
 def _first_line(error: Exception) -> str:
