@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from jaxinfer.config import EngineConfig
@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 ENGINE = (sys.executable, "-m", "jaxinfer.processes.engine")
 API = (sys.executable, "-m", "jaxinfer.processes.api")
+
+RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "4194304"}
+"""Has glibc give back what large bodies took: by default it keeps hundreds of megabytes for the next ones."""
 
 RESTARTS_SECONDS = 600.0
 """The time over which restarts are counted."""
@@ -106,13 +109,20 @@ class Supervisor:
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await self._start(API, again, [bound, self._counts.descriptor])
+            self._workers[index] = await self._start(API, again, [bound, self._counts.descriptor], RETURN_MEMORY)
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
 
-    async def _start(self, command: Sequence[str], settings: dict[str, Any], files: Sequence[int] = ()) -> RunningChild:
-        return await RunningChild.start(command, settings, files, silence_seconds=self._options.silence_seconds)
+    async def _start(
+        self,
+        command: Sequence[str],
+        settings: dict[str, Any],
+        files: Sequence[int] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> RunningChild:
+        silence = self._options.silence_seconds
+        return await RunningChild.start(command, settings, files, silence_seconds=silence, variables=variables)
 
     async def _keep(
         self, kind: str, what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]

@@ -89,8 +89,11 @@ def _from_http(error: web.HTTPException) -> ApiError:
 async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """A failure while handling a request ends that request with an error, and nothing else."""
     try:
-        return await handler(request)
+        response = await handler(request)
     except Exception as error:
         if isinstance(error, web.HTTPException) and error.status < 400:
             raise
-        return as_api_error(error).response()
+        response = as_api_error(error).response()
+    if response.status >= 400 and not response.prepared and not request.content.is_eof():
+        response.force_close()  # what comes of the body is not the next request
+    return response
