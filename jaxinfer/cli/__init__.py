@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -39,6 +40,8 @@ def _run(given: list[str]) -> int:
         return _fail(f"{_as_written(error.param, given)}: {error.message}")
     except JaxinferError as error:
         return _fail(str(error))
+    except KeyboardInterrupt:  # while a command that had handlers of its own tears down
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         # Whoever read has left, as in `| head`; what is left must not be flushed to nobody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -20,6 +22,8 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 
+log = logging.getLogger("jaxinfer.server")
+
 _TEXT_SETTINGS = ("model", "tokenizer", "revision")
 """What API processes take from the engine's settings."""
 
@@ -28,11 +32,14 @@ def run(arguments: Sequence[str]) -> int:
     """Serves until a signal; the exit status is 1 where the engine died too often."""
     config, settings = parse_settings("serve", {"server": ServerConfig()}, arguments)
     options: ServerConfig = settings.server
+    from_environment = os.environ.get("JAXINFER_API_KEY") or None
     if options.api_key is None:
-        options = dataclasses.replace(options, api_key=os.environ.get("JAXINFER_API_KEY") or None)
+        options = dataclasses.replace(options, api_key=from_environment)
     if options.engine_address is not None:
         _refuse_engine_settings(config)
     start_log(options)
+    if from_environment not in (None, options.api_key):
+        log.warning("--api-key takes the place of JAXINFER_API_KEY, whose key is not accepted")
     dump_stacks_on_signal()
     raise_file_limit()
     check_key()
@@ -44,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.grpc_port is not None:  # now, so that one of our own ports is refused
             held = stack.enter_context(hold_grpc_port(options))
             options = dataclasses.replace(options, grpc_port=held.getsockname()[1])
-        return asyncio.run(_serve(config, options, [bound.fileno() for bound in sockets]))
+        return asyncio.run(_serve(config, options, sockets))
 
 
 def _refuse_engine_settings(config: EngineConfig) -> None:
@@ -55,5 +62,5 @@ def _refuse_engine_settings(config: EngineConfig) -> None:
             raise ParameterError(name, message)
 
 
-async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[int]) -> int:
+async def _serve(config: EngineConfig, options: ServerConfig, sockets: Sequence[socket.socket]) -> int:
     return await Supervisor(config, options, sockets, lambda message: show(message, sys.stdout)).run()

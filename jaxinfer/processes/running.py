@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from jaxinfer.engine.watchdog import STACKS, Watchdog
@@ -43,9 +43,10 @@ class RunningChild:
         files: Sequence[int] = (),
         *,
         silence_seconds: float = 0.0,
+        variables: Mapping[str, str] | None = None,
     ) -> Self:
-        """Runs `command`; files: descriptors that the child inherits. Raises OSError where there are no more
-        processes or descriptors to be had.
+        """Runs `command`. files: descriptors that the child inherits. variables: of its environment, where the parent
+        does not set them. Raises OSError where there are no more processes or descriptors to be had.
         """
         reading, writing = os.pipe()
         try:
@@ -54,6 +55,7 @@ class RunningChild:
                 str(writing),
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=(writing, *files),
+                env={**(variables or {}), **os.environ},
                 start_new_session=True,
             )
         except BaseException:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from jaxinfer.config import EngineConfig
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 ENGINE = (sys.executable, "-m", "jaxinfer.processes.engine")
 API = (sys.executable, "-m", "jaxinfer.processes.api")
 
+RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "4194304"}
+"""Has glibc give back what large bodies took: by default it keeps hundreds of megabytes for the next ones."""
+
 RESTARTS_SECONDS = 600.0
 """The time over which restarts are counted."""
 
@@ -34,13 +38,18 @@ _END_SECONDS = 5.0
 
 
 class Supervisor:
-    """The processes of one server. sockets: bound, one for each API process; they outlive it.
+    """The processes of one server. sockets: they listen, one for each API process, which may be started again; closed
+    when the server is to end, so that from then on connections are refused.
 
     announce is called once all are ready, with what the first API process has to say.
     """
 
     def __init__(
-        self, config: EngineConfig, options: ServerConfig, sockets: Sequence[int], announce: Callable[[str], None]
+        self,
+        config: EngineConfig,
+        options: ServerConfig,
+        sockets: Sequence[socket.socket],
+        announce: Callable[[str], None],
     ):
         self._options = options
         self._sockets = sockets
@@ -95,17 +104,25 @@ class Supervisor:
 
     async def _keep_worker(self, index: int, address: str) -> int:
         """Returns an exit status once an API process has died too often, or before it was ever ready."""
-        settings = {**self._settings, "address": address, "index": index, "socket": self._sockets[index]}
+        bound = self._sockets[index].fileno()
+        settings = {**self._settings, "address": address, "index": index, "socket": bound}
 
         async def start() -> RunningChild:
             again = {**settings, "again": index in self._said}
-            self._workers[index] = await self._start(API, again, [self._sockets[index], self._counts.descriptor])
+            self._workers[index] = await self._start(API, again, [bound, self._counts.descriptor], RETURN_MEMORY)
             return self._workers[index]
 
         return await self._keep("api", "an API process", start, lambda said: self._note_ready(index, said))
 
-    async def _start(self, command: Sequence[str], settings: dict[str, Any], files: Sequence[int] = ()) -> RunningChild:
-        return await RunningChild.start(command, settings, files, silence_seconds=self._options.silence_seconds)
+    async def _start(
+        self,
+        command: Sequence[str],
+        settings: dict[str, Any],
+        files: Sequence[int] = (),
+        variables: Mapping[str, str] | None = None,
+    ) -> RunningChild:
+        silence = self._options.silence_seconds
+        return await RunningChild.start(command, settings, files, silence_seconds=silence, variables=variables)
 
     async def _keep(
         self, kind: str, what: str, start: Callable[[], Awaitable[RunningChild]], on_ready: Callable[[str], None]
@@ -147,6 +164,8 @@ class Supervisor:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals.append(number)
         self._stopping.set()
+        for bound in self._sockets:
+            bound.close()
         # A third one waits for nobody.
         for worker in self._workers.values():
             worker.send(signal.SIGTERM if len(self._signals) < 3 else signal.SIGKILL)
@@ -169,9 +188,6 @@ class Supervisor:
         for child in self._children():
             child.send(signal.SIGKILL)
         await asyncio.gather(*(child.wait() for child in self._children()))
-
-    def _reap_adopted(self) -> None:
-        reap_adopted({child.pid for child in self._children()})
 
     def _children(self) -> list[RunningChild]:
         return [child for child in (self._engine, *self._workers.values()) if child is not None]

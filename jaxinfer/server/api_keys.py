@@ -39,7 +39,7 @@ def _read(file: str) -> tuple[str, ...]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ParameterError("api_key_file", f"{file} cannot be read: {reason}") from None
     if mode & (stat.S_IRGRP | stat.S_IROTH):
-        log.warning("api_key_file: %s can be read by other users; chmod 600 keeps the keys", file)
+        log.warning("--api-key-file: %s can be read by other users; `chmod 600` keeps it private", file)
     keys = [line.strip() for line in text.splitlines()]
     found = tuple(dict.fromkeys(key for key in keys if key and not key.startswith("#")))
     if not found:

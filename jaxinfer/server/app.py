@@ -16,8 +16,9 @@ from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, Context, told_id
 from jaxinfer.server.conversation import answer_form
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
-from jaxinfer.server.errors import error_middleware
+from jaxinfer.server.errors import Handler, error_middleware
 from jaxinfer.server.fim import fim_completions
+from jaxinfer.server.incoming import ask_later
 from jaxinfer.server.invocations import invocations
 from jaxinfer.server.tokens import detokenize, tokenize
 from jaxinfer.server.tracing import Tracing
@@ -25,6 +26,10 @@ from jaxinfer.server.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.server.unknown_fields import UnknownFields, header_value
 from jaxinfer.server.workers import Workers
 from jaxinfer.text import TextProcessor
+
+
+def _post(path: str, handler: Handler) -> web.RouteDef:
+    return web.post(path, handler, expect_handler=ask_later)
 
 
 def make_app(
@@ -68,12 +73,12 @@ def make_app(
     app.add_routes(
         [
             web.get("/", health.index),
-            web.post("/v1/completions", completions),
-            web.post("/v1/chat/completions", chat_completions),
-            web.post("/v1/fim/completions", fim_completions),
-            web.post("/invocations", invocations),
-            web.post("/tokenize", tokenize),
-            web.post("/detokenize", detokenize),
+            _post("/v1/completions", completions),
+            _post("/v1/chat/completions", chat_completions),
+            _post("/v1/fim/completions", fim_completions),
+            _post("/invocations", invocations),
+            _post("/tokenize", tokenize),
+            _post("/detokenize", detokenize),
             web.get("/v1/models", health.models),
             web.get("/v1/models/{name:.+}", health.model),
             web.get("/v1/loads", introspection.loads),

@@ -1,7 +1,6 @@
 """Reads a request's body; refuses, by name, what is wrong or not supported."""
 
 import functools
-import re
 from typing import Generic, TypeVar
 
 import msgspec
@@ -15,12 +14,9 @@ from jaxinfer.server.schema import NEUTRAL, NotSupported
 from jaxinfer.server.structure import check_structure
 from jaxinfer.server.unknown_fields import UnknownFields
 from jaxinfer.server.worker_jobs import Answer, Prompts, unpack_prompt
+from jaxinfer.server.wrong_values import explain
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
-
-_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
-_MISSING = re.compile(r"missing required field `([^`]*)`")
-_PATH = re.compile(r"`\$\.?([^`]*)`$")
 
 
 class Received(Generic[Wire]):
@@ -84,11 +80,13 @@ def decode_body(data: bytes | bytearray, kind: type[Wire], unknown: UnknownField
     try:
         body, ignored = unknown.decode(data, kind)
     except msgspec.ValidationError as error:
-        raise ApiError(400, str(error), param=_field(str(error))) from None
+        wrong = explain(str(error))
+        raise ApiError(400, wrong.message, param=wrong.param) from None
     except UnicodeDecodeError as error:
         raise ApiError(400, f"the body is not UTF-8: {error.reason}", code="invalid_json") from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
+        problem = f"is not valid JSON: {error}" if data.strip() else "is empty; a JSON object is needed"
+        raise ApiError(400, f"the body {problem}", code="invalid_json") from None
     check_supported(body)
     return body, ignored
 
@@ -104,13 +102,3 @@ def check_supported(body: msgspec.Struct) -> None:
 @functools.cache
 def _not_supported(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if name in NotSupported.__struct_fields__)
-
-
-def _field(message: str) -> str | None:
-    """The field that msgspec complains of: `$.messages[0].role` is `messages[0].role`."""
-    path = _PATH.search(message)
-    inside = path.group(1) if path else ""
-    named = _UNKNOWN.search(message) or _MISSING.search(message)
-    if named is None:
-        return inside or None
-    return f"{inside}.{named.group(1)}" if inside else named.group(1)

@@ -6,7 +6,7 @@ newest would let them lock everybody out. The oldest is one that stalls, or has 
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from jaxinfer.server.errors import ApiError
 
@@ -82,12 +82,12 @@ class BodyShare:
         """The body's memory is free again. Without effect where it was."""
         self._budget.end(self)
 
-    async def watched(self, reading: Awaitable[bytes], seconds: float) -> bytes:
+    async def watched(self, read: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:
         """The next bytes. Raises TimeoutError where none come in time, ApiError where the body is refused meanwhile."""
         self.check()
         try:
             async with asyncio.timeout(seconds) as self._reading:
-                return await reading
+                return await read()
         except TimeoutError:
             self.check()
             raise

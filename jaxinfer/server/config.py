@@ -44,7 +44,7 @@ class ServerConfig:
     """Bytes of all bodies in an API process that are still coming or wait to be read; beyond them the one that has been
     coming for longest is refused with 503."""
     body_workers: int = 2
-    """Processes of each API process that read bodies above 256 kB and those of very many parts; started when first
+    """Processes of each API process that read bodies above 64 kB and those of very many parts; started when first
     needed."""
     client_header_timeout: float = 60.0
     """Seconds in which a request's headers must come."""
@@ -83,7 +83,7 @@ class ServerConfig:
     allow_credentials: bool = False
     """Let such pages send cookies and HTTP credentials; not with `*`."""
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
-    """What the log on standard error tells at least."""
+    """The least serious lines of the log on standard error; `--disable-log-stats` turns off the line of statistics."""
     access_log: bool = False
     """A line on standard error for every HTTP request."""
     otlp_traces_endpoint: str | None = None

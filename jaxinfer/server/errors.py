@@ -78,7 +78,7 @@ def _from_http(error: web.HTTPException) -> ApiError:
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return ApiError(413, error.text or "the request body is too large", code="body_too_large")
     if error.status == 404:
-        return ApiError(404, "there is no such endpoint", code="not_found")
+        return ApiError(404, "there is no such endpoint; GET / lists all", code="not_found")
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         return ApiError(405, f"{error.method} is not allowed here; {allowed} is", code="method_not_allowed")
@@ -89,8 +89,11 @@ def _from_http(error: web.HTTPException) -> ApiError:
 async def error_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """A failure while handling a request ends that request with an error, and nothing else."""
     try:
-        return await handler(request)
+        response = await handler(request)
     except Exception as error:
         if isinstance(error, web.HTTPException) and error.status < 400:
             raise
-        return as_api_error(error).response()
+        response = as_api_error(error).response()
+    if response.status >= 400 and not response.prepared and not request.content.is_eof():
+        response.force_close()  # what comes of the body is not the next request
+    return response

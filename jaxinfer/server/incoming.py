@@ -38,6 +38,7 @@ INCOMING = web.RequestKey("incoming", IncomingBody)
 async def read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
     """Reads a body of JSON. Raises ApiError: 400, 408, 413, 415 or 503."""
     _check_headers(request, options.max_body_bytes)
+    await _ask_for_body(request)
     content = request.content
     try:
         # NOTE: most bodies come with their headers, and need neither a timer nor a place in the budget.
@@ -48,6 +49,16 @@ async def read_incoming(request: web.Request, options: ServerConfig, budget: Bod
         return await _read_rest(request, first, options, budget)
     except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
         raise ApiError(400, f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
+
+
+async def ask_later(request: web.Request) -> None:
+    """Instead of aiohttp's answer to `Expect: 100-continue`: the body is asked for when the headers are in order."""
+
+
+async def _ask_for_body(request: web.Request) -> None:
+    if "Expect" in request.headers and request.writer is not None:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0
 
 
 async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
@@ -93,7 +104,7 @@ def _stop_reading(request: web.Request) -> None:
 
 async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
     try:
-        return await share.watched(content.readany(), seconds)
+        return await share.watched(content.readany, seconds)
     except TimeoutError:
         message = f"nothing more of the body came for {seconds:g} s"
         raise ApiError(408, message, code="body_timeout") from None
@@ -111,7 +122,8 @@ def _check_headers(request: web.Request, most: int) -> None:
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ApiError(413, f"the request body has more than {most} bytes, which are allowed", code="body_too_large")
+        message = f"the request body is longer than the {most} bytes allowed (--max-body-bytes)"
+        raise ApiError(413, message, code="body_too_large")
 
 
 def _first_line(error: Exception) -> str:

@@ -21,7 +21,8 @@ _SHOWN_SETTINGS = (
     "served_model_name", "api_workers", "unknown_fields", "tool_call_parser", "reasoning_parser", "max_body_bytes",
     "max_pending_body_bytes", "body_workers", "client_header_timeout", "client_body_timeout", "keepalive_timeout",
     "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries", "max_open_requests",
-    "max_restarts", "drain_seconds", "enable_force_include_usage", "return_tokens_as_token_ids",
+    "max_restarts", "drain_seconds", "heartbeat_seconds", "control_tokens_in_content",
+    "enable_force_include_usage", "return_tokens_as_token_ids",
 )  # fmt: skip
 
 _PACKAGES = ("jax", "jaxlib", "flax", "tokenizers", "aiohttp", "grpcio", "numpy")

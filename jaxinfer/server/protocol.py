@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
 from jaxinfer.server.config import ServerConfig
@@ -122,6 +123,9 @@ class Connection(RequestHandler):
             reason = _reason(exc, message)
             self._http.malformed.add(request.remote, reason)
             error = ApiError(status, f"the request is not valid HTTP: {reason}", code="malformed_request")
+            if isinstance(exc, LineTooLong):
+                most = f"{self._http.max_header_bytes} bytes (--max-header-bytes)"
+                error = ApiError(431, f"the request line or a header is longer than {most}", code="headers_too_large")
         if request.writer is not None and request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         response = error.response()
@@ -155,6 +159,7 @@ class HttpServer(web.Server):
     def __init__(self, handler: Handler, options: ServerConfig, **kwargs: Any):
         super().__init__(handler, **kwargs)
         self.header_timeout = options.client_header_timeout
+        self.max_header_bytes = options.max_header_bytes
         self.malformed = MalformedLog()
         self.losses = Spread(self._loop)
         self._most = most_connections()

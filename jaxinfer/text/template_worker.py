@@ -120,6 +120,9 @@ def _answer(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         return work()
     except MemoryError:
         sys.exit(OUT_OF_MEMORY)
+    except jinja2.TemplateError as error:
+        own = type(error) is jinja2.TemplateError  # what the template raises itself is a sentence of its author's
+        return {"error": str(error)[:500] if own else f"{type(error).__name__}: {str(error)[:500]}"}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {str(error)[:500]}"}
 

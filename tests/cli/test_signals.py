@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from http.client import IncompleteRead
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import pytest
@@ -98,6 +100,35 @@ def test_a_second_signal_ends_a_server_that_is_stuck(folder: Path) -> None:
             assert server.process.wait(30) == 130  # the step itself would take 60 s
             with contextlib.suppress(IncompleteRead):  # there may be no time for a last word
                 assert b"engine_unavailable" in response.read()
+    finally:
+        server.process.kill()
+
+
+def connects(url: str) -> bool:
+    """False where a connection is refused; one that nobody accepts is an error."""
+    place = urlsplit(url)
+    try:
+        with socket.create_connection((place.hostname, place.port), timeout=10) as client:
+            client.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+            return bool(client.recv(1))
+    except (ConnectionRefusedError, ConnectionResetError):
+        return False
+
+
+def test_connections_are_refused_while_streams_go_on(folder: Path) -> None:
+    """Not kept waiting in the socket's backlog: a proxy tries another server at once."""
+    server = Running(STEPS, str(folder), "--max-num-seqs", "4")
+    try:
+        body = b'{"prompt": "a", "max_tokens": 60, "stream": true}'
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(server.url + "/v1/completions", body, headers), timeout=60) as response:
+            response.readline()
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.stderr is not None
+            next(line for line in server.process.stderr if line.startswith("stopping"))
+            while connects(server.url):
+                time.sleep(0.01)
+            assert response.readline()
     finally:
         server.process.kill()
 

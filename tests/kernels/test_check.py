@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxinfer_kernels import KVLayout
-from jaxinfer_kernels.check.cases import Case, kept_pages, kept_weights
+from jaxinfer_kernels.check.cases import Case, Lowering, kept_pages, kept_weights
 from jaxinfer_kernels.check.command import collect
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
 from jaxinfer_kernels.check.kernels import kernel_cases
@@ -151,7 +151,7 @@ def test_schedules_of_pallas_kernels_are_read(tmp_path: Path):
 
 
 def test_what_is_wrong_with_gpu_kernels_is_told():
-    case = Case("attention", "small", lambda devices: None, wgmma="attend")
+    case = Case("attention", "small", lambda devices: Lowering(None), wgmma="attend")
     sound = KernelReport("attend_short", 184, 0, 1024, 128, wgmma=True)
     assert gpu_problems(case, [sound, KernelReport("merge", 40, 0, 0)]) == ()
     assert gpu_problems(case, [sound, sound._replace(wgmma=False)]) == ("attend_short has no wgmma",)

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ class Starts:
 def supervising(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[int]:
     monkeypatch.setattr(supervisor, "RunningChild", starts)
     options = ServerConfig(engine_address="unix:/nowhere", heartbeat_seconds=0)
-    return asyncio.create_task(Supervisor(EngineConfig(), options, [0], lambda message: None).run())
+    return asyncio.create_task(Supervisor(EngineConfig(), options, [socket.socket()], lambda message: None).run())
 
 
 async def test_a_restart_that_the_system_refuses_is_tried_again(monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,7 @@ async def test_a_body_may_be_refused_in_the_moment_in_which_its_time_is_over():
             await gone.wait()
         return b""
 
-    watched = asyncio.create_task(share.watched(reading(), 0.01))
+    watched = asyncio.create_task(share.watched(reading, 0.01))
     await leaving.wait()
     share.refuse()
     gone.set()

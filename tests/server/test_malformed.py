@@ -31,7 +31,7 @@ MALFORMED = {
 async def test_what_is_no_http_gets_an_error_in_openais_form(serve, name: str) -> None:
     served: Served = await serve()
     answer = await send(served, MALFORMED[name])
-    assert is_error(answer, 400), answer
+    assert is_error(answer, 431 if name.startswith("a long") else 400), answer
     assert (await served.get("/healthz")).status == 200
 
 
@@ -68,6 +68,19 @@ async def test_expect_100_continue_is_answered(serve) -> None:
     assert (await read_answer(reader)).status == 100
     writer.write(b'{"prompt": "a"}')
     assert (await read_answer(reader)).status == 200
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [(b"Content-Length: 999999999", 413), (b"Content-Length: 9\r\nAuthorization: Bearer x", 401)]
+)
+async def test_a_body_is_not_asked_for_where_the_headers_are_refused(serve, header: bytes, status: int) -> None:
+    served: Served = await serve(api_key="key")
+    key = b"" if b"Authorization" in header else b"X-Api-Key: key\r\n"
+    reader, writer = await connect(served, POST + key + b"Expect: 100-continue\r\n" + header + b"\r\n\r\n")
+    answer = await read_answer(reader)
+    assert is_error(answer, status), answer
+    assert answer.headers["connection"] == "close"
     writer.close()
 
 

@@ -70,7 +70,7 @@ async def test_null_is_absence_and_known_fields_are_not_reported(serve) -> None:
 async def test_refuse_names_the_field(serve) -> None:
     served: Served = await serve(unknown_fields="refuse")
     for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": CHAT})):
-        check(await served.post(path, {**body, "temprature": 1}), 400, "temprature", "unknown field")
+        check(await served.post(path, {**body, "temprature": 1}), 400, "temprature", "is not a known field")
         assert (await served.post(path, {**body, "repeat_penalty": 1.1})).status == 200
     check(await served.post("/v1/completions", {"prompt": "a", "priority": 1}), 400, "priority", "no effect")
     assert len(served.engine.submitted) == 2
@@ -86,7 +86,7 @@ async def test_a_field_that_is_known_and_cannot_be_honoured_stays_an_error(serve
     served: Served = await serve()
     body = {"messages": CHAT, "num_ctx": 1, "response_format": {"type": "json_object"}}
     check(await served.post("/v1/chat/completions", body), 400, "response_format", "not supported")
-    check(await served.post("/v1/chat/completions", {"messages": CHAT, "num_ctx": 1, "n": "x"}), 400, "n", "Expected")
+    check(await served.post("/v1/chat/completions", {"messages": CHAT, "num_ctx": 1, "n": "x"}), 400, "n", "must be ")
 
 
 async def test_a_hostile_name_does_not_reach_header_or_log(serve, caplog) -> None:
@@ -165,4 +165,4 @@ async def test_tokenize_follows_the_policy(serve) -> None:
     assert (await served.post("/tokenize", {"prompt": "a", "add_special": True})).headers[HEADER] == "add_special"
     check(await served.post("/tokenize", {"messages": CHAT, "chat_template": "x"}), 400, "chat_template")
     strict: Served = await serve(unknown_fields="refuse")
-    check(await strict.post("/detokenize", {"tokens": [], "x": 1}), 400, "x", "unknown field")
+    check(await strict.post("/detokenize", {"tokens": [], "x": 1}), 400, "x", "is not a known field")

@@ -50,6 +50,8 @@ def test_renders_what_transformers_renders(name: str, template: Callable[..., Ch
     renders = next(entry["renders"] for entry in golden["templates"] if entry["template"] == name)
     chat = template(material("chat_templates", name).read_text(), bos_token="<BOS>", eos_token="<EOS>")
     for context, expected in renders.items():
+        if isinstance(expected, dict):  # we leave out the kind of an error that a template raises itself
+            expected = {"error": expected["error"].removeprefix("TemplateError: ")}
         assert render_context(chat, golden["contexts"][context]) == expected, context
 
 
