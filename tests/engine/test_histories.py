@@ -60,6 +60,7 @@ class Histories(RuleBasedStateMachine):
         shapes = EngineShapes(
             4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2, decode_steps=burst
         )
+        self.retries = retries
         self.runner = runner = FaultyRunner(shapes)
         self.core = EngineCore(
             runner,
@@ -205,7 +206,7 @@ class Histories(RuleBasedStateMachine):
 
     def _check_reason(self, key: tuple[str, int], delta: TokenDelta) -> None:
         if delta.finish_reason is FinishReason.ERROR:
-            assert self.core.stats().step_faults > self.core.scheduler.config.max_step_retries
+            assert self.core.stats().step_faults > self.retries
         if delta.finish_reason in (FinishReason.LENGTH, FinishReason.STOP) and key not in self.interrupted:
             stopped = self.got[key][-1] in EOS and delta.finish_reason is FinishReason.STOP
             assert stopped or delta.finish_reason is FinishReason.LENGTH
