@@ -56,7 +56,10 @@ def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.
         low, high = min(prompt), max(prompt)
         if low < 0 or high >= shapes.vocab_size:
             raise _no_such_token(low if low < 0 else high, shapes)
-        ids = np.array(array("i", prompt), np.int32)  # NumPy would round what is no integer; `array` refuses it
+        try:
+            ids = np.array(array("i", prompt), np.int32)
+        except TypeError:  # NumPy would round what is no integer
+            raise ParameterError("prompt", "token ids must be integers") from None
     if ids.min() < 0 or ids.max() >= shapes.vocab_size:
         raise _no_such_token(int(ids.min() if ids.min() < 0 else ids.max()), shapes)
     return ids

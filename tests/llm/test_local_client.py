@@ -9,8 +9,10 @@ import pytest
 
 from jaxinfer import AsyncLLM, SamplingParams
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta
-from jaxinfer.errors import EngineDeadError, JaxinferError
+from jaxinfer.engine.validation import CheckedRequest
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 from jaxinfer.llm import engine_config
 from tests.llm import simulated
 from tests.text.folders import byte_level_folder
@@ -64,12 +66,29 @@ async def test_close_ends_streams_and_frees_pages() -> None:
         await client.submit(request("late", 2))
 
 
-async def test_a_request_that_cannot_be_queued_ends_alone(caplog: pytest.LogCaptureFixture) -> None:
+async def test_ids_that_are_no_integers_are_refused() -> None:
+    client = make_client()
+    with pytest.raises(ParameterError, match="prompt: token ids must be integers"):
+        await read(client, request("bad", 2, prompt=[1.5, 2]))
+    await client.close()
+
+
+async def test_a_request_that_cannot_be_queued_ends_alone(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = EngineCore.add
+
+    def failing(self: EngineCore, checked: CheckedRequest, *, owner: int = 0) -> None:
+        if checked.request.request_id == "bad":
+            raise RuntimeError("a defect")
+        add(self, checked, owner=owner)
+
+    monkeypatch.setattr(EngineCore, "add", failing)
     client = make_client()
     beside = asyncio.create_task(read(client, request("beside", 40)))
     await asyncio.sleep(0)
     with pytest.raises(JaxinferError) as error:
-        await read(client, request("bad", 2, prompt=[1.5, 2]))
+        await read(client, request("bad", 2))
     assert not isinstance(error.value, EngineDeadError)
     assert "bad" in caplog.text
     assert reasons(await beside) == [FinishReason.LENGTH]
