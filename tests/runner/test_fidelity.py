@@ -94,9 +94,9 @@ def assert_same(models: Bench, outputs: Outputs, requests: Sequence[GenerateRequ
     for request in requests:
         for index in range(request.sampling.n):
             key = (request.request_id, index)
-            if key not in models.isolated:
+            if key not in models.alone:
                 continue
-            alone, other = models.isolated[key], outputs[key]
+            alone, other = models.alone[key], outputs[key]
             assert other.reason == alone.reason
             if other.tokens != alone.tokens:
                 excused = [models.judge.flips(request, index, output) for output in (alone, other)]
@@ -153,7 +153,7 @@ def test_with_prefix_hits(models, ahead) -> None:
         whole = (len(subject.prompt_token_ids) - 1) // 4 * 4
         assert outputs[subject.request_id, 0].cached == whole
     assert sum(output.cached > 0 for output in outputs.values()) > 5
-    assert all(output.cached == 0 for output in models.isolated.values())
+    assert all(output.cached == 0 for output in models.alone.values())
 
 
 def test_a_prompt_that_goes_on_from_an_output_hits_its_pages(models) -> None:
@@ -189,7 +189,7 @@ def test_choices(models) -> None:
     two = [replace(s, sampling=replace(s.sampling, n=2)) for s in SUBJECTS if s.sampling.n > 1]
     for requests in (one, two):
         assert_same(models, drive(make_core(models.runner), requests), requests)
-    seeds = [models.isolated["choices", i].tokens for i in range(4)]
+    seeds = [models.alone["choices", i].tokens for i in range(4)]
     assert len({tuple(tokens) for tokens in seeds}) == 4
 
 
@@ -229,7 +229,7 @@ def test_logprobs_of_output_and_prompt(models, chunk, ahead) -> None:
 def test_min_tokens_stop_ids_and_end_of_sequence(ahead) -> None:
     """Each ends where the oracle's own tokens do, and min_tokens bans stop ids until then."""
     models = bench("full")
-    free = models.isolated["long", 0].tokens
+    free = models.alone["long", 0].tokens
     stop = free[4]
     prompt = SUBJECTS[1].prompt_token_ids
     requests = [
@@ -264,7 +264,7 @@ def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monke
         GenerateRequest("bad with logprobs", [poison], seeded(20, 3, logprobs=2, prompt_logprobs=1)),
     ]
     healthy = [
-        s for s in SUBJECTS if not any(poison in models.isolated[s.request_id, i].tokens for i in range(s.sampling.n))
+        s for s in SUBJECTS if not any(poison in models.alone[s.request_id, i].tokens for i in range(s.sampling.n))
     ]
     assert len(healthy) > 4
     core = make_core(models.runner, ahead=ahead)
@@ -277,7 +277,7 @@ def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monke
                 assert (output.reason, output.tokens) == (FinishReason.ERROR, [])
                 assert output.error
     monkeypatch.undo()
-    assert_same(models, {key: output for key, output in outputs.items() if key in models.isolated}, healthy)
+    assert_same(models, {key: output for key, output in outputs.items() if key in models.alone}, healthy)
 
 
 def test_a_stop_string_ends_a_choice_where_it_is_told_to() -> None:
@@ -295,11 +295,11 @@ def test_a_stop_string_ends_a_choice_where_it_is_told_to() -> None:
     outputs = drive(core, SUBJECTS, between)
     stopped = outputs["choices", 2]
     assert stopped.reason == FinishReason.STOP
-    assert stopped.tokens == models.isolated["choices", 2].tokens[: len(stopped.tokens)]
+    assert stopped.tokens == models.alone["choices", 2].tokens[: len(stopped.tokens)]
     assert outputs["short", 0].reason == FinishReason.ABORT
     skipped: dict[tuple[str, int], Output] = dict(outputs)
     for key, output in skipped.items():
         if key not in (("choices", 2), ("short", 0)):
-            assert output.tokens == models.isolated[key].tokens or models.judge.flips(
+            assert output.tokens == models.alone[key].tokens or models.judge.flips(
                 next(s for s in SUBJECTS if s.request_id == key[0]), key[1], output
             )
