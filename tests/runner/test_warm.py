@@ -1,7 +1,7 @@
 """After warm-up: nothing compiles, no call leaves the C++ path, no host buffer is written while a step may read it."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -196,15 +196,18 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     device = runner()
     recorder = RecordingPrograms(device.programs)
     monkeypatch.setattr(device, "programs", recorder)
-    dispatch, collect = device.dispatch, device.collect
+    collect = device.collect
     every: list[np.ndarray] = []
 
-    def recording_dispatch(plan) -> Any:
-        handle = dispatch(plan)
-        mine = recorder.originals + recorder.copies
-        every.extend(recorder.originals)
-        recorder.originals, recorder.copies = [], []
-        return handle, mine
+    def recording(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def started(step: Any) -> Any:
+            handle = start(step)
+            mine = recorder.originals + recorder.copies
+            every.extend(recorder.originals)
+            recorder.originals, recorder.copies = [], []
+            return handle, mine
+
+        return started
 
     def overwriting_collect(pair) -> Any:
         result = collect(pair[0])
@@ -212,7 +215,8 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
             array[:] = 2**31 - 1
         return result
 
-    monkeypatch.setattr(device, "dispatch", recording_dispatch)
+    for name in ("sample", "decode_steps"):
+        monkeypatch.setattr(device, name, recording(getattr(device, name)))
     monkeypatch.setattr(device, "collect", overwriting_collect)
     rng = np.random.default_rng(31)
     requests = [
