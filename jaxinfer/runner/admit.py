@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.packing import Layout
+from jaxinfer.engine.step.layouts import Layout
 from jaxinfer.runner.state import SlotParams, SlotState
 
 Tables = tuple[jax.Array, ...]
