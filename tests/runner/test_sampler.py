@@ -82,7 +82,7 @@ def test_draws_are_the_oracles() -> None:
 def kept(logits, **asked) -> np.ndarray:
     """Probabilities that are left, [V] float64, of the device's sampler."""
     row = Row(np.asarray(logits, np.float32), SamplingParams(**asked))
-    weights = np.asarray(jax.jit(weights_left)(row.logits[None], slot_params([row])))[0]
+    weights = np.asarray(jax.jit(weights_left)(row.logits[None], slot_params([row]).columns))[0]
     return weights.astype(np.float64) / weights.sum()
 
 

@@ -32,18 +32,19 @@ def uniforms(params: SlotParams, positions: jax.Array, purpose: Purpose) -> jax.
     return jax.vmap(one)(params.seed, params.choice, positions)
 
 
-def weights_left(logits: jax.Array, params: SlotParams) -> jax.Array:
+def weights_left(logits: jax.Array, asked: dict[str, jax.Array]) -> jax.Array:
     """Unnormalised probabilities after temperature, min_p, top_k and top_p, in that order: float32 [S, V].
 
-    The most likely token weighs 1. Rows whose temperature is 0 get finite values without meaning.
+    asked: columns of SlotParams, of rows gathered to [S]. The most likely token weighs 1. Rows whose temperature is 0
+    get finite values without meaning.
     """
-    temperature = jnp.where(params.temperature > 0, params.temperature, 1.0)
+    temperature = jnp.where(asked["temperature"] > 0, asked["temperature"], 1.0)
     # The maximum goes first: a small temperature would make infinities, whose difference is NaN.
     scaled = (logits - jnp.max(logits, axis=1, keepdims=True)) / temperature[:, None]
-    weights = jnp.where(scaled >= jnp.log(params.min_p)[:, None], jnp.exp(scaled), 0.0)
+    weights = jnp.where(scaled >= jnp.log(asked["min_p"])[:, None], jnp.exp(scaled), 0.0)
     keys = jnp.where(weights > 0, ordered_bits(scaled), 0)
-    weights, keys = _keep_top_k(weights, keys, params.top_k)
-    return _keep_top_p(weights, keys, params.top_p)
+    weights, keys = _keep_top_k(weights, keys, asked["top_k"])
+    return _keep_top_p(weights, keys, asked["top_p"])
 
 
 def inverse_cdf(weights: jax.Array, uniform: jax.Array) -> jax.Array:
