@@ -32,6 +32,7 @@ class SamplingParams:
     min_tokens: end-of-sequence and stop ids are banned before this many tokens.
     temperature: 0 is greedy; at most 100.
     top_p: in (0, 1]. top_k: 0 or -1 is off. min_p: in [0, 1].
+    top_n_sigma: llama.cpp's; only logits of at least the highest less so many standard deviations; 0 or less is off.
     seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
     rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
     so little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a
@@ -65,6 +66,10 @@ class SamplingParams:
     min_p: float = number(
         0.0, 0.0, 1.0, neutral=0.0, generation_key="min_p",
         flag="Only tokens with this share of the likeliest one's probability.",
+    )  # fmt: skip
+    top_n_sigma: float = number(
+        0.0, -1.0, 100.0, neutral=0.0,
+        flag="Only tokens whose logit is at most so many standard deviations below the highest; 0 is off.",
     )  # fmt: skip
     seed: int | None = integer(
         None, -_SEED_MAX - 1, _SEED_MAX, optional=True,
