@@ -1,10 +1,12 @@
-"""What a request asks of the sampler. Validated once, here, at the edge."""
+"""What a request asks of the sampler: the table of sampling parameters. Validated once, here, at the edge."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.parameter import Column, Parameter, boolean, integer, number
 
 # The one table of caps. Slot state on the device has arrays of these widths, so that a client
 # cannot ask for more than was allocated at start.
@@ -17,6 +19,8 @@ MAX_LOGPROBS = 20
 
 _INT32_MAX = 2**31 - 1
 _SEED_MAX = 2**63 - 1
+_TOKEN_ID = Parameter(int, None, 0, _INT32_MAX)
+_BIAS = Parameter(float, None, -100.0, 100.0)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class SamplingParams:
     min_tokens: end-of-sequence and stop ids are banned before this many tokens.
     temperature: 0 is greedy; at most 100.
     top_p: in (0, 1]. top_k: 0 or -1 is off. min_p: in [0, 1].
+    top_n_sigma: llama.cpp's; only logits of at least the highest less so many standard deviations; 0 or less is off.
     seed: None draws one. The random number of a token depends on seed, choice and position alone. Its probabilities are
     rounded as the shapes of their step have it, which other requests and the prefix cache change: in float32 by
     so little that a request gives the same tokens whatever runs beside it, but for a draw within about 1e-5 of a
@@ -40,37 +45,60 @@ class SamplingParams:
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
 
-    n: int = 1
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    n: int = integer(1, 1, MAX_N)
+    max_tokens: int | None = integer(
+        16, 1, _INT32_MAX, optional=True, generation_key="max_new_tokens",
+        flag="Most tokens to generate; by default 128 in `generate`, and up to the end of the context in `chat`.",
+    )  # fmt: skip
+    min_tokens: int = integer(0, 0, _INT32_MAX, neutral=0, flag="Nothing ends the text before this many tokens.")
+    temperature: float = number(
+        1.0, 0.0, 100.0, neutral=0.0, generation_key="temperature",
+        flag="0 is greedy.",
+    )  # fmt: skip
+    top_p: float = number(
+        1.0, 0.0, 1.0, above_low=True, neutral=1.0, generation_key="top_p",
+        flag="Smallest set of tokens with this much probability.",
+    )  # fmt: skip
+    top_k: int = integer(
+        0, 0, _INT32_MAX, minus_one=0, neutral=0, generation_key="top_k",
+        flag="Only the k likeliest tokens; 0 is off.",
+    )  # fmt: skip
+    min_p: float = number(
+        0.0, 0.0, 1.0, neutral=0.0, generation_key="min_p",
+        flag="Only tokens with this share of the likeliest one's probability.",
+    )  # fmt: skip
+    top_n_sigma: float = number(
+        0.0, -1.0, 100.0, neutral=0.0,
+        flag="Only tokens whose logit is at most so many standard deviations below the highest; 0 is off.",
+    )  # fmt: skip
+    seed: int | None = integer(
+        None, -_SEED_MAX - 1, _SEED_MAX, optional=True,
+        flag="The same seed gives the same text.",
+    )  # fmt: skip
+    presence_penalty: float = number(
+        0.0, -2.0, 2.0, neutral=0.0,
+        flag="Above 0 makes tokens that were generated less likely.",
+    )  # fmt: skip
+    frequency_penalty: float = number(0.0, -2.0, 2.0, neutral=0.0, flag="The same, for each time that they were.")
+    repetition_penalty: float = number(
+        1.0, 0.0, 10.0, above_low=True, neutral=1.0, generation_key="repetition_penalty",
+        flag="Above 1 makes tokens of prompt and text less likely.",
+    )  # fmt: skip
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
+    logprobs: int | None = integer(None, 0, MAX_LOGPROBS, optional=True, minus_one=MAX_LOGPROBS)
+    prompt_logprobs: int | None = integer(None, 0, MAX_LOGPROBS, optional=True, minus_one=MAX_LOGPROBS)
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = False
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = boolean(False, engine=False, flag="Show the stop string, too.")
+    ignore_eos: bool = boolean(False, flag="Go on after the end-of-sequence token.")
+    skip_special_tokens: bool = boolean(True, engine=False, flag="Leave special tokens out of the text.")
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         object.__setattr__(self, "logit_bias", dict(self.logit_bias or {}))
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) == -1:
-                object.__setattr__(self, name, MAX_LOGPROBS)
-        object.__setattr__(self, "top_k", max(self.top_k, 0) if self.top_k == -1 else self.top_k)
-        self._check_counts()
-        self._check_numbers()
+        self._check_scalars()
         self._check_stops()
         self._check_bias()
 
@@ -84,28 +112,15 @@ class SamplingParams:
         """True where a penalty needs to know which tokens were seen."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
-    def _check_counts(self) -> None:
-        _integer("n", self.n, 1, MAX_N)
-        if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, _INT32_MAX)
-        _integer("min_tokens", self.min_tokens, 0, _INT32_MAX)
+    def _check_scalars(self) -> None:
+        for name, parameter in parameters().items():
+            value = getattr(self, name)
+            if value == -1 and parameter.minus_one is not None:
+                value = parameter.minus_one
+                object.__setattr__(self, name, value)
+            parameter.check(name, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ParameterError("min_tokens", f"{self.min_tokens} is more than max_tokens, {self.max_tokens}")
-        for name in ("logprobs", "prompt_logprobs"):
-            value = getattr(self, name)
-            if value is not None:
-                _integer(name, value, 0, MAX_LOGPROBS)
-        if self.seed is not None:
-            _integer("seed", self.seed, -_SEED_MAX - 1, _SEED_MAX)
-
-    def _check_numbers(self) -> None:
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, above_low=True)
-        _integer("top_k", self.top_k, 0, _INT32_MAX)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 10.0, above_low=True)
 
     def _check_stops(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:
@@ -117,15 +132,15 @@ class SamplingParams:
             count, cap = len(self.stop_token_ids), MAX_STOP_TOKEN_IDS // 2
             raise ParameterError("stop_token_ids", f"has {count} ids; at most {cap} are allowed")
         for token in self.stop_token_ids:
-            _integer("stop_token_ids", token, 0, _INT32_MAX)
+            _TOKEN_ID.check("stop_token_ids", token)
 
     def _check_bias(self) -> None:
         if len(self.logit_bias) > MAX_LOGIT_BIAS:
             count = len(self.logit_bias)
             raise ParameterError("logit_bias", f"has {count} entries; at most {MAX_LOGIT_BIAS} are allowed")
         for token, bias in self.logit_bias.items():
-            _integer("logit_bias", token, 0, _INT32_MAX)
-            _number("logit_bias", bias, -100.0, 100.0, of=f"{token}: ")
+            _TOKEN_ID.check("logit_bias", token)
+            _BIAS.check("logit_bias", bias, of=f"{token}: ")
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises ParameterError where a token id is not in the model's vocabulary."""
@@ -135,18 +150,20 @@ class SamplingParams:
                     raise ParameterError(name, f"token id {token} is not below the vocabulary's size, {vocab_size}")
 
 
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ParameterError(name, f"must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise ParameterError(name, f"{value} is out of range; {low} to {high} is allowed")
+@cache
+def parameters() -> Mapping[str, Parameter]:
+    """The scalar parameters by name, in the order of SamplingParams: what HTTP, gRPC, flags and packing derive from."""
+    fields = dataclasses.fields(SamplingParams)
+    return {own.name: own.metadata[Parameter] for own in fields if Parameter in own.metadata}
 
 
-def _number(name: str, value: Any, low: float, high: float, *, above_low: bool = False, of: str = "") -> None:
-    """of: which of several values, for errors."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ParameterError(name, f"{of}must be a number, not {type(value).__name__}")
-    # What is not a number fails the comparison, too; `isfinite` would fail on a huge integer.
-    if not low <= value <= high or (above_low and value == low):
-        bound = f"above {low} and at most {high}" if above_low else f"{low} to {high}"
-        raise ParameterError(name, f"{of}{value} is out of range; {bound} is allowed")
+@cache
+def columns() -> Mapping[str, Column]:
+    """Those that the device knows: an array each in slot state, and a section in what initialises slots."""
+    return {name: column for name, own in parameters().items() if (column := own.column) is not None}
+
+
+@cache
+def generation_keys() -> Mapping[str, str]:
+    """Those that a model's generation_config.json may declare, with their keys in it."""
+    return {name: own.generation_key for name, own in parameters().items() if own.generation_key}

@@ -8,10 +8,7 @@ from jaxinfer.errors import ModelError, ParameterError, quoted, shortened
 from jaxinfer.folder_files import is_there, read_object
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.registry import parse_config
-from jaxinfer.sampling import SamplingParams
-
-_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty")
-_INTEGERS = ("top_k",)
+from jaxinfer.sampling import SamplingParams, generation_keys, parameters
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,13 @@ def _token_ids(path: Path, raw: dict[str, Any], name: str) -> tuple[int, ...]:
 def _sampling_defaults(path: Path, raw: dict[str, Any]) -> dict[str, float | int]:
     """NOTE: a temperature beside do_sample false is a leftover: transformers decodes greedily then."""
     defaults: dict[str, float | int] = {}
-    for name in (*_NUMBERS, *_INTEGERS):
-        value = raw.get(name)
+    for name, key in generation_keys().items():
+        value = raw.get(key)
         if value is None:
             continue
-        kind = int if name in _INTEGERS else int | float
+        kind = int if parameters()[name].kind is int else int | float
         if isinstance(value, bool) or not isinstance(value, kind):
-            raise ModelError(f"{path}: {name} must be a number, not {quoted(value)}")
+            raise ModelError(f"{path}: {key} must be a number, not {quoted(value)}")
         defaults[name] = value
     if raw.get("do_sample") is False:
         defaults["temperature"] = 0.0

@@ -42,6 +42,7 @@ class GenerateOptions(TypedDict, total=False):
     truncate_prompt_tokens: int | None
     priority: int | None
     cache_salt: str | None
+    sampling: Mapping[str, float] | None
 
 
 class JaxinferClient:

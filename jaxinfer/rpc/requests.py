@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jaxinfer.engine.types import ModelInfo
+from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.access import accepted_key
 from jaxinfer.rpc.large_messages import forget_message
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.server.context import Context
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.generation import Generation
@@ -17,11 +18,12 @@ from jaxinfer.server.schema import CompletionBody
 from jaxinfer.server.structure import LARGE_BYTES
 from jaxinfer.text.defaults import GenerationDefaults
 
+_FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
 _OPTIONAL = (
-    "model", "n", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty",
-    "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs", "include_stop_str_in_output",
-    "ignore_eos", "skip_special_tokens", "add_special_tokens", "truncate_prompt_tokens", "priority", "cache_salt",
+    "model", *(name for name in parameters() if name in _FIELDS), "add_special_tokens", "truncate_prompt_tokens",
+    "priority", "cache_salt",
 )  # fmt: skip
+_NUMBERS = {name: own for name, own in parameters().items() if own.kind is not bool and own.fits_double}
 
 
 class Prepared(NamedTuple):
@@ -62,7 +64,8 @@ async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Pr
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises ApiError."""
-    said = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
+    said |= _numbers(message, said)
     check_counts(message)
     kind = message.WhichOneof("prompt")
     if kind is None:
@@ -76,6 +79,17 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
         logit_bias={str(token): bias for token, bias in message.logit_bias.items()},
         **said,
     )
+
+
+def _numbers(message: pb.GenerateRequest, said: dict[str, Any]) -> dict[str, Any]:
+    """Parameters that come by name. said: those that came in fields of their own. Raises ApiError."""
+    for name in message.sampling:
+        if name not in _NUMBERS:
+            text = f"sampling: {quoted(name)} is not one of {', '.join(_NUMBERS)}"
+            raise ApiError(400, text, param="sampling")
+        if name in said:
+            raise ApiError(400, f"{name}: is given twice, in `sampling` and in its own field", param=name)
+    return {name: _NUMBERS[name].from_double(value) for name, value in message.sampling.items()}
 
 
 def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:

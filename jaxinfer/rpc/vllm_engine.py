@@ -1,7 +1,6 @@
 """VllmEngineService: vLLM's service of smg-grpc-proto, by which gateways that know vLLM route to us."""
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import time
@@ -114,8 +113,8 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         return read_object(file) if is_there(file) else {}
 
     def _defaults(self) -> str:
-        said = dataclasses.asdict(self._context.text.defaults)
-        known = {name: value for name, value in said.items() if value is not None and name != "max_tokens"}
+        declared = self._context.text.defaults.declared
+        known = {name: value for name, value in declared.items() if name != "max_tokens"}
         return json.dumps(known) if known else ""
 
     async def GetServerInfo(

@@ -6,6 +6,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.rpc.requests import check_counts, prompt_ids
+from jaxinfer.sampling import parameters
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody
 from jaxinfer.text.defaults import GenerationDefaults
@@ -14,13 +15,8 @@ from jaxinfer.text.defaults import GenerationDefaults
 DEFAULTS = GenerationDefaults()
 
 _NOT_SUPPORTED = ("kv_transfer_params", "kv_transfer_params_json", "mm_inputs", "media_refs")
-_SAME = (
-    "top_k", "min_p", "frequency_penalty", "presence_penalty", "min_tokens", "skip_special_tokens", "ignore_eos",
-    "include_stop_str_in_output",
-)  # fmt: skip
-_OPTIONAL = ("temperature", "max_tokens", "logprobs", "prompt_logprobs", "seed", "truncate_prompt_tokens")
-# proto3 cannot tell 0 from nothing in these, and 0 makes no sense.
-_ONE_FOR_ZERO = ("n", "top_p", "repetition_penalty")
+_FIELDS = pb.SamplingParams.DESCRIPTOR.fields_by_name
+_PARAMETERS = {name: parameter for name, parameter in parameters().items() if name in _FIELDS}
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
@@ -28,19 +24,30 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     _check_supported(message)
     params = message.sampling_params
     check_counts(params)
-    given = {name: getattr(params, name) for name in _OPTIONAL if params.HasField(name)}
+    said = _scalars(params)
     if prompt_only(message):
-        given["max_tokens"] = 1  # the engine makes one, which is not shown
-    said: dict[str, Any] = {name: getattr(params, name) for name in _SAME}
-    said |= {name: getattr(params, name) or 1 for name in _ONE_FOR_ZERO}
+        said["max_tokens"] = 1  # the engine makes one, which is not shown
+    if cut := params.HasField("truncate_prompt_tokens"):
+        said["truncate_prompt_tokens"] = params.truncate_prompt_tokens
     return CompletionBody(
-        prompt=_prompt(message, info, cut=params.HasField("truncate_prompt_tokens")),
+        prompt=_prompt(message, info, cut=cut),
         stop=list(params.stop),
         stop_token_ids=list(params.stop_token_ids),
         logit_bias={str(token): bias for token, bias in params.logit_bias.items()},
         **said,
-        **given,
     )
+
+
+def _scalars(params: pb.SamplingParams) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    for name, parameter in _PARAMETERS.items():
+        if not _FIELDS[name].has_presence:
+            # proto3 cannot tell 0 from nothing: where 0 makes no sense it is nothing.
+            value = getattr(params, name)
+            said[name] = value if value or parameter.allows(0) else parameter.default
+        elif params.HasField(name):
+            said[name] = getattr(params, name)
+    return said
 
 
 def prompt_only(message: pb.GenerateRequest) -> bool:

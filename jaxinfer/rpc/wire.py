@@ -5,6 +5,7 @@ What an array holds is checked by its size. Messages that do not fit their descr
 
 import json
 from collections.abc import Iterable, Mapping
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,10 @@ from jaxinfer.engine.types import (
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc.wire_logprobs import pack_logprobs, unpack_logprobs
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.sampling import SamplingParams, parameters
 
-_OPTIONAL = ("max_tokens", "seed", "logprobs", "prompt_logprobs")
-_PLAIN = ("n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-          "repetition_penalty", "ignore_eos")  # fmt: skip
+_SCALARS = {name: own for name, own in parameters().items() if own.engine and own.fits_double}
+_NONE = float("nan")
 
 
 def pack_request(request: GenerateRequest) -> pb.Submit:
@@ -50,22 +50,20 @@ def unpack_request(message: pb.Submit) -> GenerateRequest:
 
 def pack_sampling(params: SamplingParams) -> pb.Sampling:
     """What the engine needs of sampling parameters."""
-    message = pb.Sampling(
-        **{name: getattr(params, name) for name in _PLAIN},
-        logit_bias=dict(params.logit_bias),
+    values = [getattr(params, name) for name in _SCALARS]
+    return pb.Sampling(
+        scalars=[_NONE if value is None else value for value in values],
+        seed=params.seed,
+        logit_bias=params.logit_bias,
         stop_token_ids=params.stop_token_ids,
     )
-    for name in _OPTIONAL:
-        value = getattr(params, name)
-        if value is not None:
-            setattr(message, name, value)
-    return message
 
 
 def unpack_sampling(message: pb.Sampling) -> SamplingParams:
-    """Sampling parameters without stop strings. Raises ParameterError."""
-    values = {name: getattr(message, name) for name in _PLAIN}
-    values |= {name: getattr(message, name) if message.HasField(name) else None for name in _OPTIONAL}
+    """Sampling parameters without stop strings. Raises ParameterError, and ValueError where there are too few."""
+    pairs = zip(_SCALARS.items(), message.scalars, strict=True)
+    values: dict[str, Any] = {name: None if isnan(value) else own.from_double(value) for (name, own), value in pairs}
+    values["seed"] = message.seed if message.HasField("seed") else None
     bias, stops = dict(message.logit_bias), tuple(message.stop_token_ids)
     return SamplingParams(**values, logit_bias=bias, stop_token_ids=stops)
 

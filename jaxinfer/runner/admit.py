@@ -32,14 +32,18 @@ def _admit_state(state: SlotState, view: dict[str, jax.Array], slots: jax.Array)
 
 
 def _admit_params(params: SlotParams, view: dict[str, jax.Array], slots: jax.Array) -> SlotParams:
-    def bits(name: str, dtype: type) -> jax.Array:
-        return jax.lax.bitcast_convert_type(view[name], dtype)
+    def bits(name: str, like: jax.Array) -> jax.Array:
+        return jax.lax.bitcast_convert_type(view[name], like.dtype)
 
-    new = {
-        "seed": jnp.stack([bits("seed_high", jnp.uint32), bits("seed_low", jnp.uint32)], axis=1),
-        **{name: view[name] for name in SlotParams._fields if name in view},
-    }
-    for name, old in params._asdict().items():
-        if old.dtype == jnp.float32:
-            new[name] = bits(name, jnp.float32)
-    return SlotParams(**{name: old.at[slots].set(new[name]) for name, old in params._asdict().items()})
+    new = SlotParams(
+        columns={name: bits(name, old) for name, old in params.columns.items()},
+        prompt_len=view["prompt_len"],
+        seed=jnp.stack([bits("seed_high", params.seed), bits("seed_low", params.seed)], axis=1),
+        choice=view["choice"],
+        uses_counts=view["uses_counts"],
+        wants_logprobs=view["wants_logprobs"],
+        stop_ids=view["stop_ids"],
+        bias_ids=view["bias_ids"],
+        bias_values=bits("bias_values", params.bias_values),
+    )
+    return jax.tree.map(lambda old, given: old.at[slots].set(given), params, new)

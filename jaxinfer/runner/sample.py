@@ -37,7 +37,7 @@ def draw(
     """Draws for all of the scored positions, whose hidden states are [S, d]."""
     slots = scored.slots
     logits = model.logits(head, hidden)
-    own = SlotParams(*(x[slots] for x in params))
+    own = jax.tree.map(lambda column: column[slots], params)
     sampled = sample_tokens(logits, state.counts, slots, own, scored.positions, scored.targets)
     tokens = jnp.maximum(sampled.tokens, 0)
     # Positions that draw nothing write to the scratch slot.

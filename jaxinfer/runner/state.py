@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
 
 
 class SlotState(NamedTuple):
@@ -24,23 +24,17 @@ class SlotState(NamedTuple):
 
 
 class SlotParams(NamedTuple):
-    """What a request asked for, as `admit` wrote it: [slots], int32 or float32.
+    """What a request asked for, as `admit` wrote it: [slots], int32 where nothing else is said.
 
+    columns: sampling parameters by name (`jaxinfer.sampling.columns`), int32 or float32.
     seed: uint32 [slots, 2], high word first. stop_ids: int32 [slots, MAX_STOP_TOKEN_IDS], -1 where unused.
     bias_ids: int32, bias_values: float32 [slots, MAX_LOGIT_BIAS], id -1 where unused.
     """
 
+    columns: dict[str, jax.Array]
     prompt_len: jax.Array
     seed: jax.Array
     choice: jax.Array
-    temperature: jax.Array
-    top_k: jax.Array
-    top_p: jax.Array
-    min_p: jax.Array
-    presence_penalty: jax.Array
-    frequency_penalty: jax.Array
-    repetition_penalty: jax.Array
-    min_tokens: jax.Array
     uses_counts: jax.Array
     wants_logprobs: jax.Array
     stop_ids: jax.Array
@@ -66,26 +60,16 @@ def zero_params(shapes: EngineShapes) -> SlotParams:
     def ints(*shape: int) -> jax.Array:
         return jnp.zeros((slots, *shape), jnp.int32)
 
-    def floats(*shape: int) -> jax.Array:
-        return jnp.zeros((slots, *shape), jnp.float32)
-
     return SlotParams(
+        columns={name: jnp.full(slots, own.neutral, own.dtype) for name, own in columns().items()},
         prompt_len=ints(),
         seed=jnp.zeros((slots, 2), jnp.uint32),
         choice=ints(),
-        temperature=floats(),
-        top_k=ints(),
-        top_p=floats() + 1,
-        min_p=floats(),
-        presence_penalty=floats(),
-        frequency_penalty=floats(),
-        repetition_penalty=floats() + 1,
-        min_tokens=ints(),
         uses_counts=ints(),
         wants_logprobs=ints(),
         stop_ids=ints(MAX_STOP_TOKEN_IDS) - 1,
         bias_ids=ints(MAX_LOGIT_BIAS) - 1,
-        bias_values=floats(MAX_LOGIT_BIAS),
+        bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),
     )
 
 

@@ -7,17 +7,14 @@ from typing import Any, Literal, NamedTuple
 
 from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
 from jaxinfer.errors import ParameterError
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.server.chat_schema import ChatBody
 from jaxinfer.server.errors import ApiError
 from jaxinfer.server.schema import CompletionBody, GenerateBody
 from jaxinfer.text.defaults import GenerationDefaults
 
-_SAME = (
-    "n", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "prompt_logprobs", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
-    "skip_special_tokens",
-)  # fmt: skip
+_ENDPOINTS_OWN = ("max_tokens", "logprobs")
+_SAME = (*(name for name in parameters() if name not in _ENDPOINTS_OWN), "stop", "stop_token_ids")
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of /v1/completions; a chat goes on to the end of the context by default."""

@@ -1,8 +1,10 @@
 """Request bodies of both generating endpoints, and of completions. Other fields: see unknown_fields.py."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
+
+from jaxinfer.sampling import parameters
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -97,28 +99,29 @@ class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):
     verbosity: str | None = None
 
 
-class GenerateBody(WithoutEffect, forbid_unknown_fields=True, kw_only=True):
+def _with_parameters(base: type[WithoutEffect]) -> type[WithoutEffect]:
+    """The scalars of SamplingParams but `logprobs`, which has another form in each endpoint."""
+    fields = [(name, parameter.kind | None, None) for name, parameter in parameters().items() if name != "logprobs"]
+    made = msgspec.defstruct(
+        "SamplingFields", fields, bases=(base,), module=__name__, forbid_unknown_fields=True, kw_only=True
+    )
+    return cast(type[WithoutEffect], made)
+
+
+class GenerateBody(_with_parameters(WithoutEffect), forbid_unknown_fields=True, kw_only=True):
     """What both generating endpoints take. Null means: absent."""
 
-    model: str | None = None
+    # Of the parameters, those that are read by name.
     n: int | None = None
     max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
     seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, Any] | None = None
     prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+
+    model: str | None = None
+    logit_bias: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
-    include_stop_str_in_output: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None

@@ -1,28 +1,23 @@
 """GenerationDefaults: sampling parameters that a model folder declares for requests that are silent."""
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError, shortened
 from jaxinfer.folder_files import is_there, read_object
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.sampling import SamplingParams, generation_keys
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What generation_config.json says of sampling; None where it says nothing.
+    """What generation_config.json says of sampling: parameters by name.
 
     `do_sample: false` makes the default greedy. max_tokens is its `max_new_tokens`.
     """
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_tokens: int | None = None
+    declared: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_folder(cls, folder: Path) -> "GenerationDefaults":
@@ -31,10 +26,10 @@ class GenerationDefaults:
         if not is_there(file):
             return cls()
         config = read_object(file)
-        values = {name: config.get(name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+        declared = {name: config[key] for name, key in generation_keys().items() if config.get(key) is not None}
         if config.get("do_sample") is False:
-            values["temperature"] = 0.0
-        defaults = cls(**values, max_tokens=config.get("max_new_tokens"))
+            declared["temperature"] = 0.0
+        defaults = cls(declared)
         try:
             defaults.params()
         except ParameterError as error:
@@ -47,6 +42,5 @@ class GenerationDefaults:
         default_max_tokens: where neither says it; None goes on to the end of the context.
         Raises ParameterError.
         """
-        declared = {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
         said = {name: value for name, value in given.items() if value is not None}
-        return SamplingParams(**{"max_tokens": default_max_tokens, **declared, **said})
+        return SamplingParams(**{"max_tokens": default_max_tokens, **self.declared, **said})

@@ -10,7 +10,8 @@ from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.sampling import SamplingParams, columns
+from tests.parameter_values import another_value
 
 SHAPES = EngineShapes(
     6, 40, 9, 64, 4, (KVGroup(None, 30), KVGroup(8, 20)), 61, admit_slots=2, admit_counts=5, copy_pages=3
@@ -110,15 +111,10 @@ def test_decode_plans_are_read_back() -> None:
 
 
 def admission(slot: int, rng: np.random.Generator) -> SlotInit:
+    asked: dict[str, Any] = {name: another_value(name) for name in columns()}
+    asked |= {"temperature": float(np.float32(rng.random())), "top_k": int(rng.integers(0, 9))}
     params = SamplingParams(
-        temperature=float(np.float32(rng.random())),
-        top_p=0.5,
-        top_k=int(rng.integers(0, 9)),
-        min_p=0.25,
-        presence_penalty=-1.5,
-        frequency_penalty=0.75,
-        repetition_penalty=1.25,
-        min_tokens=2,
+        **asked,
         max_tokens=9,
         logit_bias={int(t): float(t) - 8 for t in rng.permutation(61)[:4]},
         logprobs=int(rng.integers(0, 3)) if slot % 2 else None,
@@ -166,7 +162,9 @@ def _check_row(row: dict[str, Any], a: SlotInit) -> None:
         assert row[name] == getattr(a, name)
     for name in ("top_k", "min_tokens"):
         assert row[name] == getattr(a.params, name)
-    for name in ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
+    floats = columns().keys() - {"top_k", "min_tokens"}
+    assert floats >= {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"}
+    for name in floats:
         assert row[name].view(np.float32) == np.float32(getattr(a.params, name))
     words = (int(row["seed_high"]) & 0xFFFFFFFF) << 32 | int(row["seed_low"]) & 0xFFFFFFFF
     assert words == a.seed % 2**64

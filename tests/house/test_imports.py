@@ -26,6 +26,7 @@ NO_JAX = (
     "metrics",
     "config",
     "config_tree",
+    "parameter",
     "sampling",
     "errors",
     "cli",
@@ -36,7 +37,7 @@ NO_JAX = (
     *DECLARATION,
 )
 
-BASE = ("errors", "version", "sampling", "config", "folder_files")
+BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 SEAM = ("engine.client.base", "engine.types")
 
@@ -45,7 +46,8 @@ ARROWS = {
     "version": (),
     "signals": (),
     "folder_files": ("errors",),
-    "sampling": ("errors",),
+    "parameter": ("errors",),
+    "sampling": ("errors", "parameter"),
     "config": ("errors",),
     "config_tree": ("errors", "config"),
     "metrics": (*BASE, "engine.types"),

@@ -1,6 +1,7 @@
 """An engine behind a socket keeps the promises of EngineClient."""
 
 import asyncio
+import dataclasses
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.engine_server import EngineServer
+from jaxinfer.sampling import SamplingParams
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
 from tests.engine.test_local import Gate
+from tests.parameter_values import another_value
 from tests.rpc.seam import attached, engine_at, seam
 
 
@@ -48,6 +51,25 @@ async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
     assert deltas[0].times.prefill > 0
     assert deltas[0].prompt_logprobs is not None
     assert deltas[0].prompt_logprobs[0] is None
+
+
+LISTS = {"logit_bias": {5: -0.1}, "stop": ("x",), "stop_token_ids": (7, 3)}
+API_PROCESS = ("stop", "include_stop_str_in_output", "skip_special_tokens")
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])
+def test_each_sampling_parameter_crosses(name: str) -> None:
+    """Those of the text are the API process's, and stay there."""
+    value: Any = LISTS[name] if name in LISTS else another_value(name)
+    given = SamplingParams(**{name: value})
+    assert given != SamplingParams()
+    assert wire.unpack_sampling(wire.pack_sampling(given)) == (SamplingParams() if name in API_PROCESS else given)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1, 2**53 + 1, 0])
+def test_every_bit_of_a_seed_crosses_and_nothing_stays_nothing(seed: int) -> None:
+    for params in (SamplingParams(seed=seed), SamplingParams(max_tokens=None, logprobs=0)):
+        assert wire.unpack_sampling(wire.pack_sampling(params)) == params
 
 
 async def test_refusals_are_raised_by_submit() -> None:

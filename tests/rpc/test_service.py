@@ -22,6 +22,7 @@ from jaxinfer.server.context import CONTEXT
 from jaxinfer.text import TextProcessor
 from tests.engine.reading import until
 from tests.llm import simulated
+from tests.parameter_values import NUMBERS, another_value, values_out_of_range
 from tests.rpc.public import Serve, collect, public, refused, stub_of, text_of, tokens_of
 from tests.server.fake_engine import FakeEngine
 
@@ -80,13 +81,26 @@ async def test_every_parameter_reaches_the_engine(serve: Serve) -> None:
         "include_stop_str_in_output": True, "skip_special_tokens": False,
     }  # fmt: skip
     others = {"priority": -3, "cache_salt": "mine", "add_special_tokens": False, "truncate_prompt_tokens": 2}
-    every = set(pb.GenerateRequest.DESCRIPTOR.fields_by_name) - {"text", "token_ids", "request_id", "model"}
+    every = set(pb.GenerateRequest.DESCRIPTOR.fields_by_name) - {"text", "token_ids", "request_id", "model", "sampling"}
     assert {*values, *others} == every
     await collect(served.stub.Generate(pb.GenerateRequest(text="hello world or", **values, **others)))
     (request,) = served.engine.submitted
     given = {name: getattr(request.sampling, name) for name in values}
     assert given == {**values, "stop_token_ids": (5,), "stop": ("zz",)}
     assert (request.priority, request.cache_salt, len(request.prompt_token_ids)) == (-3, "mine", 2)
+
+
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "seed"])
+async def test_a_number_may_come_by_its_name(serve: Serve, name: str) -> None:
+    served = await serve()
+    value = another_value(name)
+    await collect(served.stub.Generate(pb.GenerateRequest(text="hello", sampling={name: value})))
+    (request,) = served.engine.submitted
+    assert getattr(request.sampling, name) == value
+    for wrong in (*values_out_of_range(name), float("nan")):
+        request = pb.GenerateRequest(text="hello", sampling={name: wrong})
+        code, details, trailers = await refused(served.stub.Generate(request))
+        assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, name), details
 
 
 async def test_stop_strings_and_ids_tell_what_ended_a_choice(serve: Serve) -> None:
@@ -146,6 +160,9 @@ REFUSED = [
     ({"logit_bias": {10**6: 1.0}}, "logit_bias"), ({"logit_bias": {1: 101.0}}, "logit_bias"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({"cache_salt": ""}, "cache_salt"),
     ({"request_id": "a b"}, "request_id"), ({"request_id": ""}, "request_id"), ({"priority": -(2**31)}, "priority"),
+    ({"sampling": {"top_k": 1.5}}, "top_k"), ({"sampling": {"top_p": 0.5}, "top_p": 0.5}, "top_p"),
+    ({"sampling": {"seed": 1}}, "sampling"), ({"sampling": {"ignore_eos": 1}}, "sampling"),
+    ({"sampling": {"top_q": 1}}, "sampling"),
 ]  # fmt: skip
 
 

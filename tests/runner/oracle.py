@@ -34,9 +34,17 @@ def adjusted(
 
 
 def distribution(
-    logits: np.ndarray, temperature: float, min_p: float = 0.0, top_k: int = 0, top_p: float = 1.0
+    logits: np.ndarray,
+    temperature: float,
+    min_p: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    top_n_sigma: float = 0.0,
 ) -> np.ndarray:
-    """Probabilities [V] after temperature, min_p, top_k and top_p, in that order. Equal logits stay or go together."""
+    """Probabilities [V] after top_n_sigma, temperature, min_p, top_k and top_p. Equal logits stay or go together."""
+    if top_n_sigma > 0:
+        finite = logits[np.isfinite(logits)]
+        logits = np.where(logits < finite.max() - top_n_sigma * finite.std(), -np.inf, logits)
     scaled = (logits - logits.max()) / temperature
     weights = np.exp(scaled)
     weights[weights < min_p] = 0.0
@@ -71,12 +79,13 @@ def choose(logits: np.ndarray, params: SamplingParams, number: float) -> tuple[i
     best = int(np.argmax(logits))
     if params.greedy:
         return best, set(np.flatnonzero(logits >= logits.max() - GREEDY_MARGIN).tolist())
-    own = distribution(logits, params.temperature, params.min_p, params.top_k, params.top_p)
+    own = distribution(logits, params.temperature, params.min_p, params.top_k, params.top_p, params.top_n_sigma)
     excused = set()
     for shift in (-1e-6, 0.0, 1e-6):
-        # A token on the very edge of top_p or min_p may stay or go.
+        # A token on the very edge of top_p, min_p or top_n_sigma may stay or go.
         top_p = min(params.top_p + shift, 1.0) if params.top_p < 1 else 1.0
-        near = distribution(logits, params.temperature, params.min_p * (1 + shift), params.top_k, top_p)
+        min_p, sigmas = params.min_p * (1 + shift), params.top_n_sigma * (1 + shift)
+        near = distribution(logits, params.temperature, min_p, params.top_k, top_p, sigmas)
         excused |= {inverse_cdf(near, number + side * CDF_MARGIN) for side in (-1, 0, 1)}
     return inverse_cdf(own, number), excused
 

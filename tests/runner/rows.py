@@ -11,7 +11,7 @@ import numpy as np
 from jaxinfer.engine.step.plan import SEEN_IN_PROMPT
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.state import SlotParams
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams, columns
 
 
 class Row(NamedTuple):
@@ -71,29 +71,21 @@ def packed_counts(row: Row) -> np.ndarray:
 def slot_params(rows: Sequence[Row]) -> SlotParams:
     """What `admit` keeps of the rows' parameters, in the rows' order."""
 
-    def each(name: str, dtype: type = np.int32) -> np.ndarray:
-        return np.array([getattr(row.params, name) for row in rows], dtype)
-
     seeds = [row.params.seed or 0 for row in rows]
     fields: dict[str, Any] = {
         "prompt_len": np.array([len(row.prompt) for row in rows], np.int32),
         "seed": np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32),
         "choice": np.array([row.choice for row in rows], np.int32),
-        "temperature": each("temperature", np.float32),
-        "top_k": each("top_k"),
-        "top_p": each("top_p", np.float32),
-        "min_p": each("min_p", np.float32),
-        "presence_penalty": each("presence_penalty", np.float32),
-        "frequency_penalty": each("frequency_penalty", np.float32),
-        "repetition_penalty": each("repetition_penalty", np.float32),
-        "min_tokens": each("min_tokens"),
-        "uses_counts": each("uses_counts"),
+        "columns": {
+            name: np.array([getattr(row.params, name) for row in rows], own.dtype) for name, own in columns().items()
+        },
+        "uses_counts": np.array([row.params.uses_counts for row in rows], np.int32),
         "wants_logprobs": np.array([row.params.logprobs is not None for row in rows], np.int32),
         "stop_ids": _filled([row.stop_ids for row in rows], MAX_STOP_TOKEN_IDS, -1, np.int32),
         "bias_ids": _filled([list(row.params.logit_bias) for row in rows], MAX_LOGIT_BIAS, -1, np.int32),
         "bias_values": _filled([list(row.params.logit_bias.values()) for row in rows], MAX_LOGIT_BIAS, 0, np.float32),
     }
-    return SlotParams(**{name: jnp.asarray(value) for name, value in fields.items()})
+    return jax.tree.map(jnp.asarray, SlotParams(**fields))
 
 
 def _filled(lists: Sequence[Sequence[float]], width: int, fill: int, dtype: type) -> np.ndarray:

@@ -44,6 +44,7 @@ def random_params(rng: np.random.Generator, likely: np.ndarray) -> SamplingParam
         min_tokens=int(maybe(rng.integers(0, 8), 0)),
         max_tokens=None,
         logprobs=maybe(3, None),
+        top_n_sigma=float(maybe(rng.uniform(0.1, 4.0), rng.choice([0.0, -1.0]))),
     )
 
 
@@ -82,7 +83,7 @@ def test_draws_are_the_oracles() -> None:
 def kept(logits, **asked) -> np.ndarray:
     """Probabilities that are left, [V] float64, of the device's sampler."""
     row = Row(np.asarray(logits, np.float32), SamplingParams(**asked))
-    weights = np.asarray(jax.jit(weights_left)(row.logits[None], slot_params([row])))[0]
+    weights = np.asarray(jax.jit(weights_left)(row.logits[None], slot_params([row]).columns))[0]
     return weights.astype(np.float64) / weights.sum()
 
 
@@ -95,6 +96,7 @@ def test_probabilities_that_are_left_are_the_oracles() -> None:
             "min_p": float(rng.choice([0, 0.01, 0.2])),
             "top_k": int(rng.choice([0, 3, 50])),
             "top_p": float(rng.choice([0.3, 0.9, 1.0])),
+            "top_n_sigma": float(rng.choice([0, 0.5, 1, 2.5])),
         }
         right = oracle.distribution(logits.astype(np.float64), **asked)
         np.testing.assert_allclose(kept(logits, **asked), right, rtol=2e-5, atol=1e-9)
@@ -121,10 +123,31 @@ FOUR = np.log([0.4, 0.3, 0.2, 0.1])
         ({"min_p": 1.0}, [0]),
         ({"top_p": 1e-6}, [0]),
         ({"top_k": 4}, [0, 1, 2, 3]),
+        # Logits are -0.92, -1.20, -1.61, -2.30, of deviation 0.521.
+        ({"top_n_sigma": 0.5}, [0]),
+        ({"top_n_sigma": 1.0}, [0, 1]),
+        ({"top_n_sigma": 2.0}, [0, 1, 2]),
+        ({"top_n_sigma": 3.0}, [0, 1, 2, 3]),
+        ({"top_n_sigma": -1.0}, [0, 1, 2, 3]),
+        # Temperature does not matter to it; of the two that min_p leaves the deviation would be 0.144.
+        ({"top_n_sigma": 1.0, "temperature": 0.25}, [0, 1]),
+        ({"top_n_sigma": 1.0, "temperature": 4.0}, [0, 1]),
+        ({"top_n_sigma": 1.5, "min_p": 0.7}, [0, 1]),
+        # It leaves 0.4, 0.3, of which the first is 0.571; of all four two would be needed.
+        ({"top_n_sigma": 1.0, "top_p": 0.55}, [0]),
     ],
 )
 def test_order_of_filters(asked, left) -> None:
     assert np.flatnonzero(kept(FOUR, **asked)).tolist() == left
+
+
+def test_top_n_sigma_is_each_rows_own_and_counts_no_banned_token() -> None:
+    banned = np.append(FOUR, -np.inf)
+    asked = [{"top_n_sigma": 1.0}, {}, {"top_n_sigma": 2.0}, {"top_n_sigma": -1.0}]
+    own = slot_params([Row(banned, SamplingParams(**one)) for one in asked]).columns
+    weights = np.asarray(jax.jit(weights_left)(np.stack([banned] * 4).astype(np.float32), own))
+    assert [np.flatnonzero(row).tolist() for row in weights] == [[0, 1], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3]]
+    np.testing.assert_allclose(weights[0] / weights[0].sum(), [4 / 7, 3 / 7, 0, 0, 0], rtol=1e-6)
 
 
 def test_order_of_adjustments() -> None:

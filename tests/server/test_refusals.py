@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from jaxinfer.sampling import MAX_STOP_STRINGS
+from tests.parameter_values import NUMBERS, another_value, values_out_of_range
 from tests.server.conftest import Answer, Served
 
 CHAT = [{"role": "user", "content": "hi"}]
@@ -234,6 +235,16 @@ async def test_sampling_parameters_reach_the_engine(serve) -> None:
     expected = said | {"logit_bias": {65: -5}, "stop": ("x", "y"), "stop_token_ids": (4,)}
     assert {name: getattr(request.sampling, name) for name in expected} == expected
     assert math.isclose(request.sampling.temperature, 0.5)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+async def test_a_number_of_the_table_is_a_field(serve, name: str) -> None:
+    served: Served = await serve()
+    for wrong in (*values_out_of_range(name), True, "1"):
+        check(await served.post("/v1/completions", {"prompt": "a", name: wrong}), 400, name)
+    assert served.engine.submitted == []
+    assert (await served.post("/v1/completions", {"prompt": "a", name: another_value(name)})).status == 200
+    assert getattr(served.engine.submitted[0].sampling, name) == another_value(name)
 
 
 async def test_lists_are_counted_before_they_are_walked(serve) -> None:

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
 
-INT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
-               "top_k", "min_tokens", "uses_counts", "wants_logprobs")  # fmt: skip
-FLOAT_FIELDS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+SLOT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
+               "uses_counts", "wants_logprobs")  # fmt: skip
 
 
 class Layout:
@@ -82,7 +81,7 @@ class Layouts:
     def admit(self) -> Layout:
         """`admit_slots` admissions and a chunk of penalty counts."""
         s = self._shapes
-        sections: dict[str, tuple[int, ...]] = dict.fromkeys(INT_FIELDS + FLOAT_FIELDS, (s.admit_slots,))
+        sections: dict[str, tuple[int, ...]] = dict.fromkeys((*SLOT_FIELDS, *columns()), (s.admit_slots,))
         sections |= {
             "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
             "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),

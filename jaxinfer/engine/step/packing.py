@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.layouts import FLOAT_FIELDS, INT_FIELDS, Layouts
+from jaxinfer.engine.step.layouts import SLOT_FIELDS, Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
 from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.sampling import columns
 
 
 class Packer:
@@ -123,12 +124,12 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) ->
     params = admission.params
     seed = admission.seed & 0xFFFFFFFFFFFFFFFF
     ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
-            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.top_k, params.min_tokens,
-            params.uses_counts, params.logprobs is not None)  # fmt: skip
-    for name, value in zip(INT_FIELDS, ints, strict=True):
+            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.uses_counts,
+            params.logprobs is not None)  # fmt: skip
+    for name, value in zip(SLOT_FIELDS, ints, strict=True):
         view[name][i] = value
-    for name in FLOAT_FIELDS:
-        view[name].view(np.float32)[i] = getattr(params, name)
+    for name, column in columns().items():
+        view[name].view(column.dtype)[i] = getattr(params, name)
     view["stop_ids"][i, : len(admission.stop_ids)] = admission.stop_ids
     count = len(params.logit_bias)
     view["bias_ids"][i, :count] = list(params.logit_bias.keys())

@@ -16,7 +16,7 @@ def adjust(
     before the one to be drawn. Each part is skipped where no row asks for it.
     """
     biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params), lambda: logits)
-    early = generated < params.min_tokens
+    early = generated < params.columns["min_tokens"]
     allowed = jax.lax.cond(jnp.any(early), lambda: _ban_stops(biased, params.stop_ids, early), lambda: biased)
     return jax.lax.cond(
         jnp.any(params.uses_counts > 0), lambda: _penalise(allowed, counts[slots], params), lambda: allowed
@@ -41,11 +41,12 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     seen = counts > 0
     # A factor that float32 rounds to 0 must not make NaN of a banned token, nor a tiny one infinities of finite logits.
     float32 = jnp.finfo(jnp.float32)
-    factor = jnp.maximum(params.repetition_penalty, float32.tiny)[:, None]
+    asked = params.columns
+    factor = jnp.maximum(asked["repetition_penalty"], float32.tiny)[:, None]
     repeated = jnp.where(logits > 0, jnp.minimum(logits / factor, float32.max), logits * factor)
     penalised = jnp.where(seen, repeated, logits)
-    penalised -= params.frequency_penalty[:, None] * generated
-    penalised -= params.presence_penalty[:, None] * (generated > 0)
+    penalised -= asked["frequency_penalty"][:, None] * generated
+    penalised -= asked["presence_penalty"][:, None] * (generated > 0)
     return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)
 
 

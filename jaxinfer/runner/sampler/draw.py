@@ -32,18 +32,24 @@ def uniforms(params: SlotParams, positions: jax.Array, purpose: Purpose) -> jax.
     return jax.vmap(one)(params.seed, params.choice, positions)
 
 
-def weights_left(logits: jax.Array, params: SlotParams) -> jax.Array:
-    """Unnormalised probabilities after temperature, min_p, top_k and top_p, in that order: float32 [S, V].
+def weights_left(logits: jax.Array, asked: dict[str, jax.Array]) -> jax.Array:
+    """Unnormalised probabilities after top_n_sigma, temperature, min_p, top_k and top_p, in that order: float32 [S, V].
 
-    The most likely token weighs 1. Rows whose temperature is 0 get finite values without meaning.
+    top_n_sigma follows penalties and precedes the other filters, as in llama.cpp: its standard deviation is that of all
+    tokens but banned ones. Temperature scales logits and deviation alike: before or after makes no difference.
+
+    asked: columns of SlotParams, of rows gathered to [S]. The most likely token weighs 1. Rows whose temperature is 0
+    get finite values without meaning.
     """
-    temperature = jnp.where(params.temperature > 0, params.temperature, 1.0)
+    temperature = jnp.where(asked["temperature"] > 0, asked["temperature"], 1.0)
     # The maximum goes first: a small temperature would make infinities, whose difference is NaN.
     scaled = (logits - jnp.max(logits, axis=1, keepdims=True)) / temperature[:, None]
-    weights = jnp.where(scaled >= jnp.log(params.min_p)[:, None], jnp.exp(scaled), 0.0)
+    lowest = _lowest_kept(logits, asked["top_n_sigma"])
+    kept = (logits >= lowest[:, None]) & (scaled >= jnp.log(asked["min_p"])[:, None])
+    weights = jnp.where(kept, jnp.exp(scaled), 0.0)
     keys = jnp.where(weights > 0, ordered_bits(scaled), 0)
-    weights, keys = _keep_top_k(weights, keys, params.top_k)
-    return _keep_top_p(weights, keys, params.top_p)
+    weights, keys = _keep_top_k(weights, keys, asked["top_k"])
+    return _keep_top_p(weights, keys, asked["top_p"])
 
 
 def inverse_cdf(weights: jax.Array, uniform: jax.Array) -> jax.Array:
@@ -68,6 +74,17 @@ def _first_above(sums: jax.Array, goal: jax.Array, possible: jax.Array) -> jax.A
     above = (sums > goal[:, None]) & possible
     last = possible.shape[1] - 1 - jnp.argmax(possible[:, ::-1], axis=1)
     return jnp.where(above.any(axis=1), jnp.argmax(above, axis=1), last)
+
+
+def _lowest_kept(logits: jax.Array, top_n_sigma: jax.Array) -> jax.Array:
+    """The lowest logit that top_n_sigma keeps (Tang et al., arXiv:2411.07641): float32 [S]; where off, -inf."""
+
+    def lowest() -> jax.Array:
+        allowed = logits > -jnp.inf  # what is banned has no part in the deviation
+        deviation = jnp.std(logits, axis=1, where=allowed)
+        return jnp.where(top_n_sigma > 0, jnp.max(logits, axis=1) - top_n_sigma * deviation, -jnp.inf)
+
+    return jax.lax.cond(jnp.any(top_n_sigma > 0), lowest, lambda: jnp.full(top_n_sigma.shape, -jnp.inf))
 
 
 def _keep_top_k(weights: jax.Array, keys: jax.Array, top_k: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -9,6 +9,7 @@ from jaxinfer.runner.sampler.adjust import adjust
 from jaxinfer.runner.sampler.draw import Purpose, inverse_cdf, uniforms, weights_left
 from jaxinfer.runner.sampler.logprobs import Logprobs, logprobs_of, no_logprobs
 from jaxinfer.runner.state import SlotParams
+from jaxinfer.sampling import columns
 
 
 class Sampled(NamedTuple):
@@ -26,7 +27,7 @@ def sample_tokens(
     positions: jax.Array,
     targets: jax.Array,
 ) -> Sampled:
-    """Bias, min_tokens, penalties, temperature, min_p, top_k, top_p, draw; log-probabilities of the raw logits.
+    """Adjusts logits (`adjust`), filters them (`weights_left`), draws; log-probabilities are of the raw logits.
 
     logits: float32 [S, V]. counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S].
     positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
@@ -36,12 +37,12 @@ def sample_tokens(
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
     finite = jnp.all(logits < jnp.inf, axis=1) & jnp.any(adjusted > -jnp.inf, axis=1)
     tokens = jnp.argmax(adjusted, axis=1).astype(jnp.int32)
-    greedy = (params.temperature == 0) | (params.top_k == 1)
+    greedy = (params.columns["temperature"] == 0) | (params.columns["top_k"] == 1)
 
     def draw() -> jax.Array:
         uniform = uniforms(params, positions, Purpose.SAMPLE)
         # Greedy rows, padding among them, must not make the whole batch search for thresholds.
-        asked = params._replace(top_k=jnp.where(greedy, 0, params.top_k), top_p=jnp.where(greedy, 1.0, params.top_p))
+        asked = {name: jnp.where(greedy, own.neutral, params.columns[name]) for name, own in columns().items()}
         return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, asked), uniform))
 
     tokens = jax.lax.cond(jnp.all(greedy), lambda: tokens, draw)
