@@ -137,8 +137,8 @@ ATTACKS: dict[str, Attack] = {
     "190 k unknown fields": posts(
         "/v1/completions", b'{"prompt": "a", ' + b",".join(b'"%d":1' % i for i in range(190_000)) + b"}"
     ),
-    "60 kB of nested lists": posts("/v1/completions", repeated(_METADATA, b"[" * 60 + b"]" * 60, b"]}}", 60_000), 24),
-    "60 kB of text": posts("/tokenize", b'{"prompt": "' + b"ab c " * 13_000 + b'"}'),
+    "30 kB of nested lists": posts("/v1/completions", repeated(_METADATA, b"[" * 60 + b"]" * 60, b"]}}", 30_000), 24),
+    "30 kB of text": posts("/tokenize", b'{"prompt": "' + b"ab c " * 6_500 + b'"}'),
     "1 MB of text, a valid chat": posts(
         "/v1/chat/completions",
         b'{"max_tokens": 1, "messages": [{"role": "user", "content": "' + b"hello " * 170_000 + b'"}]}',

@@ -40,11 +40,11 @@ class ServerConfig:
     its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
-    max_pending_body_bytes: int = 128 * 2**20
+    max_pending_body_bytes: int = 96 * 2**20
     """Bytes of all bodies in an API process that are still coming or wait to be read; beyond them the one that has been
     coming for longest is refused with 503."""
     body_workers: int = 2
-    """Processes of each API process that read bodies above 64 kB and those of very many parts; started when first
+    """Processes of each API process that read bodies above 32 kB and those of very many parts; started when first
     needed."""
     client_header_timeout: float = 60.0
     """Seconds in which a request's headers must come."""

@@ -22,6 +22,9 @@ LOG_SECONDS = 10.0
 
 RETRY_SECONDS = 2
 
+_READ_BYTES = 1 << 16
+"""Read of a connection in one round of the event loop at most: hundreds may have long bodies coming at once."""
+
 _A_ROUND = 16
 """Connections that are ended in one round of the event loop."""
 
@@ -83,6 +86,8 @@ class Connection(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if hasattr(transport, "max_size"):  # of asyncio's own event loop, where it is 256 KiB
+            transport.max_size = _READ_BYTES  # pyright: ignore[reportAttributeAccessIssue]
         if self._http.is_full:
             self._end(_too_many_connections())
         else:

@@ -19,7 +19,7 @@ MAX_KEYS = 200_000
 MAX_VALUES = 2_000_000
 """Items of all lists and values of all objects."""
 
-LARGE_BYTES = 64 * 1024
+LARGE_BYTES = 32 * 1024
 """Longer bodies are read in a worker process."""
 
 _MANY_CONTAINERS = 2_000

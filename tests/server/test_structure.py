@@ -89,4 +89,4 @@ def test_long_bodies_and_those_of_many_parts_are_large() -> None:
     assert is_large(b'{"prompt": "' + b"a" * 2**16 + b'"}')
     assert is_large(b"[" + b"[]," * 2_000 + b"[]]")
     assert is_large(b"[" + b"1," * 20_000 + b"1]")
-    assert not is_large(b'{"prompt": "' + b"a" * 2**15 + b'"}')
+    assert not is_large(b'{"prompt": "' + b"a" * 2**14 + b'"}')
