@@ -21,7 +21,8 @@ _NO_MATTER = (
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (
     "runner", "layers", "models", "parallel", "checkpoint", "engine/step", "engine/__init__.py", "config.py",
-    "engine/device/__init__.py", "engine/device/runner.py", "sampling.py", "errors.py", "folder_files.py", "version.py",
+    "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "errors.py",
+    "folder_files.py", "version.py",
 )  # fmt: skip
 """What of this package programs follow from: all that `program_table` imports is among it."""
 _COMPILERS = (

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -27,6 +28,7 @@ from tests.kernels.broken_kernels import BROKEN
 from tests.material import REPOSITORY
 
 TPU = importlib.util.find_spec("libtpu") is not None
+GPU = importlib.util.find_spec("jax_cuda13_plugin") is not None
 needs_tpu_compiler = pytest.mark.skipif(not TPU, reason="libtpu, of the extra compile-tpu, is not installed")
 
 HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }
@@ -287,6 +289,21 @@ def test_kernels_compile_for_a_tpu(tmp_path: Path):
     results = json.loads(file.read_text())
     assert [result["state"] for result in results] == ["ok", "ok"]
     assert all(0 < result["vmem"] < read_target(FOLDER, "v6e").vmem_bytes for result in results)
+
+
+@pytest.mark.skipif(not GPU, reason="the compilers of the extra compile-gpu are not installed")
+def test_a_record_holds_for_a_checkout_elsewhere(tmp_path: Path):
+    """Mosaic GPU writes the paths of sources into its modules, which would make other programs of them."""
+    elsewhere = tmp_path / "elsewhere" / "jaxinfer_kernels"
+    shutil.copytree(REPOSITORY / "kernels" / "jaxinfer_kernels", elsewhere)
+    only = ("--targets", "h200", "--only", "write_kv mosaic_gpu", "--folder", str(FOLDER))
+    record, file = tmp_path / "record.json", tmp_path / "results.json"
+    done = run("jaxinfer_kernels.check", *only, "--record", str(record), "--update-record")
+    assert done.returncode == 0, done.stdout
+    arguments = ("--record", str(record), "--json", str(file))
+    done = run("jaxinfer_kernels.check", *only, *arguments, PYTHONPATH=str(elsewhere.parent))
+    assert done.returncode == 0, done.stdout
+    assert all(result["recorded"] for result in json.loads(file.read_text()))
 
 
 @needs_tpu_compiler

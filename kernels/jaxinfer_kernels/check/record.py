@@ -57,6 +57,8 @@ class Record:
 def stable_text() -> None:
     """Has JAX write programs without the places in the source that they come from, which no compiler minds."""
     jax.config.update("jax_traceback_in_locations_limit", 0)
+    # Mosaic GPU writes some, with the path of the checkout, all the same.
+    jax.config.update("jax_hlo_source_file_canonicalization_regex", ".*")
 
 
 def digest_of(case: Case, target: Target, lowering: Lowering) -> str:
