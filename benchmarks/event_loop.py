@@ -34,7 +34,7 @@ from benchmarks.overlap import started
 from benchmarks.report import write_json
 from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.engine.device.simulated import expected_tokens
-from jaxinfer.server.file_limit import raise_file_limit
+from jaxinfer.serving.file_limit import raise_file_limit
 from jaxinfer.text import TextProcessor
 
 ROOT = Path(__file__).parents[1]

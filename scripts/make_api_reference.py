@@ -25,7 +25,7 @@ MODULES = (
     "jaxinfer.engine.device.runner",
     "jaxinfer.rpc.client",
     "jaxinfer.server.app",
-    "jaxinfer.server.config",
+    "jaxinfer.serving.config",
     "jaxinfer.text",
     "jaxinfer.models.config",
     "jaxinfer.models.registry",

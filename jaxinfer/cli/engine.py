@@ -15,7 +15,7 @@ from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine
 from jaxinfer.rpc.channel import check_free
-from jaxinfer.server.config import ServerConfig, check_address, is_loopback
+from jaxinfer.serving.config import ServerConfig, check_address, is_loopback
 from jaxinfer.version import __version__
 
 

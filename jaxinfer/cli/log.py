@@ -2,8 +2,8 @@
 
 import logging
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import ACCESS_LOG
+from jaxinfer.serving.config import ServerConfig
 
 
 def start_log(options: ServerConfig) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import TextIO
 
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
 

@@ -18,9 +18,9 @@ from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.file_limit import raise_file_limit
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.file_limit import raise_file_limit
 
 log = logging.getLogger("jaxinfer.server")
 

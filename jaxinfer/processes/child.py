@@ -23,8 +23,8 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError, shortened
-from jaxinfer.server.api_keys import know_api_keys, read_api_keys
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.api_keys import know_api_keys, read_api_keys
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from jaxinfer.processes.adopted import reap_adopted
 from jaxinfer.processes.child import pack_settings
 from jaxinfer.processes.folder import server_folder
 from jaxinfer.processes.running import RunningChild
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.signals import ENDING
 
 log = logging.getLogger(__name__)

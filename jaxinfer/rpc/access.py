@@ -6,8 +6,7 @@ from contextvars import ContextVar
 import grpc
 
 from jaxinfer.rpc.status import abort
-from jaxinfer.server.auth import WRONG_KEY, KeyCheck
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.key_check import KeyCheck, wrong_key
 
 _OPEN = ("/grpc.health.", "/grpc.reflection.")
 
@@ -52,4 +51,4 @@ def _authorization(metadata: Iterable[tuple[str, str | bytes]] | None) -> str:
 
 
 async def _refuse(_: object, call: grpc.aio.ServicerContext) -> None:
-    await abort(call, ApiError(401, WRONG_KEY, code="invalid_api_key"))
+    await abort(call, wrong_key())

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from jaxinfer.rpc.status import ABORTED, answering
-from jaxinfer.server.admission import Admission
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.request_id import checked_id
+from jaxinfer.rpc.status import answering
+from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.request_id import checked_id
 
 
 class Calls:
@@ -64,7 +64,7 @@ class Calls:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise ApiError(ABORTED, "the request was aborted", code="aborted") from None
+            raise RequestError("the request was aborted", kind=ErrorKind.ABORTED, code="aborted") from None
         finally:
             self._forget(name, scope)
 

@@ -7,7 +7,7 @@ import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import RequestError
 
 MAX_FIELDS = 16_384
 """Fields of one message and the messages in it; packed numbers are one field."""
@@ -45,7 +45,7 @@ class _Field(NamedTuple):
 
 
 def check_fields(data: bytes, kind: Descriptor) -> None:
-    """Raises ApiError where a message of this kind has a field that this version does not know, which would be ignored,
+    """Raises RequestError where a message of this kind has a field that this version does not know, and would ignore,
     has more fields than MAX_FIELDS or more packed numbers than MAX_NUMBERS, or cannot be read.
 
     NOTE: protobuf keeps unknown fields, at a price: millions of them take seconds to be listed. This walk ends at the
@@ -54,10 +54,10 @@ def check_fields(data: bytes, kind: Descriptor) -> None:
     _Walk(data).message(0, len(data), kind, 0)
 
 
-def invalid_message() -> ApiError:
+def invalid_message() -> RequestError:
     """The error of bytes that are no message of their kind."""
     message = "the message is not a valid protobuf of this method's request, or a string is not UTF-8"
-    return ApiError(400, message, code="invalid_message")
+    return RequestError(message, code="invalid_message")
 
 
 class _Walk:
@@ -78,7 +78,7 @@ class _Walk:
             field = known.get(number)
             if field is None or wire_type not in field.wire_types:
                 name = f"{kind.name}.{number}"
-                raise ApiError(400, f"{name}: is a field that this server does not know", param=name)
+                raise RequestError(f"{name}: is a field that this server does not know", param=name)
             begin, at = self._value(at, wire_type)
             if at > end:
                 raise invalid_message()
@@ -92,7 +92,7 @@ class _Walk:
             raise invalid_message()
         if not self._fields_left:
             message = f"{kind.name}: has more than {MAX_FIELDS} fields; repeated numbers must be packed"
-            raise ApiError(400, message, param=kind.name)
+            raise RequestError(message, param=kind.name)
         self._fields_left -= 1
 
     def _count_numbers(self, begin: int, end: int, wire_type: int, kind: Descriptor) -> None:
@@ -103,7 +103,7 @@ class _Walk:
             self._numbers_left -= (end - begin) // _SIZES[wire_type]
         if self._numbers_left < 0:
             message = f"{kind.name}: has more than {MAX_NUMBERS} numbers"
-            raise ApiError(400, message, param=kind.name)
+            raise RequestError(message, param=kind.name)
 
     def _value(self, at: int, wire_type: int) -> tuple[int, int]:
         """Where a value begins and ends."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 
 from jaxinfer.rpc.reading_places import RETRY_SECONDS
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 
 class LargeMessages:
@@ -18,13 +18,13 @@ class LargeMessages:
 
     @contextlib.contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Counts a message until `forget_message` or the end. Raises ApiError where there is no room for it."""
+        """Counts a message until `forget_message` or the end. Raises RequestError where there is no room for it."""
         if size <= LARGE_BYTES:
             yield
             return
         if self.used + size > self._limit:
             message = f"there is no memory for more large messages; try again in {RETRY_SECONDS} s"
-            raise ApiError(429, message, kind="rate_limit_error", code="too_many_bodies", retry_after=RETRY_SECONDS)
+            raise RequestError(message, kind=ErrorKind.BUSY, code="too_many_bodies", retry_after=RETRY_SECONDS)
         share = _Share(self, size)
         before = _SHARE.set(share)
         try:

@@ -19,8 +19,8 @@ from jaxinfer.rpc.fields import check_fields, invalid_message
 from jaxinfer.rpc.large_messages import LargeMessages
 from jaxinfer.rpc.reading_places import ReadingPlaces
 from jaxinfer.rpc.status import answering
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 SHORT_BYTES = 64 * 1024
 """Longest message of methods that take neither texts nor token ids."""
@@ -95,18 +95,18 @@ class _Reader:
         self._deserialise = deserialise
 
     async def read(self, call: grpc.aio.ServicerContext) -> bytes | None:
-        """The next message's bytes; None where there is none. Raises ApiError."""
+        """The next message's bytes; None where there is none. Raises RequestError."""
         async with self._places.place():
             data: Any = await call.read()
         if not isinstance(data, bytes):  # gRPC's mark of the end
             return None
         if len(data) > self._longest:
             message = f"the message has {len(data)} bytes; at most {self._longest} are allowed here"
-            raise ApiError(413, message, code="body_too_large")
+            raise RequestError(message, kind=ErrorKind.TOO_LARGE, code="body_too_large")
         return data
 
     def parse(self, data: bytes) -> Any:
-        """The message. Raises ApiError."""
+        """The message. Raises RequestError."""
         if self._method.startswith(_STRICT) or self._method.endswith("/Generate"):
             check_fields(data, _request_kind(self._method))
         try:

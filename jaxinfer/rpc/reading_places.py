@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 RETRY_SECONDS = 2
 GRACE_SECONDS = 1.0
@@ -35,7 +35,7 @@ class ReadingPlaces:
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Holds a place. Raises ApiError where the message does not come in time, or others need the place."""
+        """Holds a place. Raises RequestError where the message does not come in time, or others need the place."""
         reading = _Reading()
         try:
             async with asyncio.timeout(self._seconds) as reading.scope:
@@ -48,7 +48,7 @@ class ReadingPlaces:
             if reading.refused:
                 raise _crowded() from None
             message = f"the message did not come within {self._seconds:g} s"
-            raise ApiError(408, message, code="body_timeout") from None
+            raise RequestError(message, kind=ErrorKind.TIMED_OUT, code="body_timeout") from None
 
     async def _take(self, reading: "_Reading") -> None:
         if self._taken < self._count:
@@ -127,6 +127,6 @@ class _Reading:
             self.scope.reschedule(0.0)
 
 
-def _crowded() -> ApiError:
+def _crowded() -> RequestError:
     message = f"there is no memory for more messages that are still coming; try again in {RETRY_SECONDS} s"
-    return ApiError(429, message, kind="rate_limit_error", code="too_many_bodies", retry_after=RETRY_SECONDS)
+    return RequestError(message, kind=ErrorKind.BUSY, code="too_many_bodies", retry_after=RETRY_SECONDS)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.server.responses import Usage
+from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
 # Clients take messages of 4 MiB by default; an entry takes some fifteen bytes.

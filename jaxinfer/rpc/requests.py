@@ -9,13 +9,13 @@ from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.access import accepted_key
 from jaxinfer.rpc.large_messages import forget_message
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
-from jaxinfer.server.context import Context
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import Truncation, check_length, fit_length, generate_params, truncation
-from jaxinfer.server.prompts import Prompt, completion_prompts
-from jaxinfer.server.schema import CompletionBody
-from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.context import Caller, Context
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.generation import Generation
+from jaxinfer.serving.requests.params import Truncation, check_length, fit_length, generate_params, truncation
+from jaxinfer.serving.requests.prompts import Prompt, completion_prompts
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
 
 
 async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
-    """Checks a request of one prompt, and tokenises it. Raises ApiError or ParameterError, naming the field.
+    """Checks a request of one prompt, and tokenises it. Raises RequestError or ParameterError, naming the field.
 
     The caller has dropped the call's message, and drops the body.
     """
@@ -45,9 +45,14 @@ async def prepare(context: Context, body: CompletionBody, defaults: GenerationDe
     prompt = await _prompt(context, body, truncation(body, params, info))
     asked_by = None if body.max_tokens is None else "max_tokens"
     params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    generation = context.generation([prompt.token_ids], [params], body, api_key=accepted_key())
+    generation = context.generation([prompt.token_ids], [params], body, _caller(context))
     forget_message()
     return Prepared(generation, prompt.token_ids, params)
+
+
+def _caller(context: Context) -> Caller:
+    # Unlike in HTTP a field without effect is never refused: there is no policy for it in gRPC.
+    return Caller(accepted_key(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
 
 
 async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Prompt:
@@ -63,13 +68,13 @@ async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Pr
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
-    """The same request by HTTP. Raises ApiError."""
+    """The same request by HTTP. Raises RequestError."""
     said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     said |= _numbers(message, said)
     check_counts(message)
     kind = message.WhichOneof("prompt")
     if kind is None:
-        raise ApiError(400, "prompt: is missing; give text or token_ids", param="prompt")
+        raise RequestError("prompt: is missing; give text or token_ids", param="prompt")
     cut = message.HasField("truncate_prompt_tokens")
     prompt: Any = message.text if kind == "text" else prompt_ids(message.token_ids.ids, info, cut=cut)
     return CompletionBody(
@@ -82,20 +87,20 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
 
 
 def _numbers(message: pb.GenerateRequest, said: dict[str, Any]) -> dict[str, Any]:
-    """Parameters that come by name. said: those that came in fields of their own. Raises ApiError."""
+    """Parameters that come by name. said: those that came in fields of their own. Raises RequestError."""
     for name in message.sampling:
         if name not in _NUMBERS:
             text = f"sampling: {quoted(name)} is not one of {', '.join(_NUMBERS)}"
-            raise ApiError(400, text, param="sampling")
+            raise RequestError(text, param="sampling")
         if name in said:
-            raise ApiError(400, f"{name}: is given twice, in `sampling` and in its own field", param=name)
+            raise RequestError(f"{name}: is given twice, in `sampling` and in its own field", param=name)
     return {name: _NUMBERS[name].from_double(value) for name, value in message.sampling.items()}
 
 
 def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
-    """Token ids of a message; cut: only the last of them will be kept. Raises ApiError where they are too many."""
+    """Token ids of a message; cut: only the last of them will be kept. Raises RequestError where they are too many."""
     if not ids:
-        raise ApiError(400, "prompt: is empty; at least one token is needed", param="prompt")
+        raise RequestError("prompt: is empty; at least one token is needed", param="prompt")
     if not cut:
         check_length(ids, info, "prompt")
     # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
@@ -103,9 +108,9 @@ def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
 
 
 def check_counts(params: Any) -> None:
-    """Raises ApiError for lists that are too long, before they are copied. params: has those that bound a request."""
+    """Raises RequestError for lists that are too long, before they are copied. params: those of a request."""
     limits = (("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS))
     for name, most in limits:
         count = len(getattr(params, name))
         if count > most:
-            raise ApiError(400, f"{name}: has {count} entries; at most {most} are allowed", param=name)
+            raise RequestError(f"{name}: has {count} entries; at most {most} are allowed", param=name)

@@ -11,11 +11,11 @@ from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_usage
 from jaxinfer.rpc.requests import completion_body, prepare
 from jaxinfer.rpc.status import answering
-from jaxinfer.server.context import Context
-from jaxinfer.server.generation import Generation
-from jaxinfer.server.params import check_ids
-from jaxinfer.server.structure import LARGE_BYTES
-from jaxinfer.server.tokens import check_chars, check_count, off_loop
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.generation import Generation
+from jaxinfer.serving.requests.params import check_ids
+from jaxinfer.serving.requests.tokens import check_chars, check_count, off_loop
 from jaxinfer.version import __version__
 
 REQUEST_ID = "x-request-id"

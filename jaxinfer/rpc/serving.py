@@ -17,8 +17,8 @@ from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.health import HealthService
 from jaxinfer.rpc.messages import MessageInterceptor
 from jaxinfer.rpc.service import JaxinferService
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import Context
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.context import Context
 
 log = logging.getLogger(__name__)
 

@@ -5,23 +5,21 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from jaxinfer.server.errors import ApiError, as_api_error, cut
+from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error, cut
 
 FIELD, CODE, RETRY_AFTER = "jaxinfer-field", "jaxinfer-code", "retry-after"
 """Names of trailers: the field that is wrong, the error's code, and seconds."""
 
-ABORTED = 499
-"""The HTTP status, of many proxies, of a request that its client has ended."""
-
 _CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    ABORTED: grpc.StatusCode.CANCELLED,
-    503: grpc.StatusCode.UNAVAILABLE,
+    ErrorKind.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorKind.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ErrorKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    ErrorKind.TIMED_OUT: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ErrorKind.TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorKind.BUSY: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorKind.ABORTED: grpc.StatusCode.CANCELLED,
+    ErrorKind.FAILED: grpc.StatusCode.INTERNAL,
+    ErrorKind.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 # Every character of a message may take twelve bytes on the way, and clients take 8 KiB of trailers by default.
 _MESSAGE_CHARS = 500
@@ -36,17 +34,15 @@ async def answering(call: grpc.aio.ServicerContext) -> AsyncIterator[None]:
     except grpc.aio.BaseError:
         raise  # the call has ended
     except Exception as error:
-        await abort(call, as_api_error(error))
+        await abort(call, as_request_error(error))
 
 
-async def abort(call: grpc.aio.ServicerContext, error: ApiError) -> None:
+async def abort(call: grpc.aio.ServicerContext, error: RequestError) -> None:
     """Ends a call. Raises."""
-    wrong = grpc.StatusCode.INVALID_ARGUMENT if 400 <= error.status < 500 else grpc.StatusCode.INTERNAL
-    code = _CODES.get(error.status, wrong)
-    await call.abort(code, cut(error.message, _MESSAGE_CHARS), _trailers(error))
+    await call.abort(_CODES[error.kind], cut(error.message, _MESSAGE_CHARS), _trailers(error))
 
 
-def _trailers(error: ApiError) -> tuple[tuple[str, str], ...]:
+def _trailers(error: RequestError) -> tuple[tuple[str, str], ...]:
     after = None if error.retry_after is None else str(error.retry_after)
     said = ((FIELD, error.param and cut(error.param, _FIELD_CHARS)), (CODE, error.code), (RETRY_AFTER, after))
     return tuple((name, value.encode("ascii", "backslashreplace").decode()) for name, value in said if value)

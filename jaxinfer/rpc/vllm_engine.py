@@ -18,9 +18,9 @@ from jaxinfer.rpc.status import answering
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.rpc.vllm_reply import VllmReply
 from jaxinfer.rpc.vllm_request import DEFAULTS, completion_body, prompt_only
-from jaxinfer.server.context import Context
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.introspection import scheduler_load
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.load import scheduler_load
 from jaxinfer.version import __version__
 
 SERVICE = pb.DESCRIPTOR.services_by_name["VllmEngine"].full_name
@@ -73,7 +73,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             count = len(request.request_ids)
             if count > _MOST_ABORTED:
                 message = f"request_ids: has {count} ids; at most {_MOST_ABORTED} are allowed"
-                raise ApiError(400, message, param="request_ids")
+                raise RequestError(message, param="request_ids")
             for name in request.request_ids:
                 self._calls.abort(name)
             return pb.AbortResponse()

@@ -7,8 +7,8 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.rpc.requests import check_counts, prompt_ids
 from jaxinfer.sampling import parameters
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.schema import CompletionBody
+from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.defaults import GenerationDefaults
 
 # The gateway knows the model's defaults by GetModelInfo, and has applied them: what it leaves out is vLLM's default.
@@ -20,7 +20,7 @@ _PARAMETERS = {name: parameter for name, parameter in parameters().items() if na
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
-    """The same request by HTTP. Raises ApiError, naming the field."""
+    """The same request by HTTP. Raises RequestError, naming the field."""
     _check_supported(message)
     params = message.sampling_params
     check_counts(params)
@@ -65,11 +65,11 @@ def _check_supported(message: pb.GenerateRequest) -> None:
     if constraint is not None:
         asked.append(constraint)
     for name in asked:
-        raise ApiError(400, f"{name}: is not supported yet", param=name, code="unsupported_parameter")
+        raise RequestError(f"{name}: is not supported yet", param=name, code="unsupported_parameter")
 
 
 def _prompt(message: pb.GenerateRequest, info: ModelInfo, *, cut: bool) -> Any:
     kind = message.WhichOneof("input")
     if kind is None:
-        raise ApiError(400, "input: is missing; give tokenized or text", param="input")
+        raise RequestError("input: is missing; give tokenized or text", param="input")
     return message.text if kind == "text" else prompt_ids(message.tokenized.input_ids, info, cut=cut)

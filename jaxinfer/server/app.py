@@ -7,24 +7,26 @@ from aiohttp import web
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import health, introspection
-from jaxinfer.server.admission import Admission, make_admission_middleware
+from jaxinfer.server.admission import make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.chat import chat_completions
 from jaxinfer.server.completions import completions
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, Context, told_id
-from jaxinfer.server.conversation import answer_form
+from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import Handler, error_middleware
 from jaxinfer.server.fim import fim_completions
 from jaxinfer.server.incoming import ask_later
 from jaxinfer.server.invocations import invocations
 from jaxinfer.server.tokens import detokenize, tokenize
-from jaxinfer.server.tracing import Tracing
-from jaxinfer.server.unknown_fields import HEADER as IGNORED_HEADER
-from jaxinfer.server.unknown_fields import UnknownFields, header_value
-from jaxinfer.server.workers import Workers
+from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
+from jaxinfer.serving.bodies.unknown_fields import UnknownFields, header_value
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.requests.conversation import answer_form
+from jaxinfer.serving.tracing import Tracing
+from jaxinfer.serving.workers.pool import Workers
 from jaxinfer.text import TextProcessor
 
 

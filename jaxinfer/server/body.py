@@ -1,20 +1,16 @@
 """Reads a request's body; refuses, by name, what is wrong or not supported."""
 
-import functools
 from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS
-from jaxinfer.server.endpoint import Choice, Endpoint, Ready, TextEndpoint
-from jaxinfer.server.errors import ApiError
 from jaxinfer.server.incoming import INCOMING, IncomingBody
-from jaxinfer.server.schema import NEUTRAL, NotSupported
-from jaxinfer.server.structure import check_structure
-from jaxinfer.server.unknown_fields import UnknownFields
-from jaxinfer.server.worker_jobs import Answer, Prompts, unpack_prompt
-from jaxinfer.server.wrong_values import explain
+from jaxinfer.serving.bodies.decode import decode_body
+from jaxinfer.serving.bodies.structure import check_structure
+from jaxinfer.serving.requests.endpoint import Choice, Endpoint, Ready, TextEndpoint
+from jaxinfer.serving.workers.jobs import Answer, Prompts, unpack_prompt
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
@@ -28,7 +24,7 @@ class Received(Generic[Wire]):
 
 
 async def receive(request: web.Request, endpoint: Endpoint[Wire] | Choice) -> Received[Wire]:
-    """The body of an endpoint; fields without effect are kept for the header that reports them. Raises ApiError."""
+    """The body of an endpoint; fields without effect are kept for the header that reports them. Raises RequestError."""
     incoming = request[INCOMING]
     if not incoming.large:
         chosen = endpoint.choose(incoming.data) if isinstance(endpoint, Choice) else endpoint
@@ -42,7 +38,7 @@ async def receive(request: web.Request, endpoint: Endpoint[Wire] | Choice) -> Re
 
 
 async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> web.Response:
-    """The answer of an endpoint that needs no engine. Raises ApiError."""
+    """The answer of an endpoint that needs no engine. Raises RequestError."""
     incoming = request[INCOMING]
     if incoming.large:
         reply = await _read_elsewhere(request, endpoint.name, incoming)
@@ -73,32 +69,3 @@ def _keep_ignored(request: web.Request, names: list[str]) -> None:
     reported = request.app[CONTEXT].unknown_fields.report(names)
     if reported:
         request[IGNORED_FIELDS] = reported
-
-
-def decode_body(data: bytes | bytearray, kind: type[Wire], unknown: UnknownFields) -> tuple[Wire, list[str]]:
-    """A body, and the names of the fields that are ignored. Raises ApiError with the field's name."""
-    try:
-        body, ignored = unknown.decode(data, kind)
-    except msgspec.ValidationError as error:
-        wrong = explain(str(error))
-        raise ApiError(400, wrong.message, param=wrong.param) from None
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not UTF-8: {error.reason}", code="invalid_json") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        problem = f"is not valid JSON: {error}" if data.strip() else "is empty; a JSON object is needed"
-        raise ApiError(400, f"the body {problem}", code="invalid_json") from None
-    check_supported(body)
-    return body, ignored
-
-
-def check_supported(body: msgspec.Struct) -> None:
-    """Raises ApiError for a parameter that is known, but not supported yet."""
-    for name in _not_supported(type(body)):
-        value = getattr(body, name)
-        if value is not None and value not in NEUTRAL.get(name, ()):
-            raise ApiError(400, f"{name} is not supported yet", param=name, code="unsupported_parameter")
-
-
-@functools.cache
-def _not_supported(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(name for name in kind.__struct_fields__ if name in NotSupported.__struct_fields__)

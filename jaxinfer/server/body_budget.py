@@ -8,7 +8,7 @@ newest would let them lock everybody out. The oldest is one that stalls, or has 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 RETRY_SECONDS = 2
 
@@ -36,7 +36,7 @@ class BodyBudget:
         return share
 
     def grow(self, share: "BodyShare", size: int) -> None:
-        """More of a body has come. Raises ApiError 503 where it is refused."""
+        """More of a body has come. Raises RequestError where it is refused."""
         share.size += size
         self.used += size
         while self.used > self._limit and not share.refused:
@@ -44,7 +44,7 @@ class BodyBudget:
         share.check()
 
     def wait(self, share: "BodyShare") -> None:
-        """A body is complete, and waits for a worker. Raises ApiError 503 where too many do."""
+        """A body is complete, and waits for a worker. Raises RequestError where too many do."""
         if self._waiting + share.size > self._limit // 2:
             share.refuse()
         share.check()
@@ -71,11 +71,11 @@ class BodyShare:
         self._reading: asyncio.Timeout | None = None
 
     def grow(self, size: int) -> None:
-        """More of the body has come. Raises ApiError 503 where it is refused."""
+        """More of the body has come. Raises RequestError where it is refused."""
         self._budget.grow(self, size)
 
     def wait(self) -> None:
-        """The body is complete, and waits for a worker. Raises ApiError 503 where too many do."""
+        """The body is complete, and waits for a worker. Raises RequestError where too many do."""
         self._budget.wait(self)
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class BodyShare:
         self._budget.end(self)
 
     async def watched(self, read: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:
-        """The next bytes. Raises TimeoutError where none come in time, ApiError where the body is refused meanwhile."""
+        """The next bytes. Raises TimeoutError where none come in time, RequestError where the body is refused."""
         self.check()
         try:
             async with asyncio.timeout(seconds) as self._reading:
@@ -102,9 +102,7 @@ class BodyShare:
             self._reading.reschedule(0.0)
 
     def check(self) -> None:
-        """Raises ApiError where the body was refused."""
+        """Raises RequestError where the body was refused."""
         if self.refused:
             message = f"there is no memory for more bodies that are still coming; try again in {RETRY_SECONDS} s"
-            raise ApiError(
-                503, message, kind="service_unavailable_error", code="too_many_bodies", retry_after=RETRY_SECONDS
-            )
+            raise RequestError(message, kind=ErrorKind.UNAVAILABLE, code="too_many_bodies", retry_after=RETRY_SECONDS)

@@ -6,11 +6,7 @@ import uuid
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.context import Context
-from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.logprobs import LogprobForm
-from jaxinfer.server.prompts import Prompt
 from jaxinfer.server.responses import (
     ChatChoice,
     ChatChunk,
@@ -18,16 +14,19 @@ from jaxinfer.server.responses import (
     ChatLogprobs,
     ChatMessage,
     ChunkChoice,
-    CompletionTokensDetails,
     Delta,
     FunctionCall,
     ToolCall,
-    Usage,
     is_terminal,
 )
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.requests.conversation import echoed_text
+from jaxinfer.serving.requests.prompts import Prompt
+from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, AnswerPart, ReasoningTokens
-from jaxinfer.text.messages import content_text
 
 
 class ChatReply:
@@ -167,14 +166,6 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
 def is_thinking(prompt: str, *, continued: bool) -> bool:
     """Whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished message."""
     return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
-
-
-def echoed_text(body: ChatBody) -> str:
-    """With `echo`, what the answer continues: the last message, where the assistant wrote it."""
-    last = body.messages[-1] if body.echo else None
-    if last is None or last.role != "assistant":
-        return ""
-    return content_text(last.content or "", f"messages[{len(body.messages) - 1}].content")
 
 
 def _join(parts: list[ChunkChoice], echoed: str) -> ChatChoice:

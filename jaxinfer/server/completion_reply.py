@@ -7,19 +7,13 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from jaxinfer.server.context import Context
-from jaxinfer.server.generation import Generation, Step
 from jaxinfer.server.logprobs import LogprobForm, TextOffsets, join_logprobs
-from jaxinfer.server.prompts import Prompt
-from jaxinfer.server.responses import (
-    Completion,
-    CompletionChoice,
-    CompletionChunk,
-    CompletionLogprobs,
-    Usage,
-    is_terminal,
-)
-from jaxinfer.server.schema import CompletionBody
+from jaxinfer.server.responses import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs, is_terminal
+from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.requests.prompts import Prompt
+from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
 

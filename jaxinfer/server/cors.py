@@ -3,8 +3,8 @@
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.errors import Handler
+from jaxinfer.serving.config import ServerConfig
 
 MAX_AGE_SECONDS = 600
 """How long a browser may remember what was allowed."""

@@ -7,7 +7,7 @@ from aiohttp import web
 from jaxinfer.errors import EngineDeadError
 from jaxinfer.metrics.server import CONTENT_TYPE
 from jaxinfer.server.context import CONTEXT
-from jaxinfer.server.errors import unavailable
+from jaxinfer.serving.errors import unavailable
 from jaxinfer.version import __version__
 
 

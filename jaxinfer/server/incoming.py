@@ -7,9 +7,10 @@ from aiohttp import ClientPayloadError, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.structure import LARGE_BYTES, is_large
+from jaxinfer.server.errors import HttpError
+from jaxinfer.serving.bodies.structure import LARGE_BYTES, is_large
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import RequestError
 
 
 class IncomingBody:
@@ -36,7 +37,7 @@ INCOMING = web.RequestKey("incoming", IncomingBody)
 
 
 async def read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
-    """Reads a body of JSON. Raises ApiError: 400, 408, 413, 415 or 503."""
+    """Reads a body of JSON. Raises RequestError."""
     _check_headers(request, options.max_body_bytes)
     await _ask_for_body(request)
     content = request.content
@@ -48,7 +49,7 @@ async def read_incoming(request: web.Request, options: ServerConfig, budget: Bod
             return IncomingBody(first)
         return await _read_rest(request, first, options, budget)
     except (web.RequestPayloadError, ClientPayloadError, HttpProcessingError) as error:
-        raise ApiError(400, f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
+        raise RequestError(f"the body cannot be read: {_first_line(error)}", code="invalid_body") from None
 
 
 async def ask_later(request: web.Request) -> None:
@@ -107,15 +108,15 @@ async def _read_part(content: StreamReader, share: BodyShare, seconds: float) ->
         return await share.watched(content.readany, seconds)
     except TimeoutError:
         message = f"nothing more of the body came for {seconds:g} s"
-        raise ApiError(408, message, code="body_timeout") from None
+        raise HttpError(408, message, code="body_timeout") from None
 
 
 def _check_headers(request: web.Request, most: int) -> None:
     if request.content_type != "application/json":
         message = f"the content type must be application/json, not {request.content_type}"
-        raise ApiError(415, message, code="unsupported_media_type")
+        raise HttpError(415, message, code="unsupported_media_type")
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise ApiError(415, "compressed bodies are not accepted", code="unsupported_media_type")
+        raise HttpError(415, "compressed bodies are not accepted", code="unsupported_media_type")
     if request.content_length is not None:
         _check_size(request.content_length, most)
 
@@ -123,7 +124,7 @@ def _check_headers(request: web.Request, most: int) -> None:
 def _check_size(size: int, most: int) -> None:
     if size > most:
         message = f"the request body is longer than the {most} bytes allowed (--max-body-bytes)"
-        raise ApiError(413, message, code="body_too_large")
+        raise HttpError(413, message, code="body_too_large")
 
 
 def _first_line(error: Exception) -> str:

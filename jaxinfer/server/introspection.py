@@ -12,8 +12,10 @@ from aiohttp import web
 
 from jaxinfer.engine.types import EngineStats, ModelInfo
 from jaxinfer.errors import EngineDeadError
-from jaxinfer.server.context import CONTEXT, Context
-from jaxinfer.server.errors import unavailable
+from jaxinfer.server.context import CONTEXT
+from jaxinfer.serving.context import Context
+from jaxinfer.serving.errors import unavailable
+from jaxinfer.serving.load import scheduler_load
 from jaxinfer.version import __version__
 
 # By name, so that a later setting that holds an address or a secret is not among them.
@@ -76,21 +78,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def scheduler_load(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:
-    """The load under the names of SGLang's SchedulerLoad, which its gateway reads by HTTP and by gRPC."""
-    return {
-        "num_running_reqs": stats.running,
-        "num_waiting_reqs": stats.waiting,
-        "num_total_reqs": stats.running + stats.waiting,
-        "num_used_tokens": stats.kv_pages_used * info.block_size,
-        "max_total_num_tokens": stats.kv_pages_total * info.block_size,
-        "token_usage": stats.kv_pages_used / max(stats.kv_pages_total, 1),
-        "cache_hit_rate": stats.prefix_hits / max(stats.prefix_queries, 1),
-        "utilization": stats.running / info.max_num_seqs,
-        "max_running_requests": info.max_num_seqs,
-    }
 
 
 def loads_of(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:

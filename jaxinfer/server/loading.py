@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
+from jaxinfer.server.errors import error_response
 from jaxinfer.server.protocol import HttpRunner
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 RETRY_SECONDS = 5
 
@@ -35,9 +36,9 @@ async def _alive(request: web.Request) -> web.Response:
 
 
 async def _loading(request: web.Request) -> web.Response:
-    error = ApiError(
-        503, "the model is being loaded", kind="service_unavailable_error", code="loading", retry_after=RETRY_SECONDS
+    error = RequestError(
+        "the model is being loaded", kind=ErrorKind.UNAVAILABLE, code="loading", retry_after=RETRY_SECONDS
     )
-    response = error.response()
+    response = error_response(error)
     response.force_close()
     return response

@@ -11,9 +11,10 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError, as_api_error, cut
-from jaxinfer.server.file_limit import most_connections
+from jaxinfer.server.errors import HttpError, as_http_error, error_body, error_response, status_of
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError, cut
+from jaxinfer.serving.file_limit import most_connections
 
 log = logging.getLogger("jaxinfer.server")
 
@@ -22,13 +23,13 @@ LOG_SECONDS = 10.0
 
 RETRY_SECONDS = 2
 
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+
 _READ_BYTES = 1 << 16
 """Read of a connection in one round of the event loop at most: hundreds may have long bodies coming at once."""
 
 _A_ROUND = 16
 """Connections that are ended in one round of the event loop."""
-
-Handler = Callable[[Any], Awaitable[web.StreamResponse]]
 
 
 class MalformedLog:
@@ -123,17 +124,17 @@ class Connection(RequestHandler):
     ) -> web.StreamResponse:
         """The answer to what aiohttp cannot parse, or to a failure outside of our own handling."""
         if status >= 500 or exc is None:
-            error = as_api_error(exc if isinstance(exc, Exception) else RuntimeError(message))
+            error = as_http_error(exc if isinstance(exc, Exception) else RuntimeError(message))
         else:
             reason = _reason(exc, message)
             self._http.malformed.add(request.remote, reason)
-            error = ApiError(status, f"the request is not valid HTTP: {reason}", code="malformed_request")
+            error = HttpError(status, f"the request is not valid HTTP: {reason}", code="malformed_request")
             if isinstance(exc, LineTooLong):
                 most = f"{self._http.max_header_bytes} bytes (--max-header-bytes)"
-                error = ApiError(431, f"the request line or a header is longer than {most}", code="headers_too_large")
+                error = HttpError(431, f"the request line or a header is longer than {most}", code="headers_too_large")
         if request.writer is not None and request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        response = error.response()
+        response = error_response(error)
         response.force_close()
         return response
 
@@ -149,9 +150,9 @@ class Connection(RequestHandler):
         self._header_timer = None
         if self._waiter is not None:  # else a request is under way, whose rest is read and dropped
             seconds = f"{self._http.header_timeout:g}"
-            self._end(ApiError(408, f"the request's headers did not come within {seconds} s", code="header_timeout"))
+            self._end(HttpError(408, f"the request's headers did not come within {seconds} s", code="header_timeout"))
 
-    def _end(self, error: ApiError) -> None:
+    def _end(self, error: RequestError) -> None:
         """Tells a client without a request why the connection ends."""
         if self.transport is not None:
             self.transport.write(raw_response(error))
@@ -191,8 +192,8 @@ class HttpRunner(web.AppRunner):
             # aiohttp answers it before any middleware, as text.
             if request.headers.get("Expect", "100-continue").lower() == "100-continue":
                 return await made.request_handler(request)
-            error = ApiError(417, "the header Expect may only be 100-continue", code="expectation_failed")
-            response = error.response()
+            error = HttpError(417, "the header Expect may only be 100-continue", code="expectation_failed")
+            response = error_response(error)
             response.force_close()
             return response
 
@@ -206,12 +207,12 @@ class HttpRunner(web.AppRunner):
         )
 
 
-def raw_response(error: ApiError) -> bytes:
+def raw_response(error: RequestError) -> bytes:
     """An error as the bytes of a response that ends its connection."""
-    body = error.body()
+    status, body = status_of(error), error_body(error)
     after = "" if error.retry_after is None else f"Retry-After: {error.retry_after}\r\n"
     head = (
-        f"HTTP/1.1 {error.status} {_PHRASES[error.status]}\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n{after}Connection: close\r\n\r\n"
     )
     return head.encode() + body
@@ -220,11 +221,9 @@ def raw_response(error: ApiError) -> bytes:
 _PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
 
-def _too_many_connections() -> ApiError:
+def _too_many_connections() -> RequestError:
     message = f"the server has too many connections; try again in {RETRY_SECONDS} s"
-    return ApiError(
-        503, message, kind="service_unavailable_error", code="too_many_connections", retry_after=RETRY_SECONDS
-    )
+    return RequestError(message, kind=ErrorKind.UNAVAILABLE, code="too_many_connections", retry_after=RETRY_SECONDS)
 
 
 def _reason(exc: BaseException, message: str | None) -> str:

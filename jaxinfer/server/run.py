@@ -18,9 +18,10 @@ from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app
-from jaxinfer.server.config import ServerConfig, check_binding
-from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.context import CONTEXT
 from jaxinfer.server.protocol import HttpRunner
+from jaxinfer.serving.config import ServerConfig, check_binding
+from jaxinfer.serving.context import Context
 from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 from aiohttp import web
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.server.errors import as_http_error, error_body
 
 _encode = msgspec.json.Encoder().encode
 
@@ -32,9 +32,9 @@ class EventStream:
         if data:
             await self.response.write(data)
 
-    async def fail(self, error: ApiError) -> None:
+    async def fail(self, error: Exception) -> None:
         """Ends the stream with an error event; no `[DONE]` follows."""
-        await self.response.write(b"data: " + error.body() + b"\n\n")
+        await self.response.write(b"data: " + error_body(as_http_error(error)) + b"\n\n")
         await self.response.write_eof()
 
     async def done(self) -> None:

@@ -9,12 +9,11 @@ from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from jaxinfer.server.context import CONTEXT
-from jaxinfer.server.errors import as_api_error
-from jaxinfer.server.generation import Generation, Step
-from jaxinfer.server.responses import Usage
-from jaxinfer.server.schema import GenerateBody, StreamOptions
 from jaxinfer.server.sse import EventStream
-from jaxinfer.server.timings import server_timing
+from jaxinfer.serving.bodies.schema import GenerateBody, StreamOptions
+from jaxinfer.serving.generation import Generation, Step
+from jaxinfer.serving.timings import server_timing
+from jaxinfer.serving.usage import Usage
 
 
 class Reply(Protocol):
@@ -83,7 +82,7 @@ async def _stream_reply(
         except ConnectionError:
             raise
         except Exception as error:
-            await events.fail(as_api_error(error))
+            await events.fail(error)
         else:
             await events.done()
     return events.response

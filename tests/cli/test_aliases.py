@@ -10,7 +10,7 @@ from jaxinfer.cli.generate import GenerateOptions
 from jaxinfer.cli.sampling import SamplingFlags
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 
 
 def serve(*arguments: str):

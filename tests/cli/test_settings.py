@@ -6,7 +6,7 @@ import pytest
 
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 
 
 def write(tmp_path: Path, text: str) -> str:

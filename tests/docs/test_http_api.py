@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.schema import CompletionBody, GenerateBody, NotSupported, WithoutEffect
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody, NotSupported, WithoutEffect
+from jaxinfer.serving.config import ServerConfig
 from tests.material import REPOSITORY
 
 TEXT = (REPOSITORY / "jaxinfer" / "server" / "README.md").read_text(encoding="utf-8")

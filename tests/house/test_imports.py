@@ -20,6 +20,7 @@ DECLARATION = ("models.config", "models.registry")
 
 NO_JAX = (
     "engine",
+    "serving",
     "server",
     "rpc",
     "text",
@@ -56,8 +57,9 @@ ARROWS = {
     "speculative": BASE,
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),
-    "server": (*BASE, "metrics", "text", "signals", *SEAM),
-    "rpc": (*BASE, "metrics", "engine", "server", "text"),
+    "serving": (*BASE, "metrics", "text", *SEAM),
+    "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
+    "rpc": (*BASE, "metrics", "text", "serving", "engine"),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),
@@ -98,6 +100,14 @@ def test_arrows_point_one_way(part: str):
     known = [*within(*parts(), *ARROWS, *COMPOSERS), "jaxinfer_kernels"]
     kernels = ["jaxinfer_kernels"] if part in KERNEL_USERS else []
     assert strays(MODULES, f"jaxinfer.{part}", known, [*within(*ARROWS[part]), *kernels]) == []
+
+
+def test_what_serves_requests_knows_no_protocol():
+    """HTTP and gRPC sit on top of it, and neither on the other."""
+    for name in MODULES:
+        if inside(name, within("serving")):
+            chain = chain_to(MODULES, name, ("aiohttp", "grpc"))
+            assert chain is None, " -> ".join(chain or [])
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -18,7 +18,7 @@ from jaxinfer.processes import supervisor
 from jaxinfer.processes.child import pack_error, pack_settings, unpack_error
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.processes.supervisor import Supervisor
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 
 TELLS = "import os, sys; sys.stdin.readline(); os.write(int(sys.argv[1]), {}); sys.exit(2)"
 

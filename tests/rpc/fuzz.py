@@ -27,7 +27,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from jaxinfer.rpc import jaxinfer_pb2
-from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.rpc.public import Public, public
 from tests.text.folders import byte_level_folder
 

@@ -14,8 +14,9 @@ from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc
 from jaxinfer.rpc.serving import GrpcServer
 from jaxinfer.server.app import make_app
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.context import CONTEXT, Context
+from jaxinfer.server.context import CONTEXT
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.context import Context
 from jaxinfer.text import TextProcessor
 from tests.server.fake_engine import FakeEngine
 

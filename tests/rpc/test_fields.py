@@ -8,15 +8,15 @@ from google.protobuf.message import DecodeError, Message
 
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.fields import MAX_FIELDS, MAX_NUMBERS, check_fields
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import RequestError
 from tests.rpc.fuzz import KINDS, bytes_of, drawn
 
 
-def refusal(data: bytes, kind: type[Message]) -> ApiError | None:
+def refusal(data: bytes, kind: type[Message]) -> RequestError | None:
     described: Any = kind.DESCRIPTOR
     try:
         check_fields(data, described)
-    except ApiError as error:
+    except RequestError as error:
         return error
     return None
 

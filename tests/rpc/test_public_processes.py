@@ -18,8 +18,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from jaxinfer.errors import ParameterError
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket, hold_grpc_port
+from jaxinfer.serving.config import ServerConfig
 from tests.llm.simulated import right_tokens
 from tests.processes.serving import Serving, serving
 from tests.rpc.public import collect, refused, stub_of, tokens_of

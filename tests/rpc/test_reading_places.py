@@ -7,7 +7,7 @@ import pytest
 
 from jaxinfer.rpc import reading_places
 from jaxinfer.rpc.reading_places import ReadingPlaces
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,8 +27,8 @@ async def test_there_are_never_too_many_and_none_is_lost(seed: int, monkeypatch:
                 finally:
                     inside -= 1
             outcomes["whole"] += 1
-        except ApiError as error:
-            outcomes["late" if error.status == 408 else "refused"] += 1
+        except RequestError as error:
+            outcomes["late" if error.kind is ErrorKind.TIMED_OUT else "refused"] += 1
 
     tasks = []
     for _ in range(300):
@@ -74,7 +74,7 @@ async def test_who_came_last_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_one_alone_is_refused_only_where_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_places, "GRACE_SECONDS", 0.0)
     places = ReadingPlaces(1, 0.3)
-    with pytest.raises(ApiError, match="did not come"):
+    with pytest.raises(RequestError, match="did not come"):
         async with places.place():
             await asyncio.sleep(10)
 
@@ -88,7 +88,7 @@ async def test_the_number_of_those_who_wait_is_bounded(monkeypatch: pytest.Monke
         try:
             async with places.place():
                 await going.wait()
-        except ApiError as error:
+        except RequestError as error:
             return error.code or ""
         return "whole"
 
@@ -137,6 +137,6 @@ async def test_one_whose_time_is_over_is_not_refused_as_well(monkeypatch: pytest
     second = asyncio.create_task(another())
     await asyncio.sleep(0)
     gone.set()
-    with pytest.raises(ApiError, match="did not come"):
+    with pytest.raises(RequestError, match="did not come"):
         await first
     assert await second == "whole"

@@ -17,8 +17,8 @@ from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.replies import _ENTRIES
 from jaxinfer.rpc.serving import GrpcServer
 from jaxinfer.server.app import make_app
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.context import CONTEXT
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from tests.engine.reading import until
 from tests.llm import simulated

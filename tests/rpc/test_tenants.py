@@ -3,8 +3,8 @@
 import pytest
 
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.tenant import key_salt, tenant_of
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.tenant import key_salt, tenant_of
 from tests.rpc.public import Public, collect
 
 KEYS = ("first-secret", "second-secret")

@@ -8,8 +8,8 @@ import aiohttp
 import openai
 import pytest
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket, start, url_of
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.template_process import TemplateLimits
 from tests.server.fake_engine import FakeEngine

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket, start
-from jaxinfer.server.structure import LARGE_BYTES
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from tests.server.fake_engine import FakeEngine
 from tests.text.folders import byte_level_folder

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import JaxinferError
-from jaxinfer.server.body import check_supported, decode_body
-from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.errors import ApiError, as_api_error
-from jaxinfer.server.params import chat_params, completion_params, fit_length
-from jaxinfer.server.schema import CompletionBody
-from jaxinfer.server.unknown_fields import UnknownFields
+from jaxinfer.server.errors import status_of
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.decode import check_supported, decode_body
+from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.bodies.unknown_fields import UnknownFields
+from jaxinfer.serving.errors import RequestError, as_request_error
+from jaxinfer.serving.requests.params import chat_params, completion_params, fit_length
 from jaxinfer.text.defaults import GenerationDefaults
 
 INFO = ModelInfo("m", 256, 300, 8, 16, 64)
@@ -54,9 +55,9 @@ def status(read: Callable[[bytes], int], data: bytes) -> int:
     try:
         return read(data)
     except JaxinferError as error:
-        return as_api_error(error).status
-    except ApiError as error:
-        return error.status
+        return status_of(as_request_error(error))
+    except RequestError as error:
+        return status_of(error)
 
 
 @given(data=bodies(CompletionBody, {"prompt": "a"}))

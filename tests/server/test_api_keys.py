@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.api_keys import read_api_keys
-from jaxinfer.server.config import ServerConfig, check_binding
+from jaxinfer.serving.api_keys import read_api_keys
+from jaxinfer.serving.config import ServerConfig, check_binding
 from tests.server.conftest import Served
 from tests.server.test_refusals import check
 

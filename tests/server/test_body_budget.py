@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import RequestError
 
 
 async def test_a_body_may_be_refused_in_the_moment_in_which_its_time_is_over():
@@ -24,5 +24,5 @@ async def test_a_body_may_be_refused_in_the_moment_in_which_its_time_is_over():
     await leaving.wait()
     share.refuse()
     gone.set()
-    with pytest.raises(ApiError, match="no memory for more bodies"):
+    with pytest.raises(RequestError, match="no memory for more bodies"):
         await watched

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
 
 PAGE = {"Origin": "https://page.example"}

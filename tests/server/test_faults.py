@@ -11,9 +11,9 @@ import aiohttp
 import openai
 import pytest
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket
 from jaxinfer.server.run import serve as run_server
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from tests.server.conftest import Served
 from tests.server.fake_engine import FakeEngine

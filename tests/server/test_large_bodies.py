@@ -14,12 +14,13 @@ import psutil
 import pytest
 
 from jaxinfer.server import body as body_module
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.structure import LARGE_BYTES
-from jaxinfer.server.unknown_fields import HEADER
-from jaxinfer.server.worker_jobs import Prompts
-from jaxinfer.server.workers import WorkerLimits, Workers
+from jaxinfer.server.errors import status_of
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.bodies.unknown_fields import HEADER
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.workers.jobs import Prompts
+from jaxinfer.serving.workers.pool import WorkerLimits, Workers
 from jaxinfer.text import TextProcessor
 from tests.children import children_with
 from tests.server.conftest import Served
@@ -133,9 +134,9 @@ async def test_a_worker_that_was_killed_is_replaced(folder) -> None:
         asking = asyncio.create_task(workers.encode(["hello"], add_special_tokens=True, params=["prompt"]))
         await asyncio.sleep(0.1)
         os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ApiError) as raised:
+        with pytest.raises(RequestError) as raised:
             await asking
-        assert (raised.value.status, raised.value.code) == (503, "worker_lost")
+        assert (status_of(raised.value), raised.value.code) == (503, "worker_lost")
         assert raised.value.retry_after is not None
         assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"]) == expected
         assert workers.pids != [pid]
@@ -151,9 +152,9 @@ async def test_a_stalled_worker_is_nobodys_mistake(folder) -> None:
         await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
         (pid,) = workers.pids
         os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(ApiError, match="gave no answer within 5 s") as raised:
+        with pytest.raises(RequestError, match="gave no answer within 5 s") as raised:
             await workers.encode(["hello" * 100_000], add_special_tokens=True, params=["prompt"])
-        assert (raised.value.status, raised.value.code) == (503, "worker_lost")
+        assert (status_of(raised.value), raised.value.code) == (503, "worker_lost")
         assert workers.pids == []
     finally:
         workers.close()
@@ -165,9 +166,9 @@ async def test_a_job_that_takes_too_much_processor_time_is_ended(folder) -> None
     workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(processor_seconds=1))
     long = ["hello " * 650_000]
     try:
-        with pytest.raises(ApiError, match="too much processor time") as raised:
+        with pytest.raises(RequestError, match="too much processor time") as raised:
             await workers.encode(long, add_special_tokens=True, params=["prompt"])
-        assert (raised.value.status, raised.value.code) == (400, "body_too_complex")
+        assert (status_of(raised.value), raised.value.code) == (400, "body_too_complex")
         assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
     finally:
         workers.close()
@@ -272,7 +273,7 @@ async def test_bodies_of_many_parts_wait_within_the_budget(serve) -> None:
     served: Served = await serve(max_body_bytes=250_000, max_pending_body_bytes=500_000, body_workers=1)
     body = {"prompt": "a", "metadata": {"a": [[]] * 60_000}}
     assert (await served.post("/v1/completions", body)).status == 200
-    (pid,) = (child.pid for child in psutil.Process().children() if "jaxinfer.server.worker" in child.cmdline())
+    (pid,) = (child.pid for child in psutil.Process().children() if "jaxinfer.serving.workers.main" in child.cmdline())
     os.kill(pid, signal.SIGSTOP)
     waiting = [asyncio.create_task(served.post("/v1/completions", body)) for _ in range(3)]
     done, left = await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
@@ -289,7 +290,7 @@ async def test_a_worker_has_no_keys_in_its_environment(folder, monkeypatch: pyte
     try:
         assert await workers.encode(["hello"], add_special_tokens=False, params=["prompt"])
         text.chat_template.check()
-        (worker,), (renderer,) = children_with("jaxinfer.server.worker"), children_with("template_worker")
+        (worker,), (renderer,) = children_with("jaxinfer.serving.workers.main"), children_with("template_worker")
         for process in (worker, renderer):
             environment = process.environ()
             assert "PATH" in environment

@@ -8,9 +8,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, bind_socket, start, url_of
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
 from tests.cli.test_commands import ENVIRONMENT

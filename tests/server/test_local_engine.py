@@ -11,8 +11,8 @@ import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.llm import engine_config
-from jaxinfer.server.config import ServerConfig
 from jaxinfer.server.run import bind_socket, start, url_of
+from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor, Tokenizer
 from tests.llm import simulated
 from tests.server.test_limits import until

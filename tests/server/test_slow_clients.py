@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from jaxinfer.server import protocol
-from jaxinfer.server.file_limit import most_connections, raise_file_limit
+from jaxinfer.serving.file_limit import most_connections, raise_file_limit
 from tests.server.conftest import Served
 from tests.server.raw_http import POST, connect, is_error, read_answer
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxinfer.server import structure
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.structure import check_structure, is_large
+from jaxinfer.serving.bodies import structure
+from jaxinfer.serving.bodies.structure import check_structure, is_large
+from jaxinfer.serving.errors import RequestError
 
 # Brackets, quotes and backslashes inside of strings are what a scan of bytes could take for something else.
 TEXTS = st.text(alphabet='[]{},:"\\/a é\n', max_size=6)
@@ -35,7 +35,7 @@ def walk(value: Any) -> tuple[int, int, int]:
 def refused(data: bytes) -> bool:
     try:
         check_structure(data)
-    except ApiError:
+    except RequestError:
         return True
     return False
 
@@ -66,7 +66,7 @@ def test_a_body_is_refused_where_a_walk_finds_too_much(
     ],
 )
 def test_an_error_names_the_limit(body: bytes, said: str) -> None:
-    with pytest.raises(ApiError, match=said):
+    with pytest.raises(RequestError, match=said):
         check_structure(body)
 
 
@@ -81,7 +81,7 @@ def test_brackets_that_only_end_count() -> None:
     """Each pass over them takes as long as over those that begin."""
     body = b"[" * 1_990 + b"]" * 260_000
     assert is_large(body)
-    with pytest.raises(ApiError, match="at most 100000"):
+    with pytest.raises(RequestError, match="at most 100000"):
         check_structure(body)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.rpc import wire
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
 
 KEYS = ("first-secret", "second-secret")

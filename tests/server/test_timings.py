@@ -9,8 +9,8 @@ import pytest
 from jaxinfer.engine.types import RequestTimes
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.metrics import requests as module
-from jaxinfer.server.responses import Timings
-from jaxinfer.server.timings import server_timing, timings_of
+from jaxinfer.serving.timings import server_timing, timings_of
+from jaxinfer.serving.usage import Timings
 from tests.metrics.test_requests import INFO
 from tests.server.conftest import Served
 

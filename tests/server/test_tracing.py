@@ -10,9 +10,9 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.server import config as config_module
-from jaxinfer.server import tracing
-from jaxinfer.server.config import ServerConfig
+from jaxinfer.serving import config as config_module
+from jaxinfer.serving import tracing
+from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -89,7 +89,7 @@ async def test_requests_that_end_badly_are_spans_too(serve, exporter, monkeypatc
     assert (await task).status == 500
     _, failed = await spans_of(served, exporter, 2)
     assert failed.name == "chat fake"
-    assert failed.attributes["error.type"] == "ApiError"
+    assert failed.attributes["error.type"] == "RequestError"
     assert not failed.status.is_ok
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.server.unknown_fields import MAX_LISTED, MAX_LOGGED, MAX_NAME_CHARS, UnknownFields
+from jaxinfer.serving.bodies.unknown_fields import MAX_LISTED, MAX_LOGGED, MAX_NAME_CHARS, UnknownFields
 from tests.server.conftest import Served
 from tests.server.test_refusals import CHAT, check
 from tests.server.test_tools import TEMPLATE, WEATHER

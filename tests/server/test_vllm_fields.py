@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jaxinfer.server.chat_schema import ChatBody, TokenizeBody
-from jaxinfer.server.schema import CompletionBody
+from jaxinfer.serving.bodies.chat_schema import ChatBody, TokenizeBody
+from jaxinfer.serving.bodies.schema import CompletionBody
 from tests.server.conftest import Served
 from tests.server.test_fim import with_tokens
 from tests.server.test_refusals import CHAT, check

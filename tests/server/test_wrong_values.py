@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.wrong_values import WrongValue, explain
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.wrong_values import WrongValue, explain
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.prompts import Prompt
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.requests.prompts import Prompt
 
 
 class WorkerSettings(msgspec.Struct):
@@ -88,29 +88,23 @@ class Text(msgspec.Struct, tag="text"):
 
 
 class Failure(msgspec.Struct, tag="failure"):
-    """An ApiError."""
+    """A RequestError."""
 
-    status: int
     message: str
-    kind: str
+    kind: ErrorKind
     param: str | None
     code: str | None
     retry_after: int | None
 
     @classmethod
-    def of(cls, error: ApiError) -> "Failure":
+    def of(cls, error: RequestError) -> "Failure":
         """Packs an error."""
-        return cls(error.status, error.message, error.kind, error.param, error.code, error.retry_after)
+        return cls(error.message, error.kind, error.param, error.code, error.retry_after)
 
-    def error(self) -> ApiError:
+    def error(self) -> RequestError:
         """The error."""
-        return ApiError(
-            self.status,
-            self.message,
-            kind=self.kind,
-            param=self.param,
-            code=self.code,
-            retry_after=self.retry_after,
+        return RequestError(
+            self.message, kind=self.kind, param=self.param, code=self.code, retry_after=self.retry_after
         )
 
 

@@ -5,7 +5,7 @@ The checks are a few passes in C (count, replace, split), so that they take less
 
 from collections.abc import Iterator
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import RequestError
 
 MAX_DEPTH = 500
 """Lists and objects inside one another."""
@@ -41,7 +41,7 @@ def is_large(data: bytes | bytearray) -> bool:
 
 
 def check_structure(data: bytes | bytearray) -> None:
-    """Raises ApiError, naming the limit, for a body that is too deep or has too many parts.
+    """Raises RequestError, naming the limit, for a body that is too deep or has too many parts.
 
     What is no JSON is left to the decoder: up to its first error both see the same lists, objects and strings.
     """
@@ -90,9 +90,9 @@ def _check_depth(brackets: bytes) -> None:
     opened = brackets.count(b"[")
     if opened and (b"[]" in brackets or opened > MAX_DEPTH):
         message = f"the body's JSON is nested too deeply; at most {MAX_DEPTH} levels are allowed"
-        raise ApiError(400, message, code="body_too_complex")
+        raise RequestError(message, code="body_too_complex")
 
 
 def _check(what: str, count: int, most: int) -> None:
     if count > most:
-        raise ApiError(400, f"the body's JSON has {count} {what}; at most {most} are allowed", code="body_too_complex")
+        raise RequestError(f"the body's JSON has {count} {what}; at most {most} are allowed", code="body_too_complex")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.server.responses import Timings, Usage
+from jaxinfer.serving.usage import Timings, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter

@@ -2,7 +2,7 @@
 
 import re
 
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.errors import RequestError
 
 _ALLOWED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -13,8 +13,8 @@ def is_allowed_id(given: str) -> bool:
 
 
 def checked_id(given: str, name: str) -> str:
-    """The id that a request gives itself. name: what errors call it. Raises ApiError."""
+    """The id that a request gives itself. name: what errors call it. Raises RequestError."""
     if not is_allowed_id(given):
         message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
-        raise ApiError(400, message, param=name)
+        raise RequestError(message, param=name)
     return given

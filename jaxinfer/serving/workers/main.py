@@ -15,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from jaxinfer.server import worker_jobs as jobs
-from jaxinfer.server.body import decode_body
-from jaxinfer.server.conversation import answer_form
-from jaxinfer.server.endpoint import Choice, ModelSide, TextEndpoint
-from jaxinfer.server.endpoints import ENDPOINTS
-from jaxinfer.server.errors import as_api_error
-from jaxinfer.server.structure import check_structure
-from jaxinfer.server.unknown_fields import MAX_NAME_CHARS, UnknownFields
+from jaxinfer.serving.bodies.decode import decode_body
+from jaxinfer.serving.bodies.structure import check_structure
+from jaxinfer.serving.bodies.unknown_fields import MAX_NAME_CHARS, UnknownFields
+from jaxinfer.serving.errors import as_request_error
+from jaxinfer.serving.requests.conversation import answer_form
+from jaxinfer.serving.requests.endpoint import Choice, ModelSide, TextEndpoint
+from jaxinfer.serving.requests.endpoints import ENDPOINTS
+from jaxinfer.serving.workers import jobs
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.limited_process import OUT_OF_MEMORY, read_frame, write_frame
 
@@ -56,7 +56,7 @@ class Worker:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            return jobs.Failure.of(as_api_error(error))
+            return jobs.Failure.of(as_request_error(error))
 
     async def _read(self, job: jobs.ReadBody) -> jobs.Prompts | jobs.Answer:
         data = bytes(job.body)

@@ -8,12 +8,12 @@ import msgspec
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.prompts import Prompt
-from jaxinfer.server.request_id import checked_id
-from jaxinfer.server.schema import GenerateBody, WithoutEffect
-from jaxinfer.server.tenant import USER_CHARS
+from jaxinfer.serving.bodies.schema import GenerateBody, WithoutEffect
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.request_id import checked_id
+from jaxinfer.serving.requests.prompts import Prompt
+from jaxinfer.serving.tenant import USER_CHARS
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 
@@ -35,16 +35,16 @@ class ModelSide:
     answer_form: AnswerFormat
 
     def check(self, body: GenerateBody) -> None:
-        """Raises ApiError for what no other part of a body changes: first for the model, then for the id."""
+        """Raises RequestError for what no other part of a body changes: first for the model, then for the id."""
         self.check_model(body.model)
         if body.request_id is not None:
             checked_id(body.request_id, "request_id")
 
     def check_model(self, name: str | None) -> None:
-        """Raises ApiError 404 where a request names another model; none, and `default`, mean this one."""
+        """Raises RequestError where a request names another model; none, and `default`, mean this one."""
         if name and name not in (DEFAULT_MODEL, self.model_name):
             message = f"model: {name!r} is not served here; {self.model_name!r} is"
-            raise ApiError(404, message, param="model", code="model_not_found")
+            raise RequestError(message, kind=ErrorKind.NOT_FOUND, param="model", code="model_not_found")
 
 
 class Ready(NamedTuple):
@@ -91,3 +91,8 @@ def without_effect_dropped(body: Generating) -> Generating:
     """A body without the fields that were checked and have no effect, and of its `user` only what has one."""
     user = body.user[:USER_CHARS] if isinstance(body.user, str) else None
     return msgspec.structs.replace(body, **dict.fromkeys(WithoutEffect.__struct_fields__), user=user)
+
+
+def has_no_effect(name: str, reason: str) -> RequestError:
+    """The error where the policy is to refuse a field that has no effect here."""
+    return RequestError(f"{name}: has no effect: {reason}", param=name)

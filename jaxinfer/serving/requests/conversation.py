@@ -4,17 +4,18 @@ from typing import Any
 
 import msgspec
 
-from jaxinfer.server.chat_schema import ChatBody, Thinking, TokenizeBody, Tool
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.prompts import Conversation
+from jaxinfer.serving.bodies.chat_schema import ChatBody, Thinking, TokenizeBody, Tool
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.requests.prompts import Conversation
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.chat_template import ChatTemplate
+from jaxinfer.text.messages import content_text
 from jaxinfer.text.tools import check_tools
 
 
 def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: ChatTemplate) -> Conversation:
-    """What the template renders. Raises ApiError."""
+    """What the template renders. Raises RequestError."""
     return Conversation(
         messages=body.messages,
         tools=tools,
@@ -26,11 +27,19 @@ def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: C
 
 
 def continues(body: ChatBody | TokenizeBody) -> bool:
-    """Whether the prompt ends with the last message, open-ended. Raises ApiError."""
+    """Whether the prompt ends with the last message, open-ended. Raises RequestError."""
     if body.continue_final_message and body.add_generation_prompt:
         message = "continue_final_message: contradicts add_generation_prompt; give one of them"
-        raise ApiError(400, message, param="continue_final_message")
+        raise RequestError(message, param="continue_final_message")
     return body.continue_final_message is True
+
+
+def echoed_text(body: ChatBody) -> str:
+    """With `echo`, what the answer continues: the last message, where the assistant wrote it."""
+    last = body.messages[-1] if body.echo else None
+    if last is None or last.role != "assistant":
+        return ""
+    return content_text(last.content or "", f"messages[{len(body.messages) - 1}].content")
 
 
 def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
@@ -41,18 +50,18 @@ def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
 
 
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
-    """The tools that the model may call; None where there are none, or `tool_choice` is `none`. Raises ApiError."""
+    """The tools that the model may call; None where there are none, or `tool_choice` is `none`. Raises RequestError."""
     choice = body.tool_choice
     if choice not in (None, "none", "auto"):
         known = choice == "required" or isinstance(choice, dict)
         said = "needs constrained decoding, which is not supported yet" if known else "is not known"
         code = "unsupported_parameter" if known else None
-        raise ApiError(
-            400, f"tool_choice: {_shown(choice)} {said}; `auto` and `none` are", param="tool_choice", code=code
+        raise RequestError(
+            f"tool_choice: {_shown(choice)} {said}; `auto` and `none` are", param="tool_choice", code=code
         )
     if not body.tools:
         if choice == "auto":
-            raise ApiError(400, "tool_choice: `auto` needs tools", param="tool_choice")
+            raise RequestError("tool_choice: `auto` needs tools", param="tool_choice")
         return None
     tools = template_tools(body.tools)
     check_tools(tools)
@@ -60,7 +69,7 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
         return None
     if not form.tools and options.tool_call_parser == "auto":
         message = "tools: the form in which this model calls tools is not known; `--tool-call-parser` can name it"
-        raise ApiError(400, message, param="tools", code="unsupported_parameter")
+        raise RequestError(message, param="tools", code="unsupported_parameter")
     return tools
 
 
@@ -81,12 +90,12 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
 
 
 def template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
-    """The client's arguments for the template, and what turns thinking on or off. Raises ApiError."""
+    """The client's arguments for the template, and what turns thinking on or off. Raises RequestError."""
     return {**_thinking_kwargs(body, template), **(body.chat_template_kwargs or {})}
 
 
 def _thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
-    """What tells the template whether, and how hard, the model shall think. Raises ApiError.
+    """What tells the template whether, and how hard, the model shall think. Raises RequestError.
 
     An explicit switch goes before `reasoning_effort`, which many clients send by default.
     """
@@ -94,10 +103,10 @@ def _thinking_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> d
     if given and not template.takes_thinking:
         name = next(iter(given))
         message = f"{name}: the model's chat template does not read whether the model shall think"
-        raise ApiError(400, message, param=name, code="unsupported_parameter")
+        raise RequestError(message, param=name, code="unsupported_parameter")
     if len(set(given.values())) > 1:
         first, second = given
-        raise ApiError(400, f"{first}: contradicts {second}; give one of them", param=first)
+        raise RequestError(f"{first}: contradicts {second}; give one of them", param=first)
     _check_contradiction(body, given)
     effort, kwargs = body.reasoning_effort, {}
     if effort not in (None, "none") and template.takes_effort:
@@ -134,7 +143,7 @@ def _check_contradiction(body: ChatBody | TokenizeBody, given: dict[str, bool]) 
         for name in _SWITCHES & kwargs.keys():
             if kwargs[name] is not thinks:
                 message = f"{switch}: contradicts chat_template_kwargs.{name}; give one of them"
-                raise ApiError(400, message, param=switch)
+                raise RequestError(message, param=switch)
 
 
 def _shown(choice: Any) -> str:

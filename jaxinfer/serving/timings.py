@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from jaxinfer.metrics import RequestTimer
-from jaxinfer.server.responses import Timings
+from jaxinfer.serving.usage import Timings
 
 
 def timings_of(timers: Sequence[RequestTimer], tokens: int, cached: int) -> Timings:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from jaxinfer.server.schema import GenerateBody
+from jaxinfer.serving.bodies.schema import GenerateBody
 
 
 class CalledFunction(msgspec.Struct, kw_only=True):

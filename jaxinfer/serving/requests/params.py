@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
-from jaxinfer.server.chat_schema import ChatBody
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.schema import CompletionBody, GenerateBody
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
+from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.defaults import GenerationDefaults
 
 _ENDPOINTS_OWN = ("max_tokens", "logprobs")
@@ -29,7 +29,7 @@ _TOKEN_ID = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """What the engine is asked for; `best_of` choices of `n`, and one token where `echo` wants none.
 
-    Raises ApiError, naming the field.
+    Raises RequestError, naming the field.
     """
     n, best_of = 1 if body.n is None else body.n, body.best_of
     own = {"max_tokens": body.max_tokens, "logprobs": body.logprobs, "default_max_tokens": COMPLETION_MAX_TOKENS}
@@ -46,15 +46,15 @@ def completion_params(body: CompletionBody, defaults: GenerationDefaults, info: 
 
 def _check_best_of(best_of: int, n: int, body: CompletionBody, info: ModelInfo) -> None:
     if n < 1:
-        raise ApiError(400, f"n: {n} is out of range; 1 to {MAX_N} is allowed", param="n")
+        raise RequestError(f"n: {n} is out of range; 1 to {MAX_N} is allowed", param="n")
     if best_of > info.max_num_seqs:
         message = f"best_of: {best_of} is more than the {info.max_num_seqs} requests that run at once (max_num_seqs)"
-        raise ApiError(400, message, param="best_of")
+        raise RequestError(message, param="best_of")
     if best_of < n:
-        raise ApiError(400, f"best_of: {best_of} is less than n, {n}", param="best_of")
+        raise RequestError(f"best_of: {best_of} is less than n, {n}", param="best_of")
     if body.stream:
-        raise ApiError(
-            400, "best_of: is not available in a stream, since the best are known only at the end", param="best_of"
+        raise RequestError(
+            "best_of: is not available in a stream, since the best are known only at the end", param="best_of"
         )
 
 
@@ -65,7 +65,7 @@ def _echo_params(body: CompletionBody) -> dict[str, Any]:
     if body.logprobs is not None:
         if body.prompt_logprobs not in (None, body.logprobs):
             message = f"prompt_logprobs: {body.prompt_logprobs} is not logprobs, {body.logprobs}, which echo shows"
-            raise ApiError(400, message, param="prompt_logprobs")
+            raise RequestError(message, param="prompt_logprobs")
         own["prompt_logprobs"] = body.logprobs
     return own
 
@@ -77,35 +77,35 @@ def fim_params(params: SamplingParams, end_ids: Sequence[int]) -> SamplingParams
         message = (
             f"stop_token_ids: has {len(params.stop_token_ids)} ids; at most {room} are allowed beside the model's own"
         )
-        raise ApiError(400, message, param="stop_token_ids")
+        raise RequestError(message, param="stop_token_ids")
     return dataclasses.replace(params, stop_token_ids=[*params.stop_token_ids, *end_ids])
 
 
 def check_fim(body: GenerateBody) -> None:
-    """Raises ApiError for what does not go with filling in the middle, whose prompt cannot be cut."""
+    """Raises RequestError for what does not go with filling in the middle, whose prompt cannot be cut."""
     if body.truncate_prompt_tokens is not None:
         message = "truncate_prompt_tokens: is not supported for filling in the middle"
-        raise ApiError(400, message, param="truncate_prompt_tokens")
+        raise RequestError(message, param="truncate_prompt_tokens")
 
 
 def generate_params(body: CompletionBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
     """A request that comes by gRPC: a completion that goes on to the end of the context by default.
 
-    Raises ApiError, naming the field.
+    Raises RequestError, naming the field.
     """
     return _params(body, defaults, info, {"max_tokens": body.max_tokens, "logprobs": body.logprobs}, {})
 
 
 def chat_params(body: ChatBody, defaults: GenerationDefaults, info: ModelInfo) -> SamplingParams:
-    """Raises ApiError, naming the field."""
+    """Raises RequestError, naming the field."""
     if body.echo and not body.continue_final_message:
-        raise ApiError(400, "echo: needs continue_final_message, whose beginning it repeats", param="echo")
+        raise RequestError("echo: needs continue_final_message, whose beginning it repeats", param="echo")
     if body.top_logprobs and not body.logprobs:
-        raise ApiError(400, "top_logprobs needs logprobs to be true", param="top_logprobs")
+        raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     both = (body.max_tokens, body.max_completion_tokens)
     if None not in both and both[0] != both[1]:
         message = "max_tokens is the old name of max_completion_tokens; give one of them"
-        raise ApiError(400, message, param="max_completion_tokens")
+        raise RequestError(message, param="max_completion_tokens")
     names = {"logprobs": "top_logprobs"}
     if body.max_completion_tokens is not None:
         names["max_tokens"] = "max_completion_tokens"
@@ -124,7 +124,7 @@ def _params(
         params.check_vocabulary(info.vocab_size)
     except ParameterError as error:
         param = names.get(error.param, error.param)
-        raise ApiError(400, f"{param}: {error.message}", param=param) from None
+        raise RequestError(f"{param}: {error.message}", param=param) from None
     return params
 
 
@@ -145,17 +145,17 @@ def _logit_bias(biases: dict[str, Any] | None) -> dict[int, float] | None:
 
 def _check_common(body: GenerateBody, info: ModelInfo) -> None:
     if body.stream_options is not None and not body.stream:
-        raise ApiError(400, "stream_options needs stream to be true", param="stream_options")
+        raise RequestError("stream_options needs stream to be true", param="stream_options")
     if body.stream and body.prompt_logprobs is not None:
-        raise ApiError(400, "prompt_logprobs does not come in a stream", param="prompt_logprobs")
+        raise RequestError("prompt_logprobs does not come in a stream", param="prompt_logprobs")
     if body.priority is not None and abs(body.priority) > MAX_PRIORITY:
-        raise ApiError(400, f"priority: at most {MAX_PRIORITY} either way is allowed", param="priority")
+        raise RequestError(f"priority: at most {MAX_PRIORITY} either way is allowed", param="priority")
     if body.cache_salt is not None and not 1 <= len(body.cache_salt) <= _SALT_CHARS:
-        raise ApiError(400, f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
+        raise RequestError(f"cache_salt: must have 1 to {_SALT_CHARS} characters", param="cache_salt")
     keep, longest = body.truncate_prompt_tokens, info.max_model_len - 1
     if keep not in (None, FITTING) and not 1 <= keep <= longest:
         message = f"truncate_prompt_tokens: {keep} is out of range; 1 to {longest}, or -1, is allowed"
-        raise ApiError(400, message, param="truncate_prompt_tokens")
+        raise RequestError(message, param="truncate_prompt_tokens")
 
 
 class Truncation(NamedTuple):
@@ -179,22 +179,22 @@ def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> T
 
 
 def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:
-    """Raises ApiError where a prompt, which errors call `param`, leaves no room for an answer."""
+    """Raises RequestError where a prompt, which errors call `param`, leaves no room for an answer."""
     if len(prompt) >= info.max_model_len:
         # NOTE: agents shorten their history where they find one of these phrases, which litellm and langchain look for.
         message = (
             f"{param}: the prompt is too long: it has {len(prompt)} tokens, and this model's maximum context length is "
             f"{info.max_model_len} tokens, one of them for an answer"
         )
-        raise ApiError(400, message, param=param, code="context_length_exceeded")
+        raise RequestError(message, param=param, code="context_length_exceeded")
 
 
 def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> None:
-    """Raises ApiError where a token id, in what errors call `param`, is not in the vocabulary."""
+    """Raises RequestError where a token id, in what errors call `param`, is not in the vocabulary."""
     if ids and (min(ids) < 0 or max(ids) >= info.vocab_size):
         wrong = next(token for token in ids if not 0 <= token < info.vocab_size)
         message = f"{param}: token id {wrong} is not in the vocabulary, 0 to {info.vocab_size - 1}"
-        raise ApiError(400, message, param=param)
+        raise RequestError(message, param=param)
 
 
 def fit_length(
@@ -203,11 +203,11 @@ def fit_length(
     """The parameters with a default `max_tokens` cut to what the context leaves.
 
     param: what errors call the prompt. asked_by: the field that asked for `max_tokens`; None: it is a default.
-    Raises ApiError where prompt and asked output do not fit.
+    Raises RequestError where prompt and asked output do not fit.
     """
     room = info.max_model_len - len(prompt)
     if not prompt:
-        raise ApiError(400, f"{param}: is empty; at least one token is needed", param=param)
+        raise RequestError(f"{param}: is empty; at least one token is needed", param=param)
     check_length(prompt, info, param)
     if params.max_tokens is None or params.max_tokens <= room:
         return params
@@ -217,4 +217,4 @@ def fit_length(
         f"{asked_by}: this model's maximum context length is {info.max_model_len} tokens; {params.max_tokens} and the "
         f"prompt's {len(prompt)} tokens are more"
     )
-    raise ApiError(400, message, param=asked_by, code="context_length_exceeded")
+    raise RequestError(message, param=asked_by, code="context_length_exceeded")

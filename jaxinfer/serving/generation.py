@@ -9,10 +9,10 @@ from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics
-from jaxinfer.server.errors import ApiError, unavailable
-from jaxinfer.server.responses import PromptTokensDetails, Timings, Usage
-from jaxinfer.server.timings import timings_of
-from jaxinfer.server.tracing import Outcome, RequestSpan
+from jaxinfer.serving.errors import ErrorKind, RequestError, unavailable
+from jaxinfer.serving.timings import timings_of
+from jaxinfer.serving.tracing import Outcome, RequestSpan
+from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 
@@ -88,7 +88,7 @@ class Generation:
             self._span.end([run.request for run in self._runs], outcome)
 
     async def steps(self) -> AsyncIterator[Step]:
-        """What the engine adds, as it comes, until every choice has ended. Raises ApiError, EngineDeadError."""
+        """What the engine adds, as it comes, until every choice has ended. Raises RequestError, EngineDeadError."""
         try:
             if len(self._runs) == 1:
                 async for deltas in self._runs[0].steps():
@@ -243,6 +243,6 @@ class _Run:
 def _check_reason(delta: ChoiceDelta) -> None:
     if delta.finish_reason is FinishReason.ERROR:
         message = f"the engine failed on this request: {delta.error or 'no reason given'}"
-        raise ApiError(500, message, kind="server_error", code="engine_error")
+        raise RequestError(message, kind=ErrorKind.FAILED, code="engine_error")
     if delta.finish_reason is FinishReason.ABORT:
         raise unavailable("the request was aborted by the server")

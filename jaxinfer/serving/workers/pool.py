@@ -11,13 +11,13 @@ from typing import TypeVar
 import msgspec
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.server import worker_jobs as jobs
-from jaxinfer.server.config import ServerConfig
-from jaxinfer.server.errors import ApiError
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.workers import jobs
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
-COMMAND = (sys.executable, "-P", "-m", "jaxinfer.server.worker")
+COMMAND = (sys.executable, "-P", "-m", "jaxinfer.serving.workers.main")
 
 RETRY_SECONDS = 2
 
@@ -61,7 +61,7 @@ class Workers:
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
     async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Prompts | jobs.Answer:
-        """What becomes of a request's body. Raises ApiError."""
+        """What becomes of a request's body. Raises RequestError."""
         reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info))
         assert isinstance(reply, jobs.Prompts | jobs.Answer)
         return reply
@@ -71,14 +71,14 @@ class Workers:
     ) -> "list[array[int]]":
         """Token ids of each text, as arrays: a list of millions takes long to make, and may be too long anyway.
 
-        params: what errors call each. Raises ApiError.
+        params: what errors call each. Raises RequestError.
         """
         reply = await self._ask(jobs.Encode(list(texts), list(params), add_special_tokens))
         assert isinstance(reply, jobs.Ids)
         return [jobs.id_array(ids) for ids in reply.ids]
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids. Raises ApiError."""
+        """The text of token ids. Raises RequestError."""
         reply = await self._ask(jobs.Decode(ids, skip_special_tokens))
         assert isinstance(reply, jobs.Text)
         return reply.text
@@ -134,18 +134,17 @@ class Workers:
         try:
             return process.ask(jobs.encode(job))
         except Exceeded as error:
-            raise ApiError(400, f"the body took too much {error} to be read", code="body_too_complex") from None
+            raise RequestError(f"the body took too much {error} to be read", code="body_too_complex") from None
         except Late:
             raise _lost(f"gave no answer within {self._limits.wall_seconds:g} s") from None
         except Lost as error:
             raise _lost(str(error)) from None
 
 
-def _lost(what: str) -> ApiError:
-    return ApiError(
-        503,
+def _lost(what: str) -> RequestError:
+    return RequestError(
         f"the process that reads large bodies {what}; try again in {RETRY_SECONDS} s",
-        kind="service_unavailable_error",
+        kind=ErrorKind.UNAVAILABLE,
         code="worker_lost",
         retry_after=RETRY_SECONDS,
     )

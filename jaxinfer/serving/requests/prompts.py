@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.server.chat_schema import Message
-from jaxinfer.server.errors import ApiError
-from jaxinfer.server.params import Truncation, check_fim, check_ids, check_length
-from jaxinfer.server.schema import CompletionBody
+from jaxinfer.serving.bodies.chat_schema import Message
+from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.requests.params import Truncation, check_fim, check_ids, check_length
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.messages import REASONING_NAMES, template_message
 from jaxinfer.text.tools import check_tools
@@ -44,7 +44,7 @@ class Conversation(NamedTuple):
 async def completion_prompts(
     body: CompletionBody, text: TextProcessor, info: ModelInfo, max_prompts: int, cut: Truncation
 ) -> list[Prompt]:
-    """Every prompt of a completion request, cut as it asks for. Raises ApiError or ParameterError."""
+    """Every prompt of a completion request, cut as it asks for. Raises RequestError or ParameterError."""
     if body.suffix:
         return await _fim_prompts(body, text, info, max_prompts, cut)
     prompts = _as_list(body.prompt, info, max_prompts, cut)
@@ -72,11 +72,11 @@ async def _fim_prompts(
     suffix, special = body.suffix or "", body.add_special_tokens is not False
     check_fim(body)
     if body.echo:
-        raise ApiError(400, "echo: is not supported together with suffix", param="echo")
+        raise RequestError("echo: is not supported together with suffix", param="echo")
     found = []
     for prompt, param in zip(prompts, params, strict=True):
         if not isinstance(prompt, str):
-            raise ApiError(400, f"{param}: must be a text where suffix is given", param=param)
+            raise RequestError(f"{param}: must be a text where suffix is given", param=param)
         parse = body.parse_special is not False
         ids = await text.fim_prompt(prompt, suffix, add_special_tokens=special, parse_special=parse)
         check_length(ids, info, param)
@@ -88,20 +88,20 @@ def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Tr
     if isinstance(prompt, str):
         return [prompt]
     if not prompt:
-        raise ApiError(400, "prompt: is empty; give a text or token ids", param="prompt")
+        raise RequestError("prompt: is empty; give a text or token ids", param="prompt")
     if isinstance(prompt[0], int):
         # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
         prompt = cut(prompt)
         check_length(prompt, info, "prompt")
         if not all(isinstance(item, int) for item in prompt):
-            raise ApiError(400, _MIXED, param="prompt")
+            raise RequestError(_MIXED, param="prompt")
         return [prompt]
     if len(prompt) > max_prompts:
         message = f"prompt: has {len(prompt)} prompts; at most {max_prompts} are allowed in one request"
-        raise ApiError(400, message, param="prompt")
+        raise RequestError(message, param="prompt")
     if all(isinstance(item, str) for item in prompt) or all(isinstance(item, list) for item in prompt):
         return prompt
-    raise ApiError(400, _MIXED, param="prompt")
+    raise RequestError(_MIXED, param="prompt")
 
 
 def _names(prompt: Any, count: int) -> list[str]:
@@ -111,9 +111,9 @@ def _names(prompt: Any, count: int) -> list[str]:
 
 
 async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt:
-    """The prompt of a conversation, by the model's template. Raises ApiError or ParameterError."""
+    """The prompt of a conversation, by the model's template. Raises RequestError or ParameterError."""
     if not conversation.messages:
-        raise ApiError(400, "messages: is empty", param="messages")
+        raise RequestError("messages: is empty", param="messages")
     _check_count(conversation.messages)
     messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(conversation.messages)]
     for i, message in enumerate(messages):
@@ -137,14 +137,14 @@ def _check_count(messages: list[Message]) -> None:
     calls = sum(len(message.tool_calls or ()) for message in messages)
     for count, name in ((len(messages), "messages"), (parts, "text parts"), (calls, "tool calls")):
         if count > MAX_MESSAGES:
-            raise ApiError(400, f"messages: has {count} {name}; at most {MAX_MESSAGES} are allowed", param="messages")
+            raise RequestError(f"messages: has {count} {name}; at most {MAX_MESSAGES} are allowed", param="messages")
 
 
 def _plain(message: Message, where: str) -> dict[str, Any]:
     for name in ("audio", "function_call", "refusal"):
         if getattr(message, name):
             param = f"{where}.{name}"
-            raise ApiError(400, f"{param} is not supported yet", param=param, code="unsupported_parameter")
+            raise RequestError(f"{param} is not supported yet", param=param, code="unsupported_parameter")
     said = msgspec.to_builtins(message)
     return template_message({name: said[name] for name in _TEMPLATE_FIELDS if said[name] is not None}, where)
 

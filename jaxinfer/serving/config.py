@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.server.api_keys import read_api_keys
+from jaxinfer.serving.api_keys import read_api_keys
 
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",

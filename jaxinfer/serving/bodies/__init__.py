@@ -1,0 +1,1 @@
+"""Request bodies in JSON, as OpenAI's API and vLLM have them: schemas, limits, and decoding."""

@@ -1,0 +1,133 @@
+"""Context: what the requests of one API process share."""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxinfer.engine.client.base import EngineClient
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.metrics import ServerMetrics
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.serving.admission import Admission
+from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
+from jaxinfer.serving.bodies.unknown_fields import UnknownFields
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.generation import Generation
+from jaxinfer.serving.requests.endpoint import ModelSide
+from jaxinfer.serving.tenant import key_salt, tenant_of
+from jaxinfer.serving.tracing import RequestSpan, Tracing
+from jaxinfer.serving.workers.pool import Workers
+from jaxinfer.text import TextProcessor
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat
+
+
+class Caller(NamedTuple):
+    """Who sent a request. api_key: `` where none is asked for. request_id: what its span is called.
+
+    headers: of which the span reads `traceparent`. report: called with a field that has no effect and the reason; may
+    raise RequestError.
+    """
+
+    api_key: str
+    request_id: str | None
+    headers: Mapping[str, str]
+    report: Callable[[str, str], object]
+
+
+@dataclass(frozen=True)
+class Context:
+    """The engine, the model's text side, and the server's settings."""
+
+    client: EngineClient
+    text: TextProcessor
+    options: ServerConfig
+    model_name: str
+    metrics: ServerMetrics
+    answer_form: AnswerFormat
+    admission: Admission
+    unknown_fields: UnknownFields
+    fingerprint: str
+    workers: Workers
+    tracing: Tracing | None = None
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def side(self) -> ModelSide:
+        """What bodies are checked and tokenised with."""
+        return ModelSide(self.text, self.client.info, self.options, self.model_name, self.answer_form)
+
+    @property
+    def reasoning_tags(self) -> tuple[int, int] | None:
+        """Ids of `<think>` and `</think>`; None where the tokenizer writes them with several tokens."""
+        ids = self.text.tokenizer.added_ids
+        return (ids[THINK], ids[THOUGHT]) if THINK in ids and THOUGHT in ids else None
+
+    def names_tokens_by_id(self, body: GenerateBody) -> bool:
+        """Whether log-probabilities call tokens `token_id:5`."""
+        given = body.return_tokens_as_token_ids
+        return self.options.return_tokens_as_token_ids if given is None else given
+
+    def generation(
+        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody, caller: Caller
+    ) -> Generation:
+        """The engine requests of one request. Raises RequestError where they are too many or too large."""
+        self._check_size(prompts, params, body)
+        priority = self._priority(body, caller)
+        salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
+        name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
+        requests = [
+            GenerateRequest(f"{name}-{i}", prompt, param, priority, salt, tenant)
+            for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
+        ]
+        return Generation(
+            self.client,
+            self.text.tokenizer,
+            self.metrics,
+            requests,
+            tells_timings=body.wants_timings,
+            span=self._span(body, caller),
+        )
+
+    def _cache_salt(self, body: GenerateBody, api_key: str) -> str:
+        """Requests of one salt share KV pages; with several keys each has its own, unless they are to share them."""
+        own = len(self.options.api_keys) > 1 and not self.options.share_cache_across_keys
+        return key_salt(api_key, body.cache_salt) if own else body.cache_salt or ""
+
+    def _priority(self, body: GenerateBody, caller: Caller) -> int:
+        """That of the request; 0, and reported, where the engine's scheduling policy reads none."""
+        policy = self.client.info.scheduling_policy
+        if not body.priority or policy == "priority":
+            return body.priority or 0
+        caller.report("priority", f"the scheduling policy is {policy}")
+        return 0
+
+    def _span(self, body: GenerateBody, caller: Caller) -> RequestSpan | None:
+        if self.tracing is None:
+            return None
+        operation = "text_completion" if isinstance(body, CompletionBody) else "chat"
+        return self.tracing.begin(operation, caller.request_id, caller.headers)
+
+    def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody) -> None:
+        choices = sum(param.n for param in params)
+        if choices > self.options.max_choices:
+            name = "best_of" if isinstance(body, CompletionBody) and body.best_of else "n"
+            message = f"{name}: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
+            raise RequestError(message, param=name)
+        room = self.client.info.max_model_len
+        entries = 0
+        for prompt, param in zip(prompts, params, strict=True):
+            if param.logprobs is not None:
+                entries += param.n * (room if param.max_tokens is None else param.max_tokens) * (param.logprobs + 1)
+            if param.prompt_logprobs is not None:
+                # Every choice of a completion tells them.
+                copies = param.n if isinstance(body, CompletionBody) else 1
+                entries += copies * len(prompt) * (param.prompt_logprobs + 1)
+        if entries > self.options.max_logprob_entries:
+            message = (
+                f"logprobs: up to {entries} log-probabilities in one reply; at most {self.options.max_logprob_entries} "
+                "are allowed: ask for fewer tokens, choices or log-probabilities"
+            )
+            raise RequestError(message, param="logprobs")

@@ -1,0 +1,1 @@
+"""From a request's body to prompts and sampling parameters, an endpoint at a time."""

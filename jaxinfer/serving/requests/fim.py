@@ -1,0 +1,49 @@
+"""Filling in the middle, in Mistral's form: what stands between a prompt and a suffix."""
+
+from typing import Any
+
+import msgspec
+
+from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
+from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
+from jaxinfer.serving.requests.params import check_fim, fim_params, fit_length, generate_params
+from jaxinfer.serving.requests.prompts import Prompt
+
+
+class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
+    """random_seed: Mistral's name of seed. parse_special: of CompletionBody."""
+
+    prompt: str
+    suffix: str | None = None
+    random_seed: int | None = None
+    parse_special: bool | None = None
+
+
+async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
+    side.check(body)
+    check_fim(body)
+    text = side.text
+    params = generate_params(CompletionBody(prompt=body.prompt, **common_fields(body)), text.defaults, side.info)
+    params = fim_params(params, text.fim.end_ids)
+    if made is None:
+        special, parse = body.add_special_tokens is not False, body.parse_special is not False
+        ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
+        prompt = Prompt(ids, "prompt")
+    else:
+        (prompt,) = made.prompts
+    asked_by = None if body.max_tokens is None else "max_tokens"
+    return Ready([prompt], [fit_length(prompt.token_ids, params, side.info, param="prompt", asked_by=asked_by)])
+
+
+def common_fields(body: FimBody) -> dict[str, Any]:
+    """What it has in common with the other endpoints."""
+    common = {field: getattr(body, field) for field in GenerateBody.__struct_fields__}
+    common["seed"] = body.random_seed if body.seed is None else body.seed
+    return common
+
+
+def _slim(body: FimBody) -> FimBody:
+    return msgspec.structs.replace(without_effect_dropped(body), prompt="", suffix=None)
+
+
+FIM = Endpoint("fim", FimBody, _prepare, _slim)

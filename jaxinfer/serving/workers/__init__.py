@@ -1,0 +1,1 @@
+"""Worker processes, which read large bodies and tokenise long texts beside the event loop."""
