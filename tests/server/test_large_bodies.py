@@ -164,10 +164,10 @@ async def test_a_stalled_worker_is_nobodys_mistake(folder) -> None:
 async def test_a_job_that_takes_too_much_processor_time_is_ended(folder) -> None:
     text = TextProcessor.from_folder(folder)
     workers = Workers(text, ServerConfig(body_workers=1), "m", WorkerLimits(processor_seconds=1))
-    long = ["hello " * 650_000]
+    long = ["hello " * 650_000] * 4
     try:
         with pytest.raises(RequestError, match="too much processor time") as raised:
-            await workers.encode(long, add_special_tokens=True, params=["prompt"])
+            await workers.encode(long, add_special_tokens=True, params=["prompt"] * 4)
         assert (status_of(raised.value), raised.value.code) == (400, "body_too_complex")
         assert await workers.encode(["hello"], add_special_tokens=True, params=["prompt"])
     finally:
