@@ -18,7 +18,7 @@ from jaxinfer.text import TextProcessor
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
 
 if TYPE_CHECKING:
-    from jaxinfer.models.config import DecoderConfig
+    from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.models.loaded import LoadedModel
     from jaxinfer.runner.xla_options import Options
 

@@ -24,9 +24,9 @@ from jaxinfer_kernels.layouts import platform_layout
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
-from jaxinfer.models.registry import parse_config
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.runner.program_table import Name

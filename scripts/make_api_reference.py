@@ -27,8 +27,8 @@ MODULES = (
     "jaxinfer.server.app",
     "jaxinfer.serving.config",
     "jaxinfer.text",
-    "jaxinfer.models.config",
-    "jaxinfer.models.registry",
+    "jaxinfer.model_config.decoder_config",
+    "jaxinfer.model_config.registry",
     "jaxinfer.checkpoint.safetensors",
     "jaxinfer_kernels",
 )

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 
 
 class Work(NamedTuple):

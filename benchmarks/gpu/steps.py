@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from benchmarks.gpu.context import Context
 from benchmarks.gpu.counts import Work, step_work
 from benchmarks.gpu.rig import Rig, rig_shapes
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
-from jaxinfer.models.registry import parse_config
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.platform import default_page_size, use_compile_cache
 from jaxinfer.runner.process import reserve_memory

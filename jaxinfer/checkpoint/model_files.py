@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxinfer.errors import ModelError, ParameterError, quoted, shortened
 from jaxinfer.folder_files import is_there, read_object
-from jaxinfer.models.config import DecoderConfig
-from jaxinfer.models.registry import parse_config
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.sampling import SamplingParams, generation_keys, parameters
 
 

@@ -10,7 +10,7 @@ from jaxinfer.layers.linear import project
 from jaxinfer.layers.norm import rms_norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotate
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 
 
 class HeadNorms(NamedTuple):

@@ -9,7 +9,7 @@ from flax import nnx
 
 from jaxinfer.layers.linear import project
 from jaxinfer.layers.param import param, value
-from jaxinfer.models.config import Activation, DecoderConfig
+from jaxinfer.model_config.decoder_config import Activation, DecoderConfig
 
 
 def _gelu_tanh(x: jax.Array) -> jax.Array:

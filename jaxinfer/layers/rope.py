@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.models.config import RopeConfig
+from jaxinfer.model_config.decoder_config import RopeConfig
 
 
 class Rotation(NamedTuple):

@@ -1,1 +1,1 @@
-"""Decoders, and what a model folder declares of them. Importing this package, `config` or `registry` imports no jax."""
+"""Decoders, and the checkpoints that they are loaded from."""

@@ -13,7 +13,7 @@ from jaxinfer.layers.norm import rms_norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotation
 from jaxinfer.layers.stack import Layout, layers, period
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 
 KV = tuple[jax.Array, ...]
 

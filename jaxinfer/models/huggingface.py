@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from jaxinfer.checkpoint.sources import Source, Tensor
 from jaxinfer.layers.mlp import gate_up_block
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 
 EMBED = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"

@@ -17,8 +17,8 @@ from jaxinfer_kernels.layouts import platform_layout
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, read_weight
 from jaxinfer.layers.stack import Layout
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder
-from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.decoder import Decoder, Head
 from jaxinfer.models.huggingface import ignored_tensors, weight_sources
 from jaxinfer.models.tied_head import with_own_head

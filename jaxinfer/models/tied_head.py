@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.huggingface import EMBED, HEAD
 
 log = logging.getLogger(__name__)

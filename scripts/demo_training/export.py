@@ -14,9 +14,9 @@ from demo_training.model import Params
 from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, TAGS
 from demo_training.tokenizer import SPECIAL, special
 from jaxinfer.checkpoint.sources import Source
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.huggingface import weight_sources
-from jaxinfer.models.registry import parse_config
 
 
 def write_folder(out: Path, raw: dict[str, Any], params: Params, tokenizer: Tokenizer) -> None:

@@ -9,9 +9,9 @@ from flax import nnx
 
 from demo_training.tokens import Batch
 from jaxinfer.layers.param import value
-from jaxinfer.models.config import DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.decoder import KV, Decoder, logits
-from jaxinfer.models.registry import parse_config
 
 Params = Any
 """nnx.State of the decoder, float32."""

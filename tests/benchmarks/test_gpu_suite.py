@@ -25,8 +25,8 @@ from benchmarks.gpu.table import headline, lines
 from benchmarks.gpu.workload import check_lengths, make_jobs
 from benchmarks.gpu_suite import Suite
 from jaxinfer.checkpoint.model_files import read_model_files
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import load_model
-from jaxinfer.models.registry import parse_config
 from jaxinfer.text.tokenizer import Tokenizer
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_suite.py"

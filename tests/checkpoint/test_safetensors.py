@@ -18,9 +18,9 @@ from safetensors.numpy import load_file, save_file
 from jaxinfer.checkpoint import safetensors
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models import tied_head
 from jaxinfer.models.loaded import load_model, plan_model
-from jaxinfer.models.registry import parse_config
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 Q = "model.layers.0.self_attn.q_proj.weight"

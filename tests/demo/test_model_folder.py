@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from jaxinfer.build import DEMO_FOLDER
-from jaxinfer.models.registry import parse_config
+from jaxinfer.model_config.registry import parse_config
 
 FOLDERS = {"target": DEMO_FOLDER, "draft": DEMO_FOLDER / "draft"}
 FILES = {

@@ -7,7 +7,7 @@ import pytest
 from jaxinfer.build import _fit_context, plan_shapes
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
-from jaxinfer.models.registry import parse_config
+from jaxinfer.model_config.registry import parse_config
 from tests.engine.small import small_shapes
 
 LLAMA = {

@@ -7,7 +7,7 @@ import pytest
 import jaxinfer.runner.platform as platform
 from jaxinfer.build import plan_shapes, sizes_line
 from jaxinfer.config import EngineConfig, SchedulerConfig
-from jaxinfer.models.registry import parse_config
+from jaxinfer.model_config.registry import parse_config
 from tests.engine.small import small_shapes
 from tests.engine.test_context_fits_pages import LLAMA
 

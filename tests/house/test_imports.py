@@ -15,9 +15,6 @@ MODULES = {**read_tree(REPOSITORY, "jaxinfer"), **read_tree(REPOSITORY / "kernel
 
 DEVICE_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax", "torch", "transformers")
 
-# What a config.json declares is data, read before there is a device; layers and checkpoint take their sizes from it.
-DECLARATION = ("models.config", "models.registry")
-
 NO_JAX = (
     "engine",
     "serving",
@@ -35,7 +32,7 @@ NO_JAX = (
     "build",
     "runner.process",
     "runner.xla_options",
-    *DECLARATION,
+    "model_config",
 )
 
 BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
@@ -60,13 +57,14 @@ ARROWS = {
     "serving": (*BASE, "metrics", "text", *SEAM),
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
     "rpc": (*BASE, "metrics", "text", "serving", "engine"),
+    "model_config": BASE,
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),
-    "checkpoint": (*BASE, "parallel", "quantization", *DECLARATION),
-    "layers": (*BASE, "parallel", "quantization", "models.config"),
-    "models": (*BASE, *WEIGHTS, "layers"),
-    "runner": (*BASE, *WEIGHTS, "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
+    "checkpoint": (*BASE, "parallel", "quantization", "model_config"),
+    "layers": (*BASE, "parallel", "quantization", "model_config"),
+    "models": (*BASE, *WEIGHTS, "model_config", "layers"),
+    "runner": (*BASE, *WEIGHTS, "model_config", "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
 }
 """What each package may import. Composers put the parts together and may import any."""
 

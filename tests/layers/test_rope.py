@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxinfer.layers.rope import inverse_frequencies, rotation
-from jaxinfer.models.config import RopeConfig
-from jaxinfer.models.registry import parse_config
+from jaxinfer.model_config.decoder_config import RopeConfig
+from jaxinfer.model_config.registry import parse_config
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 2048}
 LONGROPE = {

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model
-from jaxinfer.models.registry import parse_config
 from tests.material import material
 
 from .paged import PagedModel, Part, run_paged

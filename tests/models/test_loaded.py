@@ -12,7 +12,7 @@ import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.stack import period
-from jaxinfer.models.config import DecoderConfig, RopeConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig, RopeConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.parallel.mesh import MeshSizes, make_mesh
 

@@ -11,8 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import reading_places
 from jaxinfer.rpc.messages import SHORT_BYTES
-from jaxinfer.serving.requests import tokens
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from jaxinfer.serving.requests import tokens
 from jaxinfer.serving.workers import jobs as worker_jobs
 from tests.engine.reading import until
 from tests.rpc.public import Public, Serve, collect, refused, stub_of, text_of

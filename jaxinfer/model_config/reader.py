@@ -1,15 +1,15 @@
-"""Fields: reading a config.json such that each of its keys is understood, ignored on purpose, or an error."""
+"""ConfigReader: reads a config.json such that each of its keys is understood, ignored on purpose, or an error."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted, shortened
-from jaxinfer.models.harmless import HARMLESS
+from jaxinfer.model_config.ignored_keys import IGNORED_KEYS
 
 _MISSING: Any = object()
 
 
-class Fields:
+class ConfigReader:
     """The keys of one config.json; remembers which were read, so that `finish` can refuse the rest."""
 
     def __init__(self, raw: Mapping[str, Any], where: str = "config.json"):
@@ -75,14 +75,14 @@ class Fields:
             raise self.error(name, f"has the id {quoted(max(ids))}; ids are below 2**31")
         return tuple(i for i in ids if i >= 0)
 
-    def mapping(self, name: str) -> "Fields | None":
+    def mapping(self, name: str) -> "ConfigReader | None":
         """The fields of a nested object; None where absent."""
         value = self.get(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self.error(name, f"must be an object, not {quoted(value)}")
-        return Fields(value, f"{self._where}: {name}")
+        return ConfigReader(value, f"{self._where}: {name}")
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses every value of a key but the allowed ones; absent is allowed."""
@@ -95,10 +95,10 @@ class Fields:
         if name not in self:
             self._raw = {**self._raw, name: value}
 
-    def finish(self, harmless: frozenset[str] = HARMLESS) -> None:
-        """Raises ModelError where a key was neither read nor is known to be harmless. Null values pass."""
+    def finish(self, ignored: frozenset[str] = IGNORED_KEYS) -> None:
+        """Raises ModelError where a key was neither read nor is ignored on purpose. Null values pass."""
         for name, value in self._raw.items():
-            if value is not None and name not in self._read and name not in harmless:
+            if value is not None and name not in self._read and name not in ignored:
                 raise self.error(name, "is unknown, and might change what the model computes")
 
     def error(self, name: str, message: str) -> ModelError:

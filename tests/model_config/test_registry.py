@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import ModelError
-from jaxinfer.models.config import DecoderConfig, RopeConfig
-from jaxinfer.models.registry import known_architectures, parse_config
+from jaxinfer.model_config.decoder_config import DecoderConfig, RopeConfig
+from jaxinfer.model_config.registry import known_architectures, parse_config
 from tests.material import material
 
 LLAMA: dict[str, Any] = {

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxinfer.errors import quoted
-from jaxinfer.models.config import RopeConfig
-from jaxinfer.models.fields import Fields
+from jaxinfer.model_config.decoder_config import RopeConfig
+from jaxinfer.model_config.reader import ConfigReader
 
 _KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")}
 
@@ -18,63 +18,63 @@ class Rope(NamedTuple):
     context: int
 
 
-def read_rope(fields: Fields) -> Rope:
+def read_rope(config: ConfigReader) -> Rope:
     """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
 
     `original_max_position_embeddings` may stand outside of them, where Phi-3 has it.
 
     Raises ModelError where they contradict one another, or a key inside is unknown.
     """
-    declared = fields.integer("max_position_embeddings")
-    fields.integer("original_max_position_embeddings", declared)
+    declared = config.integer("max_position_embeddings")
+    config.integer("original_max_position_embeddings", declared)
     found = [
-        _read(fields, name, inner, declared)
+        _read(config, name, inner, declared)
         for name in ("rope_parameters", "rope_scaling")
-        if (inner := fields.mapping(name)) is not None
+        if (inner := config.mapping(name)) is not None
     ]
     if len(found) == 2 and found[0] != found[1]:
-        raise fields.error("rope_scaling", "contradicts rope_parameters; keep one of them")
-    theta = fields.number("rope_theta", RopeConfig.theta)
+        raise config.error("rope_scaling", "contradicts rope_parameters; keep one of them")
+    theta = config.number("rope_theta", RopeConfig.theta)
     return found[0] if found else Rope(RopeConfig(theta=theta), declared)
 
 
-def _read(fields: Fields, name: str, inner: Fields, declared: int) -> Rope:
+def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int) -> Rope:
     # NOTE: files written by several versions hold the kind under both names.
     old_kind, kind = inner.get("type"), inner.get("rope_type")
     if old_kind is not None and kind is not None and old_kind != kind:
         raise inner.error("type", f"{quoted(old_kind)} contradicts rope_type, {quoted(kind)}")
     kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
     inner.only("partial_rotary_factor", 1.0)
-    outer = fields.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
+    outer = config.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
     theta = inner.number("rope_theta", outer)
     if theta != outer:
         raise inner.error("rope_theta", f"{theta} contradicts rope_theta outside of {name}, {outer}")
-    _take_original(fields, inner, name)
+    _take_original(config, inner, name)
     rope = _READERS[kind](inner, theta, declared)
-    inner.finish(_HARMLESS[kind])
+    inner.finish(_IGNORED[kind])
     return rope
 
 
-def _take_original(fields: Fields, inner: Fields, name: str) -> None:
+def _take_original(config: ConfigReader, inner: ConfigReader, name: str) -> None:
     """Gives `inner` the original context where it stands outside only."""
     key = "original_max_position_embeddings"
-    if key not in fields:
+    if key not in config:
         return
-    outside = fields.integer(key)
+    outside = config.integer(key)
     if inner.integer(key, outside) != outside:
         raise inner.error(key, f"{quoted(inner.integer(key))} contradicts {key} outside of {name}, {quoted(outside)}")
     inner.default(key, outside)
 
 
-def _default(inner: Fields, theta: float, declared: int) -> Rope:
+def _default(inner: ConfigReader, theta: float, declared: int) -> Rope:
     return Rope(RopeConfig(theta=theta), declared)
 
 
-def _linear(inner: Fields, theta: float, declared: int) -> Rope:
+def _linear(inner: ConfigReader, theta: float, declared: int) -> Rope:
     return Rope(RopeConfig("linear", theta, inner.number("factor")), declared)
 
 
-def _llama3(inner: Fields, theta: float, declared: int) -> Rope:
+def _llama3(inner: ConfigReader, theta: float, declared: int) -> Rope:
     rope = RopeConfig(
         "llama3",
         theta,
@@ -86,7 +86,7 @@ def _llama3(inner: Fields, theta: float, declared: int) -> Rope:
     return Rope(rope, declared)
 
 
-def _dynamic(inner: Fields, theta: float, declared: int) -> Rope:
+def _dynamic(inner: ConfigReader, theta: float, declared: int) -> Rope:
     """The model was trained on `max_position_embeddings` tokens and is stretched from there on."""
     inner.only("original_max_position_embeddings", declared)
     factor = inner.number("factor")
@@ -94,7 +94,7 @@ def _dynamic(inner: Fields, theta: float, declared: int) -> Rope:
     return Rope(rope, max(declared, int(declared * factor)))
 
 
-def _yarn(inner: Fields, theta: float, declared: int) -> Rope:
+def _yarn(inner: ConfigReader, theta: float, declared: int) -> Rope:
     original = inner.integer("original_max_position_embeddings", declared)
     implied = {"default": declared / original} if original > 0 and original != declared else {}
     factor = inner.number("factor", **implied)
@@ -113,7 +113,7 @@ def _yarn(inner: Fields, theta: float, declared: int) -> Rope:
     return Rope(rope, max(declared, int(original * factor)))
 
 
-def _longrope(inner: Fields, theta: float, declared: int) -> Rope:
+def _longrope(inner: ConfigReader, theta: float, declared: int) -> Rope:
     """The context is the declared one: `factor` says only what cosines and sines are multiplied by."""
     original = inner.integer("original_max_position_embeddings", declared)
     if original < 2:
@@ -146,7 +146,7 @@ def _yarn_attention(factor: float, mscale: float, mscale_all_dim: float) -> floa
     return scale(mscale) / scale(mscale_all_dim) if mscale and mscale_all_dim else scale(1.0)
 
 
-_READERS: dict[str, Callable[[Fields, float, int], Rope]] = {
+_READERS: dict[str, Callable[[ConfigReader, float, int], Rope]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
@@ -155,7 +155,7 @@ _READERS: dict[str, Callable[[Fields, float, int], Rope]] = {
     "longrope": _longrope,
 }
 # Keys that files carry beside those that their kind reads.
-_HARMLESS: dict[str, frozenset[Any]] = {
+_IGNORED: dict[str, frozenset[Any]] = {
     "default": frozenset({"factor", "original_max_position_embeddings"}),
     "linear": frozenset({"original_max_position_embeddings"}),
     "llama3": frozenset(),

@@ -5,11 +5,11 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted
-from jaxinfer.models import llama, mistral, qwen2, qwen3
-from jaxinfer.models.config import MAX_CONTEXT, DecoderConfig
-from jaxinfer.models.fields import Fields
+from jaxinfer.model_config.decoder_config import MAX_CONTEXT, DecoderConfig
+from jaxinfer.model_config.families import llama, mistral, qwen2, qwen3
+from jaxinfer.model_config.reader import ConfigReader
 
-Parser = Callable[[Fields], DecoderConfig]
+Parser = Callable[[ConfigReader], DecoderConfig]
 
 # Plugins add to these: an entry point of this group, named as the architecture, that is a Parser.
 ENTRY_POINT_GROUP = "jaxinfer.models"
@@ -49,7 +49,7 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     """
     _check_sizes(raw)
     try:
-        return _parser(_architecture(raw))(Fields(raw))
+        return _parser(_architecture(raw))(ConfigReader(raw))
     except (ArithmeticError, MemoryError) as error:
         raise ModelError(f"config.json: has a number that is out of range: {error}") from None
 

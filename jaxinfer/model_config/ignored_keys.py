@@ -86,4 +86,4 @@ _OTHERS = {
     "tensor_parallel_shards",
 }
 
-HARMLESS = frozenset(_WRITER | _TRAINING | _GENERATION | _OTHERS)
+IGNORED_KEYS = frozenset(_WRITER | _TRAINING | _GENERATION | _OTHERS)

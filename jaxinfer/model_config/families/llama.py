@@ -1,0 +1,16 @@
+"""Llama 2 and 3.x, and the many models of their form."""
+
+from jaxinfer.model_config.decoder import read_decoder, typed_windows
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.reader import ConfigReader
+
+
+def parse(config: ConfigReader) -> DecoderConfig:
+    """`attention_bias` puts biases on q, k, v and the output projection; `mlp_bias` on all of the MLP.
+
+    `layer_types` may say that all layers attend to all tokens, and nothing else.
+    """
+    bias = config.flag("attention_bias")
+    layers = config.integer("num_hidden_layers")
+    windows = typed_windows(config, layers, None, [False] * layers)
+    return read_decoder(config, windows=windows, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias"))

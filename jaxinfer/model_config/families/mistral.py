@@ -1,0 +1,19 @@
+"""Mistral 7B and its like: Llama with a window over all layers."""
+
+from jaxinfer.model_config.decoder import read_decoder, typed_windows
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.reader import ConfigReader
+
+# What a config.json without the key means; null means no window.
+_DEFAULT_WINDOW = 4096
+
+
+def parse(config: ConfigReader) -> DecoderConfig:
+    """`sliding_window` holds for every layer; an absent key is 4096, null is none."""
+    config.only("attention_bias", False)
+    config.only("mlp_bias", False)
+    layers = config.integer("num_hidden_layers")
+    config.integer("num_key_value_heads")
+    window = config.nullable_integer("sliding_window", _DEFAULT_WINDOW)
+    windows = typed_windows(config, layers, window, [window is not None] * layers)
+    return read_decoder(config, windows=windows)
