@@ -29,12 +29,13 @@ class FinishReason(enum.StrEnum):
 class GenerateRequest:
     """One prompt to continue. `sampling.n` choices come back, numbered from 0.
 
+    prompt_token_ids: int32 [n], or a sequence, which is copied when the request is checked.
     priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
     for fair sharing: digests of the API key and of the user.
     """
 
     request_id: str
-    prompt_token_ids: Sequence[int]
+    prompt_token_ids: np.ndarray | Sequence[int]
     sampling: SamplingParams = field(default_factory=SamplingParams)
     priority: int = 0
     cache_salt: str = ""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
@@ -30,7 +32,7 @@ class Prepared(NamedTuple):
     """A generation that is not submitted yet, its prompt and its parameters."""
 
     generation: Generation
-    prompt_token_ids: list[int]
+    prompt_token_ids: np.ndarray
     params: SamplingParams
 
 
@@ -63,8 +65,8 @@ async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Pr
     special = body.add_special_tokens is not False
     (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
     kept = ids if cut.keep is None else ids[-cut.keep :]  # messages know no other side to cut
-    check_length(kept, context.client.info, "prompt")  # before millions of ids become a list
-    return Prompt(kept.tolist(), "prompt")
+    check_length(kept, context.client.info, "prompt")
+    return Prompt(kept, "prompt")
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:

@@ -101,7 +101,7 @@ class VllmReply:
         values = [None if entry is None else entry.logprob for entry in entries]
         return pb.InputLogProbs(
             token_logprobs=[pb.InputTokenLogProb(value=value) for value in values],
-            token_ids=self._prepared.prompt_token_ids,
+            token_ids=self._prepared.prompt_token_ids.tolist(),
             top_logprobs=[_top(entry) for entry in entries] if self._prepared.params.prompt_logprobs else [],
         )
 

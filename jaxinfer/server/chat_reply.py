@@ -75,7 +75,7 @@ class ChatReply:
         if is_terminal(choices):
             event.system_fingerprint = self._fingerprint
         if not self._prompt_told:
-            self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids
+            self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids.tolist()
         return event
 
     def whole(self, parts: list[ChunkChoice]) -> bytes:
@@ -89,7 +89,7 @@ class ChatReply:
         if entries is not None:
             reply.prompt_logprobs = self._logprobs.prompt(entries)
         if self._body.return_token_ids:
-            reply.prompt_token_ids = self._prompt.token_ids
+            reply.prompt_token_ids = self._prompt.token_ids.tolist()
         return msgspec.json.encode(reply)
 
     def usage(self) -> Usage:

@@ -97,7 +97,7 @@ class CompletionReply:
             choice.finish_reason, choice.stop_reason = "length", None
         if self._body.return_token_ids:
             choice.token_ids = ids
-            choice.prompt_token_ids = self._prompts[prompt_index].token_ids if begins else UNSET
+            choice.prompt_token_ids = self._prompts[prompt_index].token_ids.tolist() if begins else UNSET
         return choice
 
     def _generated(
@@ -121,10 +121,10 @@ class CompletionReply:
         offsets = TextOffsets(self._tokenizer, (), skip_special_tokens=self._skip_special_tokens)
         entries = self._generation.prompt_logprobs(prompt_index)
         if self._body.logprobs is not None and entries is not None:
-            logprobs = self._form.echoed(prompt.token_ids, entries, offsets)
+            logprobs = self._form.echoed(int(prompt.token_ids[0]), entries, offsets)
         if prompt.text is not None and self._body.truncate_prompt_tokens is None:
             return _Echo(prompt.text, logprobs, offsets.length)
-        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens)
+        text = self._tokenizer.decode(prompt.token_ids.tolist(), skip_special_tokens=self._skip_special_tokens)
         return _Echo(text, logprobs, offsets.length)
 
     def _offsets_of(self, prompt_index: int, index: int) -> TextOffsets:

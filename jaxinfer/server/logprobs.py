@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.server.responses import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from jaxinfer.text import Tokenizer
@@ -36,12 +38,10 @@ class LogprobForm:
             lists.text_offset.append(offsets.push(entry.token_id))
         return lists
 
-    def echoed(
-        self, prompt: Sequence[int], entries: Sequence[TokenLogprobs | None], offsets: "TextOffsets"
-    ) -> CompletionLogprobs:
+    def echoed(self, first: int, entries: Sequence[TokenLogprobs | None], offsets: "TextOffsets") -> CompletionLogprobs:
         """Those of a prompt that is echoed; its first token has none."""
-        first = CompletionLogprobs([self._name(prompt[0])], [None], [None], [offsets.push(prompt[0])])
-        return join_logprobs([first, self.completion(entries[1:], offsets)])
+        begin = CompletionLogprobs([self._name(first)], [None], [None], [offsets.push(first)])
+        return join_logprobs([begin, self.completion(entries[1:], offsets)])
 
     def prompt(self, entries: Sequence[TokenLogprobs | None]) -> list[dict[str, Any] | None]:
         """vLLM's form: a token of the prompt -> `logprob`, `rank`, `decoded_token`, by id; None for the first."""
@@ -71,7 +71,9 @@ class TextOffsets:
     before: tokens that stand before the first one. length: characters of the text so far.
     """
 
-    def __init__(self, tokenizer: Tokenizer, before: Sequence[int], *, skip_special_tokens: bool, length: int = 0):
+    def __init__(
+        self, tokenizer: Tokenizer, before: np.ndarray | Sequence[int], *, skip_special_tokens: bool, length: int = 0
+    ):
         self._detokenizer = Detokenizer(tokenizer, before, skip_special_tokens=skip_special_tokens)
         self.length = length
 

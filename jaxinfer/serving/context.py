@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
@@ -71,9 +73,12 @@ class Context:
         return self.options.return_tokens_as_token_ids if given is None else given
 
     def generation(
-        self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody, caller: Caller
+        self, prompts: Sequence[np.ndarray], params: Sequence[SamplingParams], body: GenerateBody, caller: Caller
     ) -> Generation:
-        """The engine requests of one request. Raises RequestError where they are too many or too large."""
+        """The engine requests of one request. prompts: token ids of each, int32 [n].
+
+        Raises RequestError where they are too many or too large.
+        """
         self._check_size(prompts, params, body)
         priority = self._priority(body, caller)
         salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
@@ -110,7 +115,7 @@ class Context:
         operation = "text_completion" if isinstance(body, CompletionBody) else "chat"
         return self.tracing.begin(operation, caller.request_id, caller.headers)
 
-    def _check_size(self, prompts: Sequence[list[int]], params: Sequence[SamplingParams], body: GenerateBody) -> None:
+    def _check_size(self, prompts: Sequence[np.ndarray], params: Sequence[SamplingParams], body: GenerateBody) -> None:
         choices = sum(param.n for param in params)
         if choices > self.options.max_choices:
             name = "best_of" if isinstance(body, CompletionBody) and body.best_of else "n"

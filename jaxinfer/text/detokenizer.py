@@ -3,6 +3,8 @@
 import codecs
 from collections.abc import Sequence
 
+import numpy as np
+
 from jaxinfer.text.pieces import Pieces
 from jaxinfer.text.tokenizer import Tokenizer
 
@@ -23,13 +25,19 @@ class Detokenizer:
     skip_special_tokens: special tokens give no text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = (), *, skip_special_tokens: bool = True):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_token_ids: np.ndarray | Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+    ):
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
         if tokenizer.pieces.exact:
             before = _last_bytes(tokenizer.pieces, prompt_token_ids, self._skipped)
             self._decoder: _ByteDecoder | _WindowDecoder = _ByteDecoder(tokenizer.pieces, before)
         else:
-            context = [token for token in prompt_token_ids[-8:] if token not in self._skipped]
+            context = [token for token in map(int, prompt_token_ids[-8:]) if token not in self._skipped]
             self._decoder = _WindowDecoder(tokenizer, context)
 
     def push(self, token_id: int) -> str:
@@ -41,10 +49,10 @@ class Detokenizer:
         return self._decoder.flush()
 
 
-def _last_bytes(pieces: Pieces, token_ids: Sequence[int], skipped: frozenset[int]) -> bytes:
+def _last_bytes(pieces: Pieces, token_ids: np.ndarray | Sequence[int], skipped: frozenset[int]) -> bytes:
     """The end of the tokens' text, long enough to hold half a character; empty where they have no text."""
     end = b""
-    for token in reversed(token_ids):
+    for token in map(int, reversed(token_ids)):
         if token not in skipped:
             end = pieces.piece(token) + end
         if len(end) >= _HALF_BYTES:

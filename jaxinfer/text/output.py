@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxinfer.engine.types import FinishReason, TokenDelta, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.detokenizer import Detokenizer
@@ -67,7 +69,9 @@ class OutputAssembler:
     is dropped. The token that a stop id names gives no text, except with `include_stop_str_in_output`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams, index: int):
+    def __init__(
+        self, tokenizer: Tokenizer, prompt_token_ids: np.ndarray | Sequence[int], params: SamplingParams, index: int
+    ):
         self.index = index
         self.finished = False
         self.num_tokens = 0

@@ -13,7 +13,6 @@ from jaxinfer.rpc import reading_places
 from jaxinfer.rpc.messages import SHORT_BYTES
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.requests import tokens
-from jaxinfer.serving.workers import jobs as worker_jobs
 from tests.engine.reading import until
 from tests.rpc.public import Public, Serve, collect, refused, stub_of, text_of
 
@@ -163,12 +162,9 @@ async def test_a_message_is_forgotten_while_tokens_come(serve: Serve) -> None:
     assert [text_of(await collect(call)) for call in calls] == ["hello world"] * 3
 
 
-async def test_many_ids_of_a_worker_are_counted_before_they_are_a_list(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_ids_of_a_worker_are_counted(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     monkeypatch.setattr(tokens, "MAX_IDS", 1000)
-    monkeypatch.setattr(worker_jobs, "unpack_ids", None)
     text = "hello " * LARGE_BYTES
     code, _, trailers = await refused(served.stub.Tokenize(pb.TokenizeRequest(text=text)))
     assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, "text")

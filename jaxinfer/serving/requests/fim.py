@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
@@ -28,7 +29,7 @@ async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
     if made is None:
         special, parse = body.add_special_tokens is not False, body.parse_special is not False
         ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
-        prompt = Prompt(ids, "prompt")
+        prompt = Prompt(np.array(ids, np.int32), "prompt")
     else:
         (prompt,) = made.prompts
     asked_by = None if body.max_tokens is None else "max_tokens"

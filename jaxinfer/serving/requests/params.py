@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence, Sized
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
 from jaxinfer.errors import ParameterError
@@ -12,6 +14,8 @@ from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.defaults import GenerationDefaults
+
+Ids = TypeVar("Ids", list[int], np.ndarray)
 
 _ENDPOINTS_OWN = ("max_tokens", "logprobs")
 _SAME = (*(name for name in parameters() if name not in _ENDPOINTS_OWN), "stop", "stop_token_ids")
@@ -164,10 +168,10 @@ class Truncation(NamedTuple):
     keep: int | None = None
     cut: Literal["left", "right"] = "left"
 
-    def __call__(self, ids: list[int]) -> list[int]:
+    def __call__(self, ids: Ids) -> Ids:
         if self.keep is None or len(ids) <= self.keep:
             return ids
-        return ids[-self.keep :] if self.cut == "left" else ids[: self.keep]
+        return cast(Ids, ids[-self.keep :] if self.cut == "left" else ids[: self.keep])
 
 
 def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> Truncation:
@@ -178,7 +182,7 @@ def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> T
     return Truncation(keep, body.truncation_side or "left")
 
 
-def check_length(prompt: Sequence[Any], info: ModelInfo, param: str) -> None:
+def check_length(prompt: Sized, info: ModelInfo, param: str) -> None:
     """Raises RequestError where a prompt, which errors call `param`, leaves no room for an answer."""
     if len(prompt) >= info.max_model_len:
         # NOTE: agents shorten their history where they find one of these phrases, which litellm and langchain look for.
@@ -198,7 +202,7 @@ def check_ids(ids: Sequence[int], info: ModelInfo, param: str) -> None:
 
 
 def fit_length(
-    prompt: list[int], params: SamplingParams, info: ModelInfo, *, param: str, asked_by: str | None
+    prompt: Sized, params: SamplingParams, info: ModelInfo, *, param: str, asked_by: str | None
 ) -> SamplingParams:
     """The parameters with a default `max_tokens` cut to what the context leaves.
 
@@ -206,7 +210,7 @@ def fit_length(
     Raises RequestError where prompt and asked output do not fit.
     """
     room = info.max_model_len - len(prompt)
-    if not prompt:
+    if not len(prompt):
         raise RequestError(f"{param}: is empty; at least one token is needed", param=param)
     check_length(prompt, info, param)
     if params.max_tokens is None or params.max_tokens <= room:

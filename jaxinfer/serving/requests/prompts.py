@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.serving.bodies.chat_schema import Message
@@ -20,9 +21,9 @@ MAX_MESSAGES = 10_000
 
 
 class Prompt(NamedTuple):
-    """Token ids, what errors call the prompt, and its text where it came as one."""
+    """Token ids, int32 [n], what errors call the prompt, and its text where it came as one."""
 
-    token_ids: list[int]
+    token_ids: np.ndarray
     param: str
     text: str | None = None
 
@@ -51,15 +52,12 @@ async def completion_prompts(
     params = _names(body.prompt, len(prompts))
     texts = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, str)}
     ids = {param: prompt for prompt, param in zip(prompts, params, strict=True) if isinstance(prompt, list)}
-    ids = {param: cut(prompt) for param, prompt in ids.items()}
-    for param, prompt in ids.items():
-        check_length(prompt, info, param)
-        check_ids(prompt, info, param)
+    ids = {param: _id_array(cut(prompt), info, param) for param, prompt in ids.items()}
     special, parse = body.add_special_tokens is not False, body.parse_special is not False
     encoded = await text.encode_async(
         list(texts.values()), add_special_tokens=special, params=list(texts), parse_special=parse
     )
-    ids.update(zip(texts, map(cut, encoded), strict=True))
+    ids.update((param, np.array(cut(one), np.int32)) for param, one in zip(texts, encoded, strict=True))
     return [Prompt(ids[param], param, texts.get(param)) for param in params]
 
 
@@ -80,8 +78,14 @@ async def _fim_prompts(
         parse = body.parse_special is not False
         ids = await text.fim_prompt(prompt, suffix, add_special_tokens=special, parse_special=parse)
         check_length(ids, info, param)
-        found.append(Prompt(ids, param, prompt))
+        found.append(Prompt(np.array(ids, np.int32), param, prompt))
     return found
+
+
+def _id_array(ids: list[int], info: ModelInfo, param: str) -> np.ndarray:
+    check_length(ids, info, param)
+    check_ids(ids, info, param)
+    return np.array(ids, np.int32)
 
 
 def _as_list(prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Truncation) -> list[str | list[int]]:
@@ -129,7 +133,7 @@ async def chat_prompt(conversation: Conversation, text: TextProcessor) -> Prompt
         continue_final_message=conversation.continue_final_message,
         template_kwargs=conversation.template_kwargs,
     )
-    return Prompt(rendered.token_ids, "messages", rendered.text)
+    return Prompt(np.array(rendered.token_ids, np.int32), "messages", rendered.text)
 
 
 def _check_count(messages: list[Message]) -> None:

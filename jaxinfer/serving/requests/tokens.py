@@ -67,7 +67,7 @@ async def _token_ids(body: TokenizeBody, side: ModelSide) -> list[int]:
         add_special_tokens=body.add_special_tokens is True,
         continue_final_message=continues(body),
     )
-    return (await chat_prompt(said, side.text)).token_ids
+    return (await chat_prompt(said, side.text)).token_ids.tolist()
 
 
 async def _detokenized(body: DetokenizeBody, side: ModelSide) -> bytes:

@@ -1,9 +1,10 @@
 """What API processes and their workers tell each other, as msgpack: nothing that is read can run code."""
 
-from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.serving.config import ServerConfig
@@ -115,26 +116,19 @@ decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
-def pack_ids(ids: list[int]) -> bytes:
+def pack_ids(ids: Sequence[int]) -> bytes:
     """Token ids, four bytes each."""
-    return array("i", ids).tobytes()
+    return np.array(ids, np.int32).tobytes()
 
 
-def id_array(data: bytes) -> "array[int]":
-    """The ids that were packed, as an array."""
-    ids = array("i")
-    ids.frombytes(data)
-    return ids
-
-
-def unpack_ids(data: bytes) -> list[int]:
-    """The ids that were packed."""
-    return id_array(data).tolist()
+def unpack_ids(data: bytes) -> np.ndarray:
+    """The ids that were packed, int32 [n]."""
+    return np.frombuffer(data, np.int32)
 
 
 def pack_prompt(prompt: Prompt) -> PackedPrompt:
     """A prompt as it travels."""
-    return PackedPrompt(pack_ids(prompt.token_ids), prompt.param, prompt.text)
+    return PackedPrompt(prompt.token_ids.tobytes(), prompt.param, prompt.text)
 
 
 def unpack_prompt(packed: PackedPrompt) -> Prompt:

@@ -3,12 +3,12 @@
 import asyncio
 import dataclasses
 import sys
-from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.serving.config import ServerConfig
@@ -68,14 +68,14 @@ class Workers:
 
     async def encode(
         self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str]
-    ) -> "list[array[int]]":
-        """Token ids of each text, as arrays: a list of millions takes long to make, and may be too long anyway.
+    ) -> list[np.ndarray]:
+        """Token ids of each text, int32 [n]: a list of millions takes long to make, and may be too long anyway.
 
         params: what errors call each. Raises RequestError.
         """
         reply = await self._ask(jobs.Encode(list(texts), list(params), add_special_tokens))
         assert isinstance(reply, jobs.Ids)
-        return [jobs.id_array(ids) for ids in reply.ids]
+        return [jobs.unpack_ids(ids) for ids in reply.ids]
 
     async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids. Raises RequestError."""
