@@ -1,6 +1,7 @@
 """FakeEngine: an EngineClient that says what a test tells it to say, token by token, and can be made to fail."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 
 from jaxinfer.engine.types import (
@@ -67,7 +68,8 @@ class FakeEngine:
             raise self._dead
         if len(self._active) >= self.max_waiting:
             raise QueueFullError(len(self._active), retry_after=7)
-        self.submitted.append(request)
+        # Requests with lists can be compared.
+        self.submitted.append(dataclasses.replace(request, prompt_token_ids=list(map(int, request.prompt_token_ids))))
         active = self._active[request.request_id] = _Active(self, request)
         return active.deltas()
 
