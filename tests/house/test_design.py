@@ -121,6 +121,15 @@ def test_sections_keep_their_numbers() -> None:
     assert numbers == [str(number) for number in range(1, 16)]
 
 
+def test_decisions_have_dates_newest_last() -> None:
+    headings = re.findall(r"^## (.*)", _read("jaxinfer/DECISIONS.md"), re.MULTILINE)
+    assert headings.pop() == "Evaluations"
+    dates = [re.fullmatch(r"(\d{4}-\d{2}-\d{2}): .+", heading) for heading in headings]
+    assert None not in dates
+    days = [date[1] for date in dates if date]
+    assert days == sorted(days)
+
+
 def test_the_glossary_is_short() -> None:
     glossary = re.split(r"^## ", _read(DESIGN).split("## 15. Glossary\n")[1], flags=re.MULTILINE)[0]
     assert "block" in glossary
