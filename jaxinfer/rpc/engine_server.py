@@ -106,30 +106,32 @@ class EngineServer:
             )
 
     async def _read(self, owner: int, session: "_Session", frames: AsyncIterator[bytes]) -> None:
-        async for frame in frames:
-            try:
-                command = wire.decode_command(frame)
-            except (ValueError, RecursionError) as error:
-                log.warning("an API process has sent a frame that is not understood: %s", error)
-                session.complaint = f"a frame is not understood: {error}"
-                break
-            match command:
-                case wire.Submit():
-                    session.put(self._submit(owner, command))
-                case wire.Stop(request_id, index):
-                    self._engine.stop(request_id, index)
-                case wire.Abort(request_id):
-                    self._engine.abort(request_id)
-                case wire.ReadStats(number):
-                    session.put(wire.Stats(self._engine.stats(), number))
-        session.end()
+        try:
+            async for frame in frames:
+                self._take(owner, session, wire.decode_command(frame))
+        except (ValueError, RecursionError) as error:
+            log.warning("an API process has sent a frame that is not understood: %s", error)
+            session.complaint = f"a frame is not understood: {error}"
+        finally:
+            session.end()
+
+    def _take(self, owner: int, session: "_Session", command: wire.Command) -> None:
+        match command:
+            case wire.Submit():
+                session.put(self._submit(owner, command))
+            case wire.Stop(request_id, index):
+                self._engine.stop(request_id, index)
+            case wire.Abort(request_id):
+                self._engine.abort(request_id)
+            case wire.ReadStats(number):
+                session.put(wire.Stats(self._engine.stats(), number))
 
     def _submit(self, owner: int, frame: wire.Submit) -> wire.Answer:
         try:
             self._engine.submit(wire.unpack_request(frame), owner)
         except JaxinferError as error:
             return wire.Answer(frame.request_id, wire.pack_error(error))
-        except ValueError as error:  # what no client of this version sends
+        except (ValueError, RecursionError) as error:  # what no client of this version sends
             refused = JaxinferError(f"the request is not understood: {error}")
             return wire.Answer(frame.request_id, wire.pack_error(refused))
         return wire.Answer(frame.request_id)

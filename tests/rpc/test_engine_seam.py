@@ -134,11 +134,12 @@ async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tm
     gate = Gate()
     core = small_core(gate, ahead=1)
     address = f"unix:{tmp_path / 'engine'}"
-    async with engine_at(core, address), attached(address) as stays:
+    async with engine_at(core, address) as server, attached(address) as stays:
         async with attached(address) as goes:
             gate.open.clear()
             streams = [await client.submit(ask(name, 5, 30)) for client, name in ((stays, "stays"), (goes, "goes"))]
             goes._task.cancel()  # as if its process had been killed
+            await until(lambda: len(server._sessions) == 1)  # the engine could be done with the request before it hears
             gate.open.set()
             with pytest.raises(EngineDeadError):
                 await read(streams[1])
@@ -261,6 +262,7 @@ async def test_a_damaged_frame_ends_its_stream_with_an_error_and_no_other(tmp_pa
     address = f"unix:{tmp_path / 'engine'}"
     submit = wire.encode(wire.pack_request(ask("open", 5, 30)))
     bad = [b"", b"\xc1", b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b"\x92\xa5Abort\xa1\xff", b"\x92\xa5Other\x00"]
+    bad += [b"\x93\xa6Submit\xa1r" + b"\x91" * 100_000]
     bad += [damaged(wire.encode(frame), draw) for frame in (wire.Stop("open", 0), wire.ReadStats(1)) for _ in range(10)]
     async with engine_at(core, address), attached(address) as client, grpc.aio.insecure_channel(address) as channel:
         gate.open.clear()
