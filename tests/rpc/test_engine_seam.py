@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.engine.types import (
-    FinishReason,
-)
+from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from jaxinfer.rpc.engine_server import EngineServer
 from tests.engine.reading import read, until
