@@ -24,7 +24,6 @@ class Parameter:
     kind: int, float or bool. default: of a request that does not give it. low, high: the range, both included unless
     above_low. optional: None is allowed. minus_one: what -1 stands for, where it is not a number of its own.
     neutral: that of its column on the device; None: it has none.
-    engine: the engine needs it; else the API process alone does.
     generation_key: its key in a model's generation_config.json; empty where that declares none.
     flag: help of its flag on the commands that generate; empty where they have none.
     """
@@ -37,7 +36,6 @@ class Parameter:
     optional: bool = False
     minus_one: int | None = None
     neutral: int | float | None = None
-    engine: bool = True
     generation_key: str = ""
     flag: str = ""
 

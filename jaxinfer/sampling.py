@@ -89,9 +89,9 @@ class SamplingParams:
     prompt_logprobs: int | None = integer(None, 0, MAX_LOGPROBS, optional=True, minus_one=MAX_LOGPROBS)
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
-    include_stop_str_in_output: bool = boolean(False, engine=False, flag="Show the stop string, too.")
+    include_stop_str_in_output: bool = boolean(False, flag="Show the stop string, too.")
     ignore_eos: bool = boolean(False, flag="Go on after the end-of-sequence token.")
-    skip_special_tokens: bool = boolean(True, engine=False, flag="Leave special tokens out of the text.")
+    skip_special_tokens: bool = boolean(True, flag="Leave special tokens out of the text.")
 
     def __post_init__(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())

@@ -163,9 +163,10 @@ class EngineStats(NamedTuple):
     """Tokens computed that came from the host: of prompts, and of what is computed again after a preemption."""
     padded_tokens: int = 0
     """Tokens that programs computed for nobody, since their sizes are few."""
-    flops: int = 0
-    bytes: int = 0
-    """Operations and bytes of memory that the steps needed, by a model of the step (step_cost.py)."""
+    flops: float = 0.0
+    bytes: float = 0.0
+    """Operations and bytes of memory that the steps needed, by a model of the step (step_cost.py). In time they
+    outgrow 64 bits."""
     iteration_tokens: int = 0
     """Prompt tokens computed and tokens generated, in all steps; what `step_tokens` counts."""
     step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)

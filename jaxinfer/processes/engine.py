@@ -1,4 +1,4 @@
-"""The engine's process: weights, scheduler and device, behind the seam of rpc/engine.proto."""
+"""The engine's process: weights, scheduler and device, behind the seam of rpc/wire.py."""
 
 import asyncio
 import logging

@@ -6,6 +6,10 @@ import socket
 from contextlib import closing
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.version import __version__
+
+SERVICE, METHOD = "jaxinfer.Engine", f"Attach-{__version__}"
+"""The one method, a stream of frames each way (wire.py). It has the version, since frames are positional."""
 
 KEY_NAME = "jaxinfer-engine-key"
 """Of the metadata that carries an engine's key."""

@@ -13,9 +13,9 @@ from jaxinfer.engine.client.streams import Streams
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.errors import EngineDeadError, JaxinferError
-from jaxinfer.rpc import engine_pb2 as pb
-from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, options_at
+from jaxinfer.rpc import wire
+from jaxinfer.rpc.channel import KEY_NAME, METHOD, SERVICE, options_at
+from jaxinfer.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class RemoteEngineClient:
         self._answers: dict[str, asyncio.Future[JaxinferError | None]] = {}
         self._readings: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
-        self._commands: asyncio.Queue[pb.Command] = asyncio.Queue()
+        self._commands: asyncio.Queue[bytes] = asyncio.Queue()
         self._info: ModelInfo | None = None
         self._stats: EngineStats | None = None
         self._complaint = ""
@@ -70,10 +70,10 @@ class RemoteEngineClient:
             raise EngineDeadError("the engine has stopped")
         name = request.request_id
         self._streams.check_free(name)
-        command = pb.Command(submit=wire.pack_request(request))
+        frame = wire.encode(wire.pack_request(request))
         answer = self._answers[name] = asyncio.get_running_loop().create_future()
         stream = self._streams.open(name, request.sampling.n)  # its first tokens may come with the answer
-        self._commands.put_nowait(command)
+        self._commands.put_nowait(frame)
         try:
             await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -85,10 +85,10 @@ class RemoteEngineClient:
         return stream
 
     def stop(self, request_id: str, index: int) -> None:
-        self._send(pb.Command(stop=pb.Stop(request_id=request_id, index=index)))
+        self._send(wire.Stop(request_id, index))
 
     def abort(self, request_id: str) -> None:
-        self._send(pb.Command(abort=pb.Abort(request_id=request_id)))
+        self._send(wire.Abort(request_id))
 
     def stats(self) -> EngineStats:
         if self._stats is None or not self.ready:
@@ -100,7 +100,7 @@ class RemoteEngineClient:
             raise EngineDeadError("the engine has stopped")
         number = next(self._numbers)
         reading = self._readings[number] = asyncio.get_running_loop().create_future()
-        self._send(pb.Command(read_stats=pb.ReadStats(number=number)))
+        self._send(wire.ReadStats(number))
         try:
             await asyncio.wait_for(reading, _STATS_SECONDS)
         except TimeoutError:
@@ -121,10 +121,10 @@ class RemoteEngineClient:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
 
-    def _send(self, command: pb.Command) -> None:
+    def _send(self, command: wire.Command) -> None:
         # An engine that has gone has forgotten the request too.
         if self.ready:
-            self._commands.put_nowait(command)
+            self._commands.put_nowait(wire.encode(command))
 
     async def _run(self) -> None:
         """Attaches for as long as the client lives."""
@@ -132,11 +132,13 @@ class RemoteEngineClient:
             while not self._lost:
                 async with grpc.aio.insecure_channel(self._address, options=options_at(self._address)) as channel:
                     try:
-                        await self._attach(engine_pb2_grpc.EngineStub(channel))
+                        await self._attach(channel.stream_stream(f"/{SERVICE}/{METHOD}"))
                     except grpc.aio.AioRpcError as error:
                         # One that was never there may be elsewhere; one that has gone is being started again.
                         elsewhere = self._info is None and not self._address.startswith("unix:")
-                        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                            self._complain(f"it is not of version {__version__}")
+                        elif error.code() is not grpc.StatusCode.UNAVAILABLE:
                             self._complain(str(error.details()))
                         elif elsewhere:
                             self._complain("cannot be reached yet")
@@ -157,9 +159,9 @@ class RemoteEngineClient:
             log.warning("the engine at %s: %s; it is tried again", self._address, what)
         self._complaint = what
 
-    async def _attach(self, stub: engine_pb2_grpc.EngineStub) -> None:
+    async def _attach(self, method: grpc.aio.StreamStreamMultiCallable) -> None:
         self._commands = asyncio.Queue()
-        call = stub.Attach(metadata=self._metadata)
+        call = method(metadata=self._metadata)
         watchdog = Watchdog(self._silence_seconds)
         writing = asyncio.create_task(self._write(call, self._commands))
         reading = asyncio.create_task(self._read(call, watchdog))
@@ -175,43 +177,45 @@ class RemoteEngineClient:
             call.cancel()
 
     async def _read(self, call: grpc.aio.StreamStreamCall, watchdog: Watchdog) -> None:
-        async for event in call:
+        async for frame in call:
             watchdog.feed()
-            self._take(event)
+            for event in wire.decode_events(frame):
+                self._take(event)
 
-    async def _write(self, call: grpc.aio.StreamStreamCall, commands: asyncio.Queue[pb.Command]) -> None:
+    async def _write(self, call: grpc.aio.StreamStreamCall, frames: asyncio.Queue[bytes]) -> None:
         # A call that has ended says why where it is read.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                await call.write(await commands.get())
+                await call.write(await frames.get())
 
-    def _take(self, event: pb.Event) -> None:
-        kind = event.WhichOneof("kind")
-        if event.stats:
-            self._stats = wire.unpack_stats(event.stats)
-        if kind == "step":
-            self._streams.deliver(wire.unpack_step(event.step))
-        elif kind == "answer":
-            self._take_answer(event.answer)
-        elif kind == "failure":
-            self._streams.fail(event.failure.request_id, wire.unpack_error(event.failure.error))
-        elif kind == "stats_read":
-            reading = self._readings.get(event.stats_read.number)
-            if reading is not None and not reading.done():
-                reading.set_result(None)
-        elif kind == "hello":
-            self._take_hello(event.hello)
+    def _take(self, event: wire.Event) -> None:
+        match event:
+            case wire.Step(outputs):
+                self._streams.deliver(outputs)
+            case wire.Answer(request_id, refused):
+                self._take_answer(request_id, refused)
+            case wire.Failure(request_id, error):
+                self._streams.fail(request_id, wire.unpack_error(error))
+            case wire.Stats(stats, number):
+                self._take_stats(stats, number)
+            case wire.Hello(info, stats):
+                self._take_hello(info, stats)
 
-    def _take_answer(self, message: pb.Answer) -> None:
+    def _take_answer(self, request_id: str, refused: wire.Error | None) -> None:
         # Whether or not somebody waits for it still.
-        answer, refused = self._answers.pop(message.request_id, None), message.HasField("refused")
-        if refused:
-            self._streams.forget([message.request_id])
+        answer = self._answers.pop(request_id, None)
+        if refused is not None:
+            self._streams.forget([request_id])
         if answer is not None:
-            answer.set_result(wire.unpack_error(message.refused) if refused else None)
+            answer.set_result(None if refused is None else wire.unpack_error(refused))
 
-    def _take_hello(self, hello: pb.Hello) -> None:
-        info = wire.unpack_info(hello.model_info)
+    def _take_stats(self, stats: EngineStats, number: int | None) -> None:
+        self._stats = stats
+        reading = None if number is None else self._readings.get(number)
+        if reading is not None and not reading.done():
+            reading.set_result(None)
+
+    def _take_hello(self, info: ModelInfo, stats: EngineStats) -> None:
         if self._info is not None and _seen_by_text(info) != _seen_by_text(self._info):
             # Text and limits of this process were made for the other one: another process must begin anew.
             self._lost = True
@@ -219,7 +223,7 @@ class RemoteEngineClient:
         if self._info is not None:
             log.warning("the engine at %s is back", self._address)
         self._info = info
-        self._stats = wire.unpack_stats(hello.stats)
+        self._stats = stats
         self._complaint = ""
         self._attached.set()
 

@@ -14,19 +14,18 @@ from jaxinfer.engine.client_ids import split_by_owner
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
-from jaxinfer.rpc import engine_pb2 as pb
-from jaxinfer.rpc import engine_pb2_grpc, wire
-from jaxinfer.rpc.channel import KEY_NAME, check_free, options_at
+from jaxinfer.rpc import wire
+from jaxinfer.rpc.channel import KEY_NAME, METHOD, SERVICE, check_free, options_at
 
 log = logging.getLogger(__name__)
 
 _WRONG_KEY = "the key is missing or wrong; $JAXINFER_ENGINE_KEY must be the same on both sides"
 
 STATS_SECONDS = 0.1
-"""How often a session is told the engine's statistics, which change in every step."""
+"""Between readings of the engine's statistics, which change in every step, in a session."""
 
 
-class EngineServer(engine_pb2_grpc.EngineServicer):
+class EngineServer:
     """Serves an engine in the event loop it is started in; the engine has a thread of its own.
 
     key: what an API process must bring; None where the address is one that nobody else can reach.
@@ -50,7 +49,8 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._loop = asyncio.get_running_loop()
         check_free(address)
         self._server = grpc.aio.server(options=options_at(address))
-        engine_pb2_grpc.add_EngineServicer_to_server(self, self._server)
+        methods = {METHOD: grpc.stream_stream_rpc_method_handler(self.attach)}
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
         before = os.umask(0o177)
         try:
             port = self._server.add_insecure_port(address)
@@ -71,26 +71,27 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
             session.end()
         await self._server.stop(grace=1.0)
 
-    async def Attach(
-        self, request_iterator: AsyncIterator[pb.Command], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.Event]:
+    async def attach(self, frames: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        """One stream an API process: its commands come up, and what they come to goes down.
+
+        The first event is Hello. Requests that are open when the stream ends are aborted. A frame that is damaged ends
+        the stream with INVALID_ARGUMENT.
+        """
         await self._check_key(context)
         self._owners += 1
         owner, session = self._owners, _Session()
         self._sessions[owner] = session
-        reading = asyncio.create_task(self._read(owner, session, request_iterator))
+        reading = asyncio.create_task(self._read(owner, session, frames))
         try:
-            stats, told = self._engine.stats(), time.monotonic()
-            packed = wire.pack_stats(stats)
-            yield pb.Event(hello=pb.Hello(model_info=wire.pack_info(self._engine.info), stats=packed))
+            yield wire.encode([wire.Hello(self._engine.info, self._engine.stats())])
+            read_at = time.monotonic()
             while not session.over:
-                for event in await session.events():
-                    if time.monotonic() - told >= STATS_SECONDS:
-                        newest, told = self._engine.stats(), time.monotonic()
-                        if newest != stats:
-                            stats = newest
-                            event.stats.update(wire.pack_stats(stats))
-                    yield event
+                events = await session.events()
+                if time.monotonic() - read_at >= STATS_SECONDS:
+                    events, read_at = [wire.Stats(self._engine.stats()), *events], time.monotonic()
+                yield wire.encode(events)
+            if session.complaint:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, session.complaint)
         finally:
             reading.cancel()
             del self._sessions[owner]
@@ -104,28 +105,36 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
                 _WRONG_KEY,
             )
 
-    async def _read(self, owner: int, session: "_Session", commands: AsyncIterator[pb.Command]) -> None:
-        async for command in commands:
-            kind = command.WhichOneof("kind")
-            if kind == "submit":
-                session.put(self._submit(owner, command.submit))
-            elif kind == "stop":
-                self._engine.stop(command.stop.request_id, command.stop.index)
-            elif kind == "abort":
-                self._engine.abort(command.abort.request_id)
-            elif kind == "read_stats":
-                session.put(pb.Event(stats_read=command.read_stats, stats=wire.pack_stats(self._engine.stats())))
-        session.end()
-
-    def _submit(self, owner: int, message: pb.Submit) -> pb.Event:
-        answer = pb.Answer(request_id=message.request_id)
+    async def _read(self, owner: int, session: "_Session", frames: AsyncIterator[bytes]) -> None:
         try:
-            self._engine.submit(wire.unpack_request(message), owner)
+            async for frame in frames:
+                self._take(owner, session, wire.decode_command(frame))
+        except (ValueError, RecursionError) as error:
+            log.warning("an API process has sent a frame that is not understood: %s", error)
+            session.complaint = f"a frame is not understood: {error}"
+        finally:
+            session.end()
+
+    def _take(self, owner: int, session: "_Session", command: wire.Command) -> None:
+        match command:
+            case wire.Submit():
+                session.put(self._submit(owner, command))
+            case wire.Stop(request_id, index):
+                self._engine.stop(request_id, index)
+            case wire.Abort(request_id):
+                self._engine.abort(request_id)
+            case wire.ReadStats(number):
+                session.put(wire.Stats(self._engine.stats(), number))
+
+    def _submit(self, owner: int, frame: wire.Submit) -> wire.Answer:
+        try:
+            self._engine.submit(wire.unpack_request(frame), owner)
         except JaxinferError as error:
-            answer.refused.CopyFrom(wire.pack_error(error))
-        except ValueError as error:  # what no client of this version sends
-            answer.refused.CopyFrom(wire.pack_error(JaxinferError(f"the request is not understood: {error}")))
-        return pb.Event(answer=answer)
+            return wire.Answer(frame.request_id, wire.pack_error(error))
+        except (ValueError, RecursionError) as error:  # what no client of this version sends
+            refused = JaxinferError(f"the request is not understood: {error}")
+            return wire.Answer(frame.request_id, wire.pack_error(refused))
+        return wire.Answer(frame.request_id)
 
     # In the engine's thread
 
@@ -133,8 +142,7 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
         self._tell(self._deliver, outputs)
 
     def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
-        failure = pb.Failure(request_id=request_id, error=wire.pack_error(error))
-        self._tell(self._send, owner, pb.Event(failure=failure))
+        self._tell(self._send, owner, wire.Failure(request_id, wire.pack_error(error)))
 
     def on_forgotten(self, owner: int) -> None:
         """Nobody waits for it: the session is gone."""
@@ -150,53 +158,38 @@ class EngineServer(engine_pb2_grpc.EngineServicer):
 
     def _deliver(self, outputs: Sequence[StepOutput]) -> None:
         for owner, own in split_by_owner(outputs, self._sessions).items():
-            self._sessions[owner].put_outputs(own)
+            self._sessions[owner].put(wire.Step(own))
 
-    def _send(self, owner: int, event: pb.Event) -> None:
+    def _send(self, owner: int, event: wire.Event) -> None:
         session = self._sessions.get(owner)
         if session is not None:
             session.put(event)
 
 
 class _Session:
-    """What one API process has not been told yet. Steps that wait together go in one message."""
+    """What one API process has not been sent yet."""
 
     def __init__(self) -> None:
         self.over = False
-        self._events: list[pb.Event | StepOutput] = []
+        self.complaint = ""
+        """What is wrong with the frame that ended it; empty where it ended well."""
+        self._events: list[wire.Event] = []
         self._wake = asyncio.Event()
 
-    def put(self, event: pb.Event) -> None:
+    def put(self, event: wire.Event) -> None:
         self._events.append(event)
-        self._wake.set()
-
-    def put_outputs(self, outputs: Sequence[StepOutput]) -> None:
-        self._events += outputs
         self._wake.set()
 
     def end(self) -> None:
         self.over = True
         self._wake.set()
 
-    async def events(self) -> list[pb.Event]:
-        """What is due, in order, or after a while an empty event. Waits."""
+    async def events(self) -> list[wire.Event]:
+        """What is due, in order; empty after a while without anything. Waits."""
         try:
             await asyncio.wait_for(self._wake.wait(), STATS_SECONDS)
         except TimeoutError:
-            return [pb.Event()]
+            return []
         self._wake.clear()
-        waiting, self._events = self._events, []
-        events: list[pb.Event] = []
-        outputs: list[StepOutput] = []
-        for item in waiting:
-            if isinstance(item, StepOutput):
-                outputs.append(item)
-                continue
-            events += _steps(outputs)
-            outputs = []
-            events.append(item)
-        return events + _steps(outputs)
-
-
-def _steps(outputs: list[StepOutput]) -> list[pb.Event]:
-    return [pb.Event(step=wire.pack_step(outputs))] if outputs else []
+        events, self._events = self._events, []
+        return events

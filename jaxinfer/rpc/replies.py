@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jaxinfer.engine.types import FinishReason, TokenLogprobs
+from jaxinfer.engine.types import EngineStats, FinishReason, TokenLogprobs
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
@@ -46,6 +46,17 @@ def pack_usage(usage: Usage) -> pb.Usage:
         completion_tokens=usage.completion_tokens,
         cached_tokens=usage.prompt_tokens_details.cached_tokens,
     )
+
+
+def pack_stats(stats: EngineStats) -> dict[str, float]:
+    """By name; a tuple's numbers by name and place, as in `step_tokens.0`."""
+    values: dict[str, float] = {}
+    for name, value in stats._asdict().items():
+        if isinstance(value, tuple):
+            values |= {f"{name}.{i}": one for i, one in enumerate(value)}
+        else:
+            values[name] = value
+    return values
 
 
 def _pack_logprob(entry: TokenLogprobs) -> pb.TokenLogprob:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import grpc
 
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.rpc import jaxinfer_pb2_grpc, wire
+from jaxinfer.rpc import jaxinfer_pb2_grpc
 from jaxinfer.rpc.calls import Calls
-from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_usage
+from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_stats, pack_usage
 from jaxinfer.rpc.requests import completion_body, prepare
 from jaxinfer.rpc.status import answering
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
@@ -64,7 +64,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatisticsResponse:
         async with answering(context):
-            return pb.GetStatisticsResponse(values=wire.pack_stats(self._context.client.stats()))
+            return pb.GetStatisticsResponse(values=pack_stats(self._context.client.stats()))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext) -> pb.TokenizeResponse:
         async with self._calls.working(context):

@@ -1,188 +1,169 @@
-"""Requests, steps and errors as messages of engine.proto, and back.
+"""Frames between an API process and the engine's: MessagePack of the engine's own types.
 
-What an array holds is checked by its size. Messages that do not fit their description raise ValueError.
+A message to the engine is one Command, a message from it a list of Events. Decoding checks every type; an array crosses
+as its dtype and its bytes. Not a public interface: both ends are of one version of jaxinfer.
 """
 
-import json
-from collections.abc import Iterable, Mapping
-from math import isnan
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
-from jaxinfer.engine.types import (
-    EngineStats,
-    FinishReason,
-    GenerateRequest,
-    ModelInfo,
-    RequestTimes,
-    StepOutput,
-    TokenDelta,
-)
+from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
-from jaxinfer.rpc import engine_pb2 as pb
-from jaxinfer.rpc.wire_logprobs import pack_logprobs, unpack_logprobs
-from jaxinfer.sampling import SamplingParams, parameters
-
-_SCALARS = {name: own for name, own in parameters().items() if own.engine and own.fits_double}
-_NONE = float("nan")
+from jaxinfer.sampling import SamplingParams
 
 
-def pack_request(request: GenerateRequest) -> pb.Submit:
-    """A request, without what only the API process needs of its sampling parameters."""
-    return pb.Submit(
-        request_id=request.request_id,
-        prompt_token_ids=np.array(request.prompt_token_ids, "<i4").tobytes(),
-        sampling=pack_sampling(request.sampling),
-        priority=request.priority,
-        cache_salt=request.cache_salt,
-        tenant=request.tenant,
-    )
+class _Frame(msgspec.Struct, array_like=True, tag=True):
+    """An array that begins with the name of its class."""
 
 
-def unpack_request(message: pb.Submit) -> GenerateRequest:
-    """The request. Raises ParameterError where a parameter is out of range."""
-    prompt = np.frombuffer(message.prompt_token_ids, "<i4").tolist()
-    sampling = unpack_sampling(message.sampling)
-    salt, tenant = message.cache_salt, tuple(message.tenant)
-    return GenerateRequest(message.request_id, prompt, sampling, message.priority, salt, tenant)
+class Submit(_Frame):
+    """A request. Its fields are decoded apart, so that a wrong one is refused and the stream goes on."""
+
+    request_id: str
+    fields: msgspec.Raw
 
 
-def pack_sampling(params: SamplingParams) -> pb.Sampling:
-    """What the engine needs of sampling parameters."""
-    values = [getattr(params, name) for name in _SCALARS]
-    return pb.Sampling(
-        scalars=[_NONE if value is None else value for value in values],
-        seed=params.seed,
-        logit_bias=params.logit_bias,
-        stop_token_ids=params.stop_token_ids,
-    )
+class Stop(_Frame):
+    """Ends one choice because of a stop string."""
+
+    request_id: str
+    index: int
 
 
-def unpack_sampling(message: pb.Sampling) -> SamplingParams:
-    """Sampling parameters without stop strings. Raises ParameterError, and ValueError where there are too few."""
-    pairs = zip(_SCALARS.items(), message.scalars, strict=True)
-    values: dict[str, Any] = {name: None if isnan(value) else own.from_double(value) for (name, own), value in pairs}
-    values["seed"] = message.seed if message.HasField("seed") else None
-    bias, stops = dict(message.logit_bias), tuple(message.stop_token_ids)
-    return SamplingParams(**values, logit_bias=bias, stop_token_ids=stops)
+class Abort(_Frame):
+    """Ends every choice of a request."""
+
+    request_id: str
 
 
-def pack_step(outputs: Iterable[StepOutput]) -> pb.Step:
-    """What steps gave."""
-    return pb.Step(outputs=[_pack_output(output) for output in outputs])
+class ReadStats(_Frame):
+    """Asks for Stats of now, with the same number."""
+
+    number: int
 
 
-def unpack_step(message: pb.Step) -> list[StepOutput]:
-    """What steps gave."""
-    return [_unpack_output(output) for output in message.outputs]
+class Error(msgspec.Struct, array_like=True):
+    """A JaxinferError: its kind and what makes it again."""
+
+    kind: Literal["parameter", "queue_full", "engine_dead", "other"]
+    arguments: tuple[str | int, ...]
 
 
-def pack_error(error: JaxinferError) -> pb.Error:
+class Hello(_Frame):
+    """The first event of a stream."""
+
+    info: ModelInfo
+    stats: EngineStats
+
+
+class Answer(_Frame):
+    """To each Submit, at once. refused: None where the request is queued."""
+
+    request_id: str
+    refused: Error | None = None
+
+
+class Failure(_Frame):
+    """A request that was queued failed before its first step."""
+
+    request_id: str
+    error: Error
+
+
+class Step(_Frame):
+    """What steps gave to the choices of this API process. Raises ValueError where arrays do not fit each other."""
+
+    outputs: list[StepOutput]
+
+    def __post_init__(self) -> None:
+        for handles, counts, tokens, _ in self.outputs:
+            if len(handles) != len(counts) or counts.sum() != len(tokens):
+                sizes = f"{len(handles)} handles, {len(counts)} counts and {len(tokens)} tokens"
+                raise ValueError(f"{sizes} do not fit each other")
+
+
+class Stats(_Frame):
+    """A newer reading. number: of the ReadStats that asked for it; None: nobody did."""
+
+    stats: EngineStats
+    number: int | None = None
+
+
+Command = Submit | Stop | Abort | ReadStats
+Event = Hello | Answer | Failure | Step | Stats
+
+
+class _Fields(msgspec.Struct, array_like=True):
+    """A GenerateRequest without its id; its prompt is an int32 array."""
+
+    prompt_token_ids: np.ndarray
+    sampling: SamplingParams
+    priority: int
+    cache_salt: str
+    tenant: tuple[str, ...]
+
+
+def pack_request(request: GenerateRequest) -> Submit:
+    """The frame of a request."""
+    ids = np.asarray(request.prompt_token_ids, np.int32)
+    fields = _Fields(ids, request.sampling, request.priority, request.cache_salt, request.tenant)
+    return Submit(request.request_id, msgspec.Raw(encode(fields)))
+
+
+def unpack_request(frame: Submit) -> GenerateRequest:
+    """The request, its prompt as an array. Raises ValueError where a field is wrong."""
+    fields = _decode_fields(frame.fields)
+    ids = fields.prompt_token_ids
+    return GenerateRequest(frame.request_id, ids, fields.sampling, fields.priority, fields.cache_salt, fields.tenant)
+
+
+def pack_error(error: JaxinferError) -> Error:
     """An error by its kind."""
     if isinstance(error, ParameterError):
-        return pb.Error(kind=pb.Error.PARAMETER, param=error.param, message=error.message)
+        return Error("parameter", (error.param, error.message))
     if isinstance(error, QueueFullError):
-        return pb.Error(kind=pb.Error.QUEUE_FULL, waiting=error.waiting, retry_after=error.retry_after)
-    kind = pb.Error.ENGINE_DEAD if isinstance(error, EngineDeadError) else pb.Error.OTHER
-    return pb.Error(kind=kind, message=str(error))
+        return Error("queue_full", (error.waiting, error.retry_after))
+    return Error("engine_dead" if isinstance(error, EngineDeadError) else "other", (str(error),))
 
 
-def unpack_error(message: pb.Error) -> JaxinferError:
+def unpack_error(error: Error) -> JaxinferError:
     """The error that was packed."""
-    if message.kind == pb.Error.PARAMETER:
-        return ParameterError(message.param, message.message)
-    if message.kind == pb.Error.QUEUE_FULL:
-        return QueueFullError(message.waiting, message.retry_after)
-    return (EngineDeadError if message.kind == pb.Error.ENGINE_DEAD else JaxinferError)(message.message)
+    return _ERRORS[error.kind](*error.arguments)
 
 
-def pack_info(info: ModelInfo) -> str:
-    """As JSON."""
-    return json.dumps(info._asdict())
+_ERRORS: dict[str, Any] = {
+    "parameter": ParameterError,
+    "queue_full": QueueFullError,
+    "engine_dead": EngineDeadError,
+    "other": JaxinferError,
+}
+_DTYPES = ("<i4", "<i8")
 
 
-def unpack_info(text: str) -> ModelInfo:
-    """What `pack_info` has made."""
-    return ModelInfo(**json.loads(text))
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, np.ascontiguousarray(value).data
+    if isinstance(value, np.generic):  # a number that was read from an array, and stands for Python's
+        return value.item()
+    raise NotImplementedError(f"{type(value).__name__} has no place in a frame")
 
 
-def pack_stats(stats: EngineStats) -> dict[str, float]:
-    """By name; what is a tuple by name and place, as in `step_tokens.0`."""
-    values: dict[str, float] = {}
-    for name, value in stats._asdict().items():
-        if isinstance(value, tuple):
-            values |= {f"{name}.{i}": one for i, one in enumerate(value)}
-        else:
-            values[name] = value
-    return values
+def _array(kind: type, value: Any) -> np.ndarray:
+    dtype, data = value
+    if dtype not in _DTYPES:
+        raise ValueError(f"an array of {' or '.join(_DTYPES)} is expected, not of {dtype!r}")
+    return np.frombuffer(data, dtype)
 
 
-def unpack_stats(values: Mapping[str, float]) -> EngineStats:
-    """Counts are integers again; a name that this version does not know is an error."""
-    plain: dict[str, Any] = {}
-    places: dict[str, dict[int, float]] = {}
-    for name, value in values.items():
-        number = int(value) if value.is_integer() else value
-        field, _, place = name.partition(".")
-        if place:
-            places.setdefault(field, {})[int(place)] = number
-        else:
-            plain[field] = number
-    plain |= {name: tuple(found[i] for i in sorted(found)) for name, found in places.items()}
-    return EngineStats(**plain)
+encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+"""The bytes of a command or of a list of events."""
 
+decode_command = msgspec.msgpack.Decoder(Command, dec_hook=_array).decode
+"""A Command. As with the next: raises ValueError, or RecursionError where much is nested."""
 
-def _pack_output(output: StepOutput) -> pb.Output:
-    return pb.Output(
-        handles=output.handles.astype("<i8").tobytes(),
-        counts=output.counts.astype("<i4").tobytes(),
-        tokens=output.tokens.astype("<i4").tobytes(),
-        deltas=[_pack_delta(delta) for delta in output.deltas],
-    )
+decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=_array).decode
+"""A list of Events."""
 
-
-def _unpack_output(message: pb.Output) -> StepOutput:
-    handles, counts = np.frombuffer(message.handles, "<i8"), np.frombuffer(message.counts, "<i4")
-    tokens = np.frombuffer(message.tokens, "<i4")
-    if len(handles) != len(counts) or counts.sum() != len(tokens):
-        raise ValueError(f"{len(handles)} handles, {len(counts)} counts and {len(tokens)} tokens do not fit")
-    return StepOutput(handles, counts, tokens, [_unpack_delta(delta) for delta in message.deltas])
-
-
-def _pack_delta(delta: TokenDelta) -> pb.Delta:
-    prompt = None if delta.prompt_logprobs is None else [e for e in delta.prompt_logprobs if e is not None]
-    return pb.Delta(
-        request_id=delta.request_id,
-        index=delta.index,
-        token_ids=delta.token_ids,
-        logprobs=None if delta.logprobs is None else pack_logprobs(delta.logprobs),
-        finish_reason=delta.finish_reason or "",
-        stop_token_id=delta.stop_token_id,
-        cached_tokens=delta.cached_tokens,
-        prompt_logprobs=None if prompt is None else pack_logprobs(prompt),
-        error=delta.error or "",
-        times=None if delta.times is None else pb.Times(queue=delta.times.queue, prefill=delta.times.prefill),
-        handle=delta.handle,
-        preemptions=delta.preemptions,
-    )
-
-
-def _unpack_delta(message: pb.Delta) -> TokenDelta:
-    prompt = None
-    if message.HasField("prompt_logprobs"):
-        prompt = [None, *unpack_logprobs(message.prompt_logprobs)]
-    return TokenDelta(
-        message.request_id,
-        message.index,
-        list(message.token_ids),
-        unpack_logprobs(message.logprobs) if message.HasField("logprobs") else None,
-        FinishReason(message.finish_reason) if message.finish_reason else None,
-        message.stop_token_id if message.HasField("stop_token_id") else None,
-        message.cached_tokens,
-        prompt,
-        message.error or None,
-        RequestTimes(message.times.queue, message.times.prefill) if message.HasField("times") else None,
-        message.handle,
-        message.preemptions,
-    )
+_decode_fields = msgspec.msgpack.Decoder(_Fields, dec_hook=_array).decode
