@@ -1,23 +1,11 @@
 """What the edge measures of a request, under vLLM's names."""
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from jaxinfer.engine.types import EngineStats, FinishReason, ModelInfo, RequestTimes
+from jaxinfer.engine.types import FinishReason, RequestTimes
 from jaxinfer.metrics import EndedRequest, ServerMetrics, SharedCounts
 from jaxinfer.metrics import requests as module
-
-INFO = ModelInfo("m", 64, 61, 4, 4, 40)
-
-
-def value(metrics: ServerMetrics, name: str, stats: EngineStats | None = None, **labels: str) -> float:
-    """A sample as Prometheus' own parser reads it. Series under vLLM's names have its number of the engine."""
-    common = {"model_name": "m", "engine": "0"} if name.startswith("vllm:") else {"model_name": "m"}
-    for family in text_string_to_metric_families(metrics.exposition(stats).decode()):
-        for sample in family.samples:
-            if sample.name == name and sample.labels == {**common, **labels}:
-                return sample.value
-    raise KeyError(name)
+from tests.metrics.exposition import INFO, value
 
 
 def test_queue_prefill_and_decode(monkeypatch) -> None:

@@ -9,7 +9,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.server.api_keys import read_api_keys
 from jaxinfer.server.config import ServerConfig, check_binding
 from tests.server.conftest import Served
-from tests.server.test_refusals import check
+from tests.server.openai_error import check
 
 
 @pytest.fixture
