@@ -3,56 +3,16 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
-from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import FinishReason, TokenDelta
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from tests.engine.gate import Gate, serving
 from tests.engine.reading import read, until
-from tests.engine.small import RecordingRunner, ask, right, small_core, small_shapes, tokens_of
-
-
-class Gate(RecordingRunner):
-    """Steps are collected while the gate is open, and fail with `error`; the device is not reset where it is `dead`."""
-
-    def __init__(self) -> None:
-        super().__init__(small_shapes())
-        self.open = threading.Event()
-        self.open.set()
-        self.error: BaseException | None = None
-        self.dead: BaseException | None = None
-        self.closed = False
-
-    def collect(self, handle: Any):
-        self.open.wait(30)
-        if self.error is not None:
-            raise self.error
-        return super().collect(handle)
-
-    def reset(self) -> None:
-        if self.dead is not None:
-            raise self.dead
-        super().reset()
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
-
-
-@asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[LocalEngineClient, EngineCore, Gate]]:
-    gate = Gate()
-    core = small_core(gate, **{"ahead": 1, **options})
-    client = LocalEngineClient(core)
-    try:
-        yield client, core, gate
-    finally:
-        gate.open.set()
-        await client.close()
+from tests.engine.small import ask, right, tokens_of
 
 
 async def test_streams_end_with_their_last_choice() -> None:

@@ -9,9 +9,9 @@ import pytest
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import QueueFullError
+from tests.engine.gate import serving
 from tests.engine.reading import until
 from tests.engine.small import ask, run, small_core
-from tests.engine.test_local import serving
 
 NUMBERS = itertools.count()
 

@@ -15,9 +15,9 @@ from jaxinfer.rpc import engine_pb2 as pb
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.engine_server import EngineServer
 from jaxinfer.sampling import SamplingParams
+from tests.engine.gate import Gate
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
-from tests.engine.test_local import Gate
 from tests.parameter_values import another_value
 from tests.rpc.seam import attached, engine_at, seam
 
