@@ -7,24 +7,22 @@ from typing import Any
 
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.core import EngineCore
-from tests.engine.small import RecordingRunner, small_core, small_shapes
+from tests.engine.faulty import FaultyRunner
+from tests.engine.small import small_core, small_shapes
 
 
-class Gate(RecordingRunner):
-    """Steps are collected while the gate is open, and fail with `error`; the device is not reset where it is `dead`."""
+class Gate(FaultyRunner):
+    """Steps are collected while the gate is open. dead: what a reset of the device raises."""
 
     def __init__(self) -> None:
         super().__init__(small_shapes())
         self.open = threading.Event()
         self.open.set()
-        self.error: BaseException | None = None
         self.dead: BaseException | None = None
         self.closed = False
 
     def collect(self, handle: Any):
         self.open.wait(30)
-        if self.error is not None:
-            raise self.error
         return super().collect(handle)
 
     def reset(self) -> None:

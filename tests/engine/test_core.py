@@ -1,14 +1,12 @@
 """EngineCore: steps ahead, ids, ends of every kind."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
+from tests.engine.faulty import faulty_core
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -158,35 +156,19 @@ def test_abort_all() -> None:
     assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
 
 
-class BrokenFor(RecordingRunner):
-    """Gives no token to one slot from some step on."""
-
-    bad_slot = -1
-
-    def dispatch(self, plan: StepPlan) -> Any:
-        return plan, super().dispatch(plan)
-
-    def collect(self, handle: Any) -> StepResult:
-        plan, step = handle
-        result = super().collect(step)
-        bad = (plan.slots == self.bad_slot) & (plan.samples > 0)
-        return result._replace(counts=np.where(bad, 0, result.counts), finite=~bad)
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_no_token_ends_a_request_with_an_error_and_the_others_go_on(ahead) -> None:
-    runner = BrokenFor(small_shapes())
-    core = small_core(runner, ahead=ahead)
+    core, runner = faulty_core(ahead)
     requests = [ask(name, 6, 12) for name in "abc"]
     for request in requests:
         core.add_request(request)
     got: Got = {}
     for _ in range(5):
         step(core, got)
-    runner.bad_slot = choice_of(core, "b").slot
+    runner.finite_tokens = {choice_of(core, "b").slot: 0}
     for _ in range(5):
         step(core, got)
-    runner.bad_slot = -1
+    runner.finite_tokens = {}
     core.add_request(ask("d", 6, 12))  # takes the slot
     run(core, got)
     assert got["b", 0][-1].finish_reason is FinishReason.ERROR

@@ -15,7 +15,6 @@ from tests.engine.faulty import (
     FAULTS,
     FaultAt,
     FaultyRunner,
-    FaultyThread,
     StepBroke,
     check_empty,
     check_right,
@@ -51,15 +50,14 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
     assert faults > 25
 
 
-@pytest.mark.parametrize("runner_class", [FaultyRunner, FaultyThread])
+@pytest.mark.parametrize("step_seconds", [None, 0.0002], ids=["at_collect", "in_a_thread"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
-def test_many_faults_change_no_stream(policy, runner_class) -> None:
+def test_many_faults_change_no_stream(policy, step_seconds) -> None:
     """With a device thread the results of void steps are on their way when the next ones are dispatched."""
     faults = 0
     for seed in range(6):
-        runner = runner_class(small_shapes(pages=24), step_seconds=None if runner_class is FaultyRunner else 0.0002)
+        runner = FaultyRunner(small_shapes(pages=24), step_seconds=step_seconds)
         core = small_core(runner, ahead=seed % 4, scheduling_policy=policy, max_step_retries=1000)
-        runner.pools = core.scheduler.state.kv.pools
         runner.fails = now_and_then(seed, 0.06)
         requests = mixed(10)
         for request in requests:
