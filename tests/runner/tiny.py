@@ -1,7 +1,6 @@
 """Small random models, an engine driven over them, and a judge that knows neither pages nor steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,11 +12,12 @@ from jax.sharding import Mesh
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta, TokenLogprobs
+from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenLogprobs
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from tests.engine.outputs import Output, Outputs
 from tests.engine.stepping import step_deltas
 from tests.runner import oracle
 
@@ -72,30 +72,6 @@ def make_core(runner: Any, *, ahead: int = 1, caching: bool = True, eos: tuple[i
         eos_ids=eos,
         steps_ahead=ahead,
     )
-
-
-@dataclass
-class Output:
-    """All that came for one choice."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-    reason: FinishReason | None = None
-    stopped_by: int | None = None
-    cached: int = 0
-    error: str | None = None
-
-    def take(self, delta: TokenDelta) -> None:
-        assert self.reason is None, "a choice goes on after its end"
-        self.tokens += delta.token_ids
-        self.logprobs += delta.logprobs or []
-        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
-        self.reason, self.stopped_by = delta.finish_reason, delta.stop_token_id
-        self.cached, self.error = delta.cached_tokens, delta.error
-
-
-Outputs = dict[tuple[str, int], Output]
 
 
 def drive(
