@@ -8,7 +8,7 @@ from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
+from tests.engine.ledger import check_options, check_pages, check_slots, live_names, live_requests
 from tests.engine.outputs import Output, Outputs
 from tests.engine.stepping import step_deltas
 
@@ -82,10 +82,10 @@ class Histories(RuleBasedStateMachine):
         for _ in range(steps):
             self.step_once()
 
-    @precondition(lambda self: self.alive())
+    @precondition(lambda self: live_names(self.core))
     @rule(data=st.data())
     def abort(self, data) -> None:
-        self.abort_request(data.draw(st.sampled_from(self.alive())))
+        self.abort_request(data.draw(st.sampled_from(live_names(self.core))))
 
     @precondition(lambda self: self.running())
     @rule(data=st.data())
@@ -141,9 +141,6 @@ class Histories(RuleBasedStateMachine):
         if not request.is_parent:
             self.interrupted.add((request.request_id, request.index))
             self.core.stop(request.request_id, request.index)
-
-    def alive(self) -> list[str]:
-        return sorted({request.request_id for request in live_requests(self.core)})
 
     def running(self) -> list[Request]:
         return [request for request in live_requests(self.core) if request.status is Status.RUNNING]

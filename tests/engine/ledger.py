@@ -8,9 +8,15 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.sequence import Request, Status
 
 
-def live_requests(core: EngineCore) -> list[Request]:
-    """Every choice that has not ended."""
-    return [choice for choices in core._choices.values() for choice in choices if not choice.finished]
+def live_requests(core: EngineCore, name: str | None = None) -> list[Request]:
+    """Every choice that has not ended, or those of one request."""
+    groups = core._choices.values() if name is None else [core._choices.get(name, [])]
+    return [choice for choices in groups for choice in choices if not choice.finished]
+
+
+def live_names(core: EngineCore) -> list[str]:
+    """Ids of the requests that have not ended, sorted."""
+    return sorted({choice.request_id for choice in live_requests(core)})
 
 
 def check_pages(core: EngineCore) -> None:

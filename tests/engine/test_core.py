@@ -7,6 +7,7 @@ import pytest
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
 from tests.engine.faulty import faulty_core
+from tests.engine.ledger import live_requests
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -194,7 +195,7 @@ def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
     core.add_request(ask("busy", 3, 30, n=2))
     core.add_request(ask("forked", 3, 30, n=4))
     got: Got = {}
-    while len(core._choices["forked"]) < 4:
+    while len(live_requests(core, "forked")) < 4:
         step(core, got)
     assert len(core.scheduler.state.queue) == 2
     assert core.num_waiting == core.stats().waiting == 1
@@ -218,9 +219,9 @@ def test_the_first_delta_tells_what_it_waited_for(ahead, logprobs) -> None:
     got: Got = {}
     while core.has_work():
         now += 10**9
-        for name, choices in core._choices.items():
-            if choices[0].slot >= 0:
-                entered.setdefault(name, now // 10**9 - 1)
+        for choice in live_requests(core):
+            if choice.index == 0 and choice.slot >= 0:
+                entered.setdefault(choice.request_id, now // 10**9 - 1)
         if now == 3 * 10**9:
             core.scheduler.state.preempt(choice_of(core, "b"))
         before = {key: len(deltas) for key, deltas in got.items()}

@@ -12,6 +12,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.histories import Histories
+from tests.engine.ledger import live_names
 from tests.engine.outputs import Output
 from tests.engine.small import VOCABULARY, right, small_core
 
@@ -127,8 +128,8 @@ def _random_operation(machine: SimulatedHistories, draw: random.Random) -> None:
         )
     elif kind < 0.70:
         machine.step(draw.randint(1, 6))
-    elif kind < 0.76 and machine.alive():
-        machine.abort_request(draw.choice(machine.alive()))
+    elif kind < 0.76 and live_names(machine.core):
+        machine.abort_request(draw.choice(live_names(machine.core)))
     elif kind < 0.84 and running:
         machine.stop_sequence(draw.choice(running))
     elif kind < 0.92 and running:

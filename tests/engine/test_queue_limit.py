@@ -10,6 +10,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import QueueFullError
 from tests.engine.gate import serving
+from tests.engine.ledger import live_names
 from tests.engine.reading import until
 from tests.engine.small import ask, run, small_core
 
@@ -37,7 +38,7 @@ def test_a_key_that_fills_the_queue_leaves_room_for_others() -> None:
     assert fill(core, "third") == 25
     assert fill(core, "flood") == 0
     assert core.num_waiting == 175
-    for name in [name for name in core._choices if name.startswith("flood")]:
+    for name in [name for name in live_names(core) if name.startswith("flood")]:
         core.abort(name)
     assert fill(core, "fourth") == 63
     run(core)

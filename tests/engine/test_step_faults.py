@@ -78,7 +78,7 @@ def test_what_was_read_before_the_fault_is_told() -> None:
         step(core, got)
     assert len(tokens_of(got["r", 0])) == 1
     # Everything is planned: the next call reads the three steps that are left, of which the second fails.
-    last = core.in_flight._plans[1].index
+    last = runner.plans[-2].index
     runner.fails = lambda at, plan: at == "collect" and plan.index == last
     step(core, got)
     assert tokens_of(got["r", 0]) == right(core, request)[:2]
@@ -317,7 +317,7 @@ def test_choices_of_a_parent_that_failed_start_anew() -> None:
         step(core, {})
     assert choice_of(core, "r").failures == 2
     got: Got = {}
-    while len(core._choices["r"]) == 1:
+    while len(live_requests(core, "r")) == 1:
         step(core, got)
     assert choice_of(core, "r", 1).failures == 0
     check_right(core, run_checked(core, got), [ask("r", 9, 6, n=2)])

@@ -43,9 +43,16 @@ def test_queue_prefill_and_decode(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "up_to"), [(0.001, "0.001"), (0.0011, "0.002"), (5.0, "5.0"), (5.1, "+Inf")])
-def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(seconds: float, up_to: str) -> None:
+def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(
+    seconds: float, up_to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now)
     metrics = ServerMetrics(INFO, "m")
-    metrics._requests.inter_token.observe(seconds)
+    timer = metrics.timer()
+    timer.tokens(0)
+    now = seconds
+    timer.tokens(0)
     edges = [*map(str, map(float, module._INTER_TOKEN)), "+Inf"]
     counts = [value(metrics, "vllm:inter_token_latency_seconds_bucket", le=edge) for edge in edges]
     assert counts == [float(i >= edges.index(up_to)) for i in range(len(edges))]

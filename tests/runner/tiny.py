@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenLogprobs
+from jaxinfer.engine.types import GenerateRequest, TokenLogprobs
 from jaxinfer.models.config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
+from tests.engine.small import small_core
 from tests.engine.stepping import step_deltas
 from tests.runner import oracle
 
@@ -57,21 +57,9 @@ def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:
     return EngineShapes(groups=groups, **sizes)
 
 
-def make_core(runner: Any, *, ahead: int = 1, caching: bool = True, eos: tuple[int, ...] = (), **config: Any):
+def make_core(runner: Any, *, ahead: int = 1, **options: Any) -> EngineCore:
     """An engine over a runner whose steps have all been collected; slot state and pages of others do not matter."""
-    shapes = runner.shapes
-    pages = shapes.groups[0].num_pages
-    info = ModelInfo(
-        "tiny", shapes.max_model_len, shapes.vocab_size, shapes.max_num_seqs, shapes.page_size, num_blocks=pages
-    )
-    return EngineCore(
-        runner,
-        info,
-        scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
-        cache=CacheConfig(enable_prefix_caching=caching),
-        eos_ids=eos,
-        steps_ahead=ahead,
-    )
+    return small_core(runner, ahead=ahead, **options)
 
 
 def drive(
