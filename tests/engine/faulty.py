@@ -15,8 +15,6 @@ from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core
 FaultAt = Literal["dispatch", "dispatched", "collect", "collected"]
 """Where a step fails: before or after it was handed to the device, before or after the device ran it."""
 FAULTS: tuple[FaultAt, ...] = ("dispatch", "dispatched", "collect", "collected")
-
-
 _WRITTEN_BY_NOBODY = -(2**30)
 
 
@@ -80,8 +78,10 @@ class FaultyRunner(RecordingRunner):
             raise StepBroke("in /a/path/of/the/server")
 
     def _finite(self, plan: StepPlan, result: StepResult) -> StepResult:
-        most = [self.finite_tokens.get(slot, samples) for slot, samples in zip(plan.slots, plan.samples, strict=True)]
-        finite = np.array(most, np.int32) >= plan.samples
+        most = plan.samples.copy()
+        for row, slot in enumerate(plan.slots.tolist()):
+            most[row] = min(most[row], self.finite_tokens.get(slot, most[row]))
+        finite = most == plan.samples
         return result._replace(counts=np.where(finite, result.counts, most), finite=finite)
 
 

@@ -82,7 +82,7 @@ class Histories(RuleBasedStateMachine):
         for _ in range(steps):
             self.step_once()
 
-    @precondition(lambda self: live_names(self.core))
+    @precondition(lambda self: bool(live_names(self.core)))
     @rule(data=st.data())
     def abort(self, data) -> None:
         self.abort_request(data.draw(st.sampled_from(live_names(self.core))))
