@@ -17,7 +17,7 @@ from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
 from jaxinfer.text import TextProcessor, Tokenizer
 from tests.material import REPOSITORY
-from tests.text.folders import CHAT_TEMPLATE, byte_level_folder
+from tests.text.folders import CHAT_TEMPLATE, byte_level_folder, panicking
 
 GOLDEN = REPOSITORY / "tests" / "goldens" / "qwen3"
 
@@ -287,15 +287,6 @@ def test_what_lies_outside_is_not_handed_out(folder: Path) -> None:
     moved_out(folder / "special_tokens_map.json")
     with pytest.raises(ModelError, match="special_tokens_map"):
         tokenizer_zip(folder)
-
-
-def panicking(folder: Path) -> Path:
-    """A tokenizer whose regular expression gives up on some texts, which the package takes for a bug of its own."""
-    fields = json.loads((folder / "tokenizer.json").read_text())
-    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
-    fields["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, fields["pre_tokenizer"]]}
-    (folder / "tokenizer.json").write_text(json.dumps(fields))
-    return folder
 
 
 @pytest.mark.parametrize("parse_special", [True, False])

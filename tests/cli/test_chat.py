@@ -24,10 +24,9 @@ from jaxinfer.engine.types import FinishReason, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, TextProcessor
-from tests.cli.test_commands import ENVIRONMENT, SIMULATED, call
-from tests.cli.test_signals import STEPS
+from tests.cli.command_line import ENVIRONMENT, SIMULATED, SLOW_STEPS, call
 from tests.material import REPOSITORY
-from tests.server.test_tools import CALL, TEMPLATE, WEATHER
+from tests.server.conversation import CALL, TEMPLATE, WEATHER
 from tests.text.folders import byte_level_folder
 
 
@@ -342,7 +341,7 @@ def test_ctrl_c_ends_an_answer_and_ctrl_d_the_chat(tmp_path: Path) -> None:
     folder = byte_level_folder(tmp_path / "model")
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [*STEPS, "chat", str(folder)], stdin=theirs, stdout=theirs, stderr=theirs, cwd=REPOSITORY,
+        [*SLOW_STEPS, "chat", str(folder)], stdin=theirs, stdout=theirs, stderr=theirs, cwd=REPOSITORY,
         env={**ENVIRONMENT, "TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import signal
 import socket
@@ -20,20 +19,10 @@ from jaxinfer.cli.absent_flags import ABSENT
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import Tokenizer
 from jaxinfer.version import __version__
+from tests.cli.command_line import ENVIRONMENT, REAL, SIMULATED, Running, call, slow
 from tests.llm.simulated import right_tokens
 from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
-
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
-SIMULATED = [sys.executable, "-m", "tests.cli.serve_simulated"]
-REAL = [sys.executable, "-m", "jaxinfer"]
-
-
-def call(*arguments: str, program: list[str] = REAL, **options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*program, *arguments], capture_output=True, text=True, cwd=REPOSITORY, env={**ENVIRONMENT, **options},
-        timeout=100, stdin=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -114,7 +103,7 @@ def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: s
 
 
 def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(folder: Path) -> None:
-    done = call("failing", "serve", str(folder), "--port", "0", program=[sys.executable, "-m", "tests.cli.slow"])
+    done = call("serve", str(folder), "--port", "0", program=slow("failing"))
     assert done.returncode == 1
     assert "OSError: the disk is on fire" in done.stderr
     assert done.stderr.splitlines()[-1].endswith("the engine's process ended with status 1, before it was ready")
@@ -144,22 +133,6 @@ def test_help_may_be_read_in_part(arguments: str, unbuffered: str) -> None:
         env={**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}, check=False,
     )  # fmt: skip
     assert done.stderr == ""
-
-
-class Running:
-    """A server in a process of its own, once it says that it is ready."""
-
-    def __init__(self, program: list[str], *arguments: str):
-        self.process = subprocess.Popen(
-            [*program, "serve", *arguments, "--port", "0"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=ENVIRONMENT,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.ready_line = self.process.stdout.readline()
-        self.try_line = self.process.stdout.readline().strip()
-        found = re.search(r"http://[\d.]+:\d+", self.ready_line)
-        assert found is not None, self.process.communicate(timeout=30)
-        self.url = found.group()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from http.client import IncompleteRead
 from pathlib import Path
@@ -15,13 +14,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.cli.test_commands import ENVIRONMENT, SIMULATED, Running
+from tests.cli.command_line import ENVIRONMENT, SIMULATED, SLOW_STEPS, Running, slow
 from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
 
-BUILD = [sys.executable, "-m", "tests.cli.slow", "build"]
-STUCK = [sys.executable, "-m", "tests.cli.slow", "step"]
-STEPS = [sys.executable, "-m", "tests.cli.slow", "steps"]
+BUILD, STUCK = slow("build"), slow("step")
 
 
 @pytest.fixture
@@ -68,7 +65,7 @@ def test_a_build_on_a_terminal_gives_the_cursor_back(folder: Path) -> None:
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, second: int, status: int) -> None:
     """Clients are told in the stream; steps take a second each, so that the two would run for a minute."""
-    server = Running(STEPS, str(folder), "--max-num-seqs", "4")
+    server = Running(SLOW_STEPS, str(folder), "--max-num-seqs", "4")
     try:
         body = b'{"prompt": ["a", "b"], "max_tokens": 60, "stream": true}'
         headers = {"Content-Type": "application/json"}
@@ -117,7 +114,7 @@ def connects(url: str) -> bool:
 
 def test_connections_are_refused_while_streams_go_on(folder: Path) -> None:
     """Not kept waiting in the socket's backlog: a proxy tries another server at once."""
-    server = Running(STEPS, str(folder), "--max-num-seqs", "4")
+    server = Running(SLOW_STEPS, str(folder), "--max-num-seqs", "4")
     try:
         body = b'{"prompt": "a", "max_tokens": 60, "stream": true}'
         headers = {"Content-Type": "application/json"}

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn
 
 import pytest
 
-from tests.cli.test_commands import REAL, Running
+from tests.cli.command_line import REAL, Running
 from tests.clients.environments import UnavailableError, cache_folder, command, ensure, plain_variables
 from tests.clients.manifest import Client, Environment, read_manifest
 

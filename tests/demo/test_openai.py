@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.cli.test_commands import REAL, Running
+from tests.cli.command_line import REAL, Running
 
 WEATHER: Any = {
     "type": "function",

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from scripts.make_api_reference import undocumented
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT
 from tests.material import REPOSITORY
 
 

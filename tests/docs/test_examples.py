@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cli.test_commands import ENVIRONMENT, REAL, Running
+from tests.cli.command_line import ENVIRONMENT, REAL, Running
 from tests.material import REPOSITORY
 
 ADDRESS = "http://127.0.0.1:8000"

@@ -1,43 +1,58 @@
-"""A simulated device whose steps fail when they are told to, and an engine on it."""
+"""A simulated device that does wrong where a test says so, and an engine on it."""
 
 from collections.abc import Callable
 from typing import Any, Literal
+
+import numpy as np
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
-from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
-from tests.engine.plan_driven import PlanDriven
-from tests.engine.small import Got, ask, right, run, small_core, small_shapes, step, tokens_of
+from tests.engine.ledger import check_pages, check_slots, unread
+from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 
 FaultAt = Literal["dispatch", "dispatched", "collect", "collected"]
 """Where a step fails: before or after it was handed to the device, before or after the device ran it."""
 FAULTS: tuple[FaultAt, ...] = ("dispatch", "dispatched", "collect", "collected")
+_WRITTEN_BY_NOBODY = -(2**30)
 
 
 class StepBroke(RuntimeError):
     """What a failing step raises; its text must reach no client."""
 
 
-class FaultyThread(PlanDriven):
-    """fails: asked at each of FAULTS, with the plan, whether the step fails there. resets: how often it was reset."""
+class FaultyRunner(RecordingRunner):
+    """A device that fails steps, gives rows fewer tokens than they ask for, and keeps nothing that nobody may read.
+
+    After each step it overwrites what no later step may read, unless a thread runs the steps.
+
+    fails: asked at each of FAULTS, with the plan, whether the step fails there. resets: how often it was reset.
+    finite_tokens: by slot, after how many tokens of a step the logits of its row are not finite.
+    """
 
     fails: Callable[[FaultAt, StepPlan], bool] = staticmethod(lambda at, plan: False)
     resets = 0
+
+    def __init__(self, shapes: EngineShapes, **options: Any):
+        super().__init__(shapes, **options)
+        self.finite_tokens: dict[int, int] = {}
 
     def dispatch(self, plan: StepPlan) -> Any:
         self._maybe("dispatch", plan)
         handle = super().dispatch(plan)
         self._maybe("dispatched", plan)
-        return plan, handle
+        groups = range(len(self.kv)) if self._thread is None else ()
+        return plan, handle, [unread(self.core, group) for group in groups]
 
     def collect(self, handle: Any) -> StepResult:
-        plan, step = handle
+        plan, step, unread_positions = handle
         self._maybe("collect", plan)
         result = super().collect(step)
+        for group, positions in enumerate(unread_positions):
+            self.kv[group][positions] = _WRITTEN_BY_NOBODY
         self._maybe("collected", plan)
-        return result
+        return self._finite(plan, result) if self.finite_tokens else result
 
     def reset(self) -> None:
         self.resets += 1
@@ -62,16 +77,17 @@ class FaultyThread(PlanDriven):
         if self.fails(at, plan):
             raise StepBroke("in /a/path/of/the/server")
 
-
-class FaultyRunner(FaultyThread, PoisoningRunner):
-    """The same without a thread of its own: pages that nobody holds are overwritten after each step."""
+    def _finite(self, plan: StepPlan, result: StepResult) -> StepResult:
+        most = plan.samples.copy()
+        for row, slot in enumerate(plan.slots.tolist()):
+            most[row] = min(most[row], self.finite_tokens.get(slot, most[row]))
+        finite = most == plan.samples
+        return result._replace(counts=np.where(finite, result.counts, most), finite=finite)
 
 
 def faulty_core(ahead: int = 1, shapes: EngineShapes | None = None, **options: Any) -> tuple[EngineCore, FaultyRunner]:
     runner = FaultyRunner(shapes or small_shapes())
-    core = small_core(runner, ahead=ahead, **options)
-    runner.pools = core.scheduler.state.kv.pools
-    return core, runner
+    return small_core(runner, ahead=ahead, **options), runner
 
 
 def run_checked(core: EngineCore, got: Got | None = None) -> Got:

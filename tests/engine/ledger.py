@@ -1,19 +1,22 @@
 """A model of the page rules: counts holders from what live requests say they hold, and compares."""
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+
+import numpy as np
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.kv.block_pool import PagePool
 from jaxinfer.engine.sequence import Request, Status
-from jaxinfer.engine.step.plan import StepPlan, StepResult
-from tests.engine.plan_driven import PlanDriven
 
 
-def live_requests(core: EngineCore) -> list[Request]:
-    """Every choice that has not ended."""
-    return [choice for choices in core._choices.values() for choice in choices if not choice.finished]
+def live_requests(core: EngineCore, name: str | None = None) -> list[Request]:
+    """Every choice that has not ended, or those of one request."""
+    groups = core._choices.values() if name is None else [core._choices.get(name, [])]
+    return [choice for choices in groups for choice in choices if not choice.finished]
+
+
+def live_names(core: EngineCore) -> list[str]:
+    """Ids of the requests that have not ended, sorted."""
+    return sorted({choice.request_id for choice in live_requests(core)})
 
 
 def check_pages(core: EngineCore) -> None:
@@ -74,20 +77,20 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
         assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
 
 
-class PoisoningRunner(PlanDriven):
-    """After each step fills the pages that were free when it was planned with what no request wrote."""
+def unread(core: EngineCore, group: int) -> np.ndarray:
+    """bool [pages, page size]: positions that no step after the one that was just planned reads before it writes them.
 
-    pools: Sequence[PagePool] = ()
-
-    def dispatch(self, plan: StepPlan) -> Any:
-        return super().dispatch(plan), [list(pool._free) for pool in self.pools]
-
-    def collect(self, handle: Any) -> StepResult:
-        step, free = handle
-        result = super().collect(step)
-        for kv, pages in zip(self.kv, free, strict=True):
-            kv[pages] = -(2**30)
-        return result
+    That is every page that is free, the scratch page, and what lies behind the last position in pages in use.
+    """
+    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.page_size
+    used = np.zeros(pool.num_pages, np.int32)
+    for request in live_requests(core):
+        computed = int(table.computed[request.slot]) if request.slot >= 0 else request.fork_computed
+        for i, page in enumerate(request.pages[group]):
+            if page:
+                used[page] = max(used[page], min(size, computed - i * size))
+    used[core.scheduler.state.kv.tree.pages(group)] = size
+    return np.arange(size) >= used[:, None]
 
 
 def _forked(requests: list[Request], group: int, page: int) -> bool:

@@ -10,7 +10,9 @@ from jaxinfer.engine.step.shapes import EngineShapes
 
 
 class PlanDriven(SimulatedRunner):
-    """To be overridden: `dispatch` and `collect`, whose handles are its own."""
+    """To be overridden: `dispatch` and `collect`, whose handles are its own. core: whose plans it gets."""
+
+    core: EngineCore
 
     def __init__(self, shapes: EngineShapes, **options: Any):
         super().__init__(shapes, **options)
@@ -40,4 +42,5 @@ class PlanSteps(InFlightSteps):
 def hand_over_plans(core: EngineCore) -> None:
     """Has the core's runner get plans, where it can."""
     if isinstance(core.runner, PlanDriven):
+        core.runner.core = core
         core.in_flight = PlanSteps(core.runner)

@@ -11,7 +11,7 @@ async def read(stream: AsyncIterator[list[TokenDelta]]) -> list[TokenDelta]:
         return [delta async for deltas in stream for delta in deltas]
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.001)

@@ -6,13 +6,15 @@ from typing import Any
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.simulated import expected_tokens
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.sequence import Request
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
+from tests.engine.ledger import live_requests
 from tests.engine.plan_driven import PlanDriven, hand_over_plans
 from tests.engine.stepping import step_deltas
 
@@ -47,7 +49,7 @@ class RecordingRunner(PlanDriven):
 
 
 def small_core(
-    runner: SimulatedRunner | None = None,
+    runner: Runner | None = None,
     *,
     ahead: int = 0,
     policy: Policy | None = None,
@@ -130,4 +132,4 @@ def tokens_of(deltas: Sequence[TokenDelta]) -> list[int]:
 
 def choice_of(core: EngineCore, name: str, index: int = 0) -> Request:
     """A request's live choice."""
-    return next(choice for choice in core._choices[name] if choice.index == index)
+    return next(choice for choice in live_requests(core, name) if choice.index == index)

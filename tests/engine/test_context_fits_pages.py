@@ -9,18 +9,7 @@ from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from tests.engine.small import small_shapes
-
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_act": "silu",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 1,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 100,
-}
+from tests.model_config.config_json import LLAMA
 
 
 @pytest.mark.parametrize(("pages", "size"), [(1, 4), (2, 1)])

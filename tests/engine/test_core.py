@@ -1,14 +1,13 @@
 """EngineCore: steps ahead, ids, ends of every kind."""
 
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 
-from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
+from tests.engine.faulty import faulty_core
+from tests.engine.ledger import live_requests
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -158,35 +157,19 @@ def test_abort_all() -> None:
     assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
 
 
-class BrokenFor(RecordingRunner):
-    """Gives no token to one slot from some step on."""
-
-    bad_slot = -1
-
-    def dispatch(self, plan: StepPlan) -> Any:
-        return plan, super().dispatch(plan)
-
-    def collect(self, handle: Any) -> StepResult:
-        plan, step = handle
-        result = super().collect(step)
-        bad = (plan.slots == self.bad_slot) & (plan.samples > 0)
-        return result._replace(counts=np.where(bad, 0, result.counts), finite=~bad)
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_no_token_ends_a_request_with_an_error_and_the_others_go_on(ahead) -> None:
-    runner = BrokenFor(small_shapes())
-    core = small_core(runner, ahead=ahead)
+    core, runner = faulty_core(ahead)
     requests = [ask(name, 6, 12) for name in "abc"]
     for request in requests:
         core.add_request(request)
     got: Got = {}
     for _ in range(5):
         step(core, got)
-    runner.bad_slot = choice_of(core, "b").slot
+    runner.finite_tokens = {choice_of(core, "b").slot: 0}
     for _ in range(5):
         step(core, got)
-    runner.bad_slot = -1
+    runner.finite_tokens = {}
     core.add_request(ask("d", 6, 12))  # takes the slot
     run(core, got)
     assert got["b", 0][-1].finish_reason is FinishReason.ERROR
@@ -212,7 +195,7 @@ def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
     core.add_request(ask("busy", 3, 30, n=2))
     core.add_request(ask("forked", 3, 30, n=4))
     got: Got = {}
-    while len(core._choices["forked"]) < 4:
+    while len(live_requests(core, "forked")) < 4:
         step(core, got)
     assert len(core.scheduler.state.queue) == 2
     assert core.num_waiting == core.stats().waiting == 1
@@ -236,9 +219,9 @@ def test_the_first_delta_tells_what_it_waited_for(ahead, logprobs) -> None:
     got: Got = {}
     while core.has_work():
         now += 10**9
-        for name, choices in core._choices.items():
-            if choices[0].slot >= 0:
-                entered.setdefault(name, now // 10**9 - 1)
+        for choice in live_requests(core):
+            if choice.index == 0 and choice.slot >= 0:
+                entered.setdefault(choice.request_id, now // 10**9 - 1)
         if now == 3 * 10**9:
             core.scheduler.state.preempt(choice_of(core, "b"))
         before = {key: len(deltas) for key, deltas in got.items()}

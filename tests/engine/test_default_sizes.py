@@ -9,7 +9,7 @@ from jaxinfer.build import plan_shapes, sizes_line
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.model_config.registry import parse_config
 from tests.engine.small import small_shapes
-from tests.engine.test_context_fits_pages import LLAMA
+from tests.model_config.config_json import LLAMA
 
 GIB = 2**30
 

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.scheduler.fair_order import MAX_IDLE_SHARES, FairOrder
 from jaxinfer.engine.scheduler.share import QUANTUM
 from jaxinfer.engine.sequence import Request
-from jaxinfer.engine.types import GenerateRequest
 from tests.engine.ledger import check_pages, live_requests
 from tests.engine.small import Got, RecordingRunner, ask, choice_of, run, small_core, small_shapes, step, tokens_of
+from tests.engine.tenants import Watched, asked_by
 
 POLICIES: list[dict[str, Any]] = [
     {},
@@ -26,43 +25,6 @@ POLICIES: list[dict[str, Any]] = [
     {"scheduling_policy": "priority", "priority_ageing_seconds": 0.0},
     {"max_num_partial_prefills": 1},
 ]
-
-
-def asked_by(tenant: str, name: str, prompt: int = 5, tokens: int = 6, priority: int = 0) -> GenerateRequest:
-    request = ask(f"{tenant}-{name}", prompt, tokens)
-    return replace(request, tenant=tuple(tenant.split("/")), priority=priority)
-
-
-class Watched:
-    """An engine whose admissions are noted in their order."""
-
-    def __init__(self, *, slots: int = 4, tokens: int = 16, ahead: int = 1, pages: int = 200, **config: Any):
-        shapes = small_shapes(pages, max_num_seqs=slots, max_num_batched_tokens=tokens, max_scored=max(slots, 4))
-        self.core = small_core(SimulatedRunner(shapes, draws=False), ahead=ahead, max_waiting=5000, **config)
-        self.admitted: list[str] = []
-        self.charged: Counter[tuple[str, ...]] = Counter()
-        self.got: Got = {}
-        self.steps = 0
-        admit = self.core.scheduler.state.admit
-
-        def noted(request: Request, *, computed: int, total: int) -> None:
-            if request.scheduled_at is None:
-                self.admitted.append(request.request_id)
-            admit(request, computed=computed, total=total)
-            self.charged[request.tenant[:1]] += request.charged
-
-        self.core.scheduler.state.admit = noted  # type: ignore[method-assign]
-
-    def step(self) -> None:
-        step(self.core, self.got)
-        self.steps += 1
-
-    def steps_to_first_token(self, request: GenerateRequest) -> int:
-        self.core.add_request(request)
-        start = self.steps
-        while not self.got.get((request.request_id, 0)):
-            self.step()
-        return self.steps - start
 
 
 def flooded(count: int, **config: Any) -> Watched:
@@ -201,7 +163,7 @@ def test_what_was_preempted_is_charged_once_and_resumes_before_others() -> None:
                 preempted.add(choice.request_id)
         if len(preempted) == 1 and "b" not in charged and not any(name == "b" for name, _ in got):
             name = next(iter(preempted))
-            if choice_of(core, name).slot < 0 and "b" not in core._choices:
+            if choice_of(core, name).slot < 0 and not live_requests(core, "b"):
                 core.add_request(replace(ask("b", 5, 2), tenant=("b",)))
                 assert core.scheduler.state.queue.peek() is choice_of(core, name)
     assert preempted

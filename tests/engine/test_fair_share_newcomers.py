@@ -10,7 +10,7 @@ from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.share import QUANTUM
 from jaxinfer.engine.sequence import Request
 from tests.engine.small import RecordingRunner, ask, choice_of, run, small_core, small_shapes
-from tests.engine.test_fair_share import Watched, asked_by
+from tests.engine.tenants import Watched, asked_by
 
 
 @pytest.mark.parametrize("new", [1, 8, 40])

@@ -5,36 +5,23 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
-from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import expected_tokens
-from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta
-from jaxinfer.errors import ParameterError
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
-from tests.engine.ledger import check_options, check_pages, check_slots, live_requests
-from tests.engine.plan_driven import hand_over_plans
-from tests.engine.stepping import step_deltas
+from tests.engine.histories import Histories
+from tests.engine.ledger import live_names
+from tests.engine.outputs import Output
+from tests.engine.small import VOCABULARY, right, small_core
 
-VOCABULARY = 61
 EOS = (7,)
 CONTEXT = 48
 
 
-class Histories(RuleBasedStateMachine):
-    """Requests come, run, stop, are aborted, preempted and forked, while pages are evicted under them."""
+class SimulatedHistories(Histories):
+    """On the simulated device, whose tokens follow from the rules alone; steps fail."""
 
     @initialize(
         windows=st.sampled_from([(None,), (5,), (None, 5), (11, None)]),
@@ -52,177 +39,45 @@ class Histories(RuleBasedStateMachine):
         self, windows, pages, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
         retries=2,
     ) -> None:  # fmt: skip
-        self.windows = windows
-        self.partial = partial
-        self.kept = kept if caching else None
+        kept = kept if caching else None
         self.now = 0
         groups = tuple(KVGroup(window, pages) for window in windows)
-        shapes = EngineShapes(
-            4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2, decode_steps=burst
+        self.runner = FaultyRunner(
+            EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2, decode_steps=burst)
         )
-        self.retries = retries
-        self.runner = runner = FaultyRunner(shapes)
-        self.core = EngineCore(
-            runner,
-            ModelInfo("simulated", CONTEXT, VOCABULARY, 4, 4, pages),
-            scheduler=SchedulerConfig(
-                max_num_seqs=4,
-                scheduling_policy=policy,
-                long_prefill_token_threshold=chunk,
-                max_num_partial_prefills=partial,
-                max_step_retries=retries,
-            ),
-            cache=CacheConfig(enable_prefix_caching=caching, prefix_cache_max_tokens=self.kept),
-            eos_ids=EOS,
-            steps_ahead=ahead,
+        core = small_core(
+            self.runner,
+            ahead=ahead,
+            eos=EOS,
+            caching=caching,
+            kept=kept,
             clock=lambda: self.now,
+            scheduling_policy=policy,
+            long_prefill_token_threshold=chunk,
+            max_num_partial_prefills=partial,
+            max_step_retries=retries,
         )
-        runner.pools = self.core.scheduler.state.kv.pools
-        hand_over_plans(self.core)
-        self.made = 0
-        self.expected: dict[tuple[str, int], list[int]] = {}
-        self.got: dict[tuple[str, int], list[int]] = {}
-        self.ended: dict[tuple[str, int], FinishReason] = {}
-        self.interrupted: set[tuple[str, int]] = set()
-
-    @rule(
-        shared=st.integers(0, 20),
-        own=st.lists(st.integers(0, VOCABULARY - 1), max_size=8),
-        n=st.sampled_from([1, 1, 1, 2, 4]),
-        tokens=st.integers(1, 16),
-        seed=st.integers(0, 2**63 - 1),
-        ignore_eos=st.booleans(),
-        prompt_logprobs=st.sampled_from([None, None, None, 1]),
-        salt=st.sampled_from(["", "", "tenant"]),
-        priority=st.integers(-2, 2),
-    )
-    def add(self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt, priority=0) -> None:
-        prompt = [*range(1, shared + 1), *own] or [1]
-        params = SamplingParams(
-            n=n, max_tokens=tokens, seed=seed, ignore_eos=ignore_eos, prompt_logprobs=prompt_logprobs
-        )
-        name = f"r{self.made}"
-        self.made += 1
-        try:
-            priority = priority if self.core.scheduler.policy.uses_priority else 0
-            self.core.add_request(GenerateRequest(name, prompt, params, priority, salt))
-        except ParameterError as error:
-            if error.param != "max_tokens":  # more than all pages hold
-                raise
-            return
-        for choice in range(n):
-            whole = expected_tokens(
-                prompt, tokens, seed=seed, choice=choice, windows=self.windows, vocab_size=VOCABULARY
-            )
-            self.expected[name, choice] = whole if ignore_eos else _to_stop(whole)
-            self.got[name, choice] = []
-
-    @rule(steps=st.integers(1, 6))
-    def step(self, steps) -> None:
-        for _ in range(steps):
-            self._step()
-
-    @precondition(lambda self: self.core._choices)
-    @rule(data=st.data())
-    def abort(self, data) -> None:
-        self.abort_request(data.draw(st.sampled_from(sorted(self.core._choices))))
-
-    @precondition(lambda self: self.running())
-    @rule(data=st.data())
-    def stop(self, data) -> None:
-        request = data.draw(st.sampled_from(self.running()))
-        if request.is_parent:
-            return
-        self.stop_choice(request)
-
-    @precondition(lambda self: self.running())
-    @rule(data=st.data())
-    def preempt(self, data) -> None:
-        self.core.scheduler.state.preempt(data.draw(st.sampled_from(self.running())))
-
-    def abort_request(self, name: str) -> None:
-        for key in self.expected:
-            if key[0] == name and key not in self.ended:
-                self.interrupted.add(key)
-        self.core.abort(name)
-
-    def stop_choice(self, request: Request) -> None:
-        self.interrupted.add((request.request_id, request.index))
-        self.core.stop(request.request_id, request.index)
-
-    @rule(group=st.integers(0, 1), share=st.floats(0, 1))
-    def evict(self, group, share) -> None:
-        kv = self.core.scheduler.state.kv
-        group %= len(kv.pools)
-        kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
+        self.begin(core, eos=EOS, retries=retries, partial=partial, kept=kept)
 
     @rule(at=st.sampled_from(FAULTS))
     def fault(self, at: FaultAt) -> None:
         self.runner.fail_once(at)
 
-    @invariant()
-    def pages_add_up(self) -> None:
-        if hasattr(self, "core"):
-            check_pages(self.core)
-            check_slots(self.core)
-            check_options(self.core, self.partial, self.kept)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "core"):
-            return
-        for _ in range(3000):
-            if not self.core.has_work():
-                break
-            self._step()
-            self.pages_add_up()
-        assert not self.core.has_work(), "the engine hangs"
-        assert set(self.ended) == set(self.expected)
-        for key, tokens in self.got.items():
-            if key in self.interrupted or self.ended[key] is FinishReason.ERROR:
-                assert tokens == self.expected[key][: len(tokens)]
-            else:
-                assert tokens == self.expected[key]
-        assert all(pool.num_in_use == 0 for pool in self.core.scheduler.state.kv.pools)
-        assert not live_requests(self.core)
-
-    def _step(self) -> None:
+    def step_once(self) -> None:
         self.now += 4 * 10**9
-        faults, table, kv = self.core.stats().step_faults, self.core.scheduler.state.table, self.core.scheduler.state.kv
-        self._take(step_deltas(self.core))
-        if self.core.stats().step_faults > faults:
-            assert not table.num_taken
-            assert all(pool.num_free == pool.num_pages - 1 for pool in kv.pools)
+        super().step_once()
 
-    def _take(self, deltas: list[TokenDelta]) -> None:
-        for delta in deltas:
-            key = (delta.request_id, delta.index)
-            assert key not in self.ended, "a choice goes on after its end"
-            self.got[key] += delta.token_ids
-            if delta.prompt_logprobs is not None:
-                self._check_prompt_logprobs(delta)
-            if delta.finish_reason is not None:
-                self.ended[key] = delta.finish_reason
-                self._check_reason(key, delta)
+    def failed(self) -> bool:
+        """Whether any sequence ended with an error."""
+        return any(output.reason is FinishReason.ERROR for output in self.outputs.values())
 
-    def _check_reason(self, key: tuple[str, int], delta: TokenDelta) -> None:
-        if delta.finish_reason is FinishReason.ERROR:
-            assert self.core.stats().step_faults > self.retries
-        if delta.finish_reason in (FinishReason.LENGTH, FinishReason.STOP) and key not in self.interrupted:
-            stopped = self.got[key][-1] in EOS and delta.finish_reason is FinishReason.STOP
-            assert stopped or delta.finish_reason is FinishReason.LENGTH
-            assert delta.stop_token_id == (self.got[key][-1] if stopped else None)
-
-    def _check_prompt_logprobs(self, delta: TokenDelta) -> None:
-        first, *rest = delta.prompt_logprobs or []
-        choices = self.core._choices.get(delta.request_id, [])
-        assert first is None
-        assert delta.index == 0
-        for choice in choices:
-            if choice.index == 0:
-                assert [entry and entry.token_id for entry in rest] == list(choice.tokens[1 : choice.prompt_len])
-
-    def running(self) -> list[Request]:
-        return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
+    def check_tokens(self, request: GenerateRequest, index: int, output: Output) -> None:
+        expected = right(self.core, request, index)
+        if not request.sampling.ignore_eos:
+            expected = _to_stop(expected)
+        if (request.request_id, index) in self.interrupted or output.reason is FinishReason.ERROR:
+            expected = expected[: len(output.tokens)]
+        assert output.tokens == expected
 
 
 def _to_stop(tokens: list[int]) -> list[int]:
@@ -232,13 +87,13 @@ def _to_stop(tokens: list[int]) -> list[int]:
     return tokens
 
 
-def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: Any) -> Histories:
+def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: Any) -> SimulatedHistories:
     """The same machine driven by weights of our own: small pools, many forks, many equal prompts.
 
     faults: how likely it is that a fault comes before an operation.
     """
     draw, faulty = random.Random(seed), random.Random(seed)
-    machine = Histories()
+    machine = SimulatedHistories()
     machine.start(
         windows=draw.choice([(None, 5), (11, None), (None,), (5,)]),
         pages=draw.randint(14, 24),
@@ -257,7 +112,7 @@ def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: A
     return machine
 
 
-def _random_operation(machine: Histories, draw: random.Random) -> None:
+def _random_operation(machine: SimulatedHistories, draw: random.Random) -> None:
     kind, running = draw.random(), machine.running()
     if kind < 0.35:
         machine.add(
@@ -273,12 +128,10 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
         )
     elif kind < 0.70:
         machine.step(draw.randint(1, 6))
-    elif kind < 0.76 and machine.core._choices:
-        machine.abort_request(draw.choice(sorted(machine.core._choices)))
+    elif kind < 0.76 and live_names(machine.core):
+        machine.abort_request(draw.choice(live_names(machine.core)))
     elif kind < 0.84 and running:
-        request = draw.choice(running)
-        if not request.is_parent:
-            machine.stop_choice(request)
+        machine.stop_sequence(draw.choice(running))
     elif kind < 0.92 and running:
         machine.core.scheduler.state.preempt(draw.choice(running))
     else:
@@ -287,7 +140,7 @@ def _random_operation(machine: Histories, draw: random.Random) -> None:
 
 @pytest.mark.smoke
 def test_random_histories() -> None:
-    run_state_machine_as_test(Histories, settings=history_settings(150))
+    run_state_machine_as_test(SimulatedHistories, settings=history_settings(150))
 
 
 # Seeds 86, 598 and 1276 once broke the tree: choices that waited held pages without the pages above them.
@@ -316,13 +169,13 @@ def test_seeded_histories_with_faults(policy: str) -> None:
     patient = [_run_seeded(seed, faults=0.2, policy=policy, partial=1 + seed % 2, retries=1000) for seed in range(25)]
     strict = [_run_seeded(seed, faults=0.2, policy=policy, retries=seed % 3) for seed in range(15)]
     assert sum(machine.core.stats().step_faults for machine in patient) > 100
-    assert not any(FinishReason.ERROR in machine.ended.values() for machine in patient)
-    assert any(FinishReason.ERROR in machine.ended.values() for machine in strict)
+    assert not any(machine.failed() for machine in patient)
+    assert any(machine.failed() for machine in strict)
 
 
 @pytest.mark.long
 def test_more_random_histories() -> None:
-    run_state_machines(Histories, 20)
+    run_state_machines(SimulatedHistories, 20)
 
 
 @pytest.mark.long
@@ -335,7 +188,7 @@ def test_more_seeded_histories() -> None:
 
 def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preemption() -> None:
     """It once held most of its pages twice, its own and the tree's, and never fitted again."""
-    machine = Histories()
+    machine = SimulatedHistories()
     machine.start(windows=(None,), pages=15, budget=4, ahead=0, caching=True, chunk=None)
     machine.add(
         shared=18, own=[54, 32, 60, 55, 54], n=1, tokens=1, seed=47, ignore_eos=True, prompt_logprobs=None, salt=""

@@ -3,56 +3,15 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
-from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import FinishReason, TokenDelta
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
+from tests.engine.gate import Gate, serving
 from tests.engine.reading import read, until
-from tests.engine.small import RecordingRunner, ask, right, small_core, small_shapes, tokens_of
-
-
-class Gate(RecordingRunner):
-    """Steps are collected while the gate is open, and fail with `error`; the device is not reset where it is `dead`."""
-
-    def __init__(self) -> None:
-        super().__init__(small_shapes())
-        self.open = threading.Event()
-        self.open.set()
-        self.error: BaseException | None = None
-        self.dead: BaseException | None = None
-        self.closed = False
-
-    def collect(self, handle: Any):
-        self.open.wait(30)
-        if self.error is not None:
-            raise self.error
-        return super().collect(handle)
-
-    def reset(self) -> None:
-        if self.dead is not None:
-            raise self.dead
-        super().reset()
-
-    def close(self) -> None:
-        self.closed = True
-        super().close()
-
-
-@asynccontextmanager
-async def serving(**options: Any) -> AsyncIterator[tuple[LocalEngineClient, EngineCore, Gate]]:
-    gate = Gate()
-    core = small_core(gate, **{"ahead": 1, **options})
-    client = LocalEngineClient(core)
-    try:
-        yield client, core, gate
-    finally:
-        gate.open.set()
-        await client.close()
+from tests.engine.small import ask, right, tokens_of
 
 
 async def test_streams_end_with_their_last_choice() -> None:
@@ -128,7 +87,8 @@ async def test_when_the_engine_dies_every_stream_says_so() -> None:
     async with serving() as (client, _, gate):
         gate.open.clear()
         streams = [await client.submit(ask(f"r{i}", 4, 30)) for i in range(3)]
-        gate.error, gate.dead = RuntimeError("a step failed"), RuntimeError("the device is gone")
+        gate.dead = RuntimeError("the device is gone")
+        gate.fail_once("collect")
         gate.open.set()
         for stream in streams:
             with pytest.raises(EngineDeadError):
@@ -170,16 +130,10 @@ async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_pages() ->
         assert len(gate.plans) > 0
 
 
-async def test_after_a_step_that_failed_streams_go_on(monkeypatch) -> None:
+async def test_after_a_step_that_failed_streams_go_on() -> None:
     async with serving() as (client, core, gate):
-        collect, number = gate.collect, iter(range(1000))
-
-        def failing(handle: Any):
-            if next(number) in (1, 2, 6):
-                raise RuntimeError("a step failed")
-            return collect(handle)
-
-        monkeypatch.setattr(gate, "collect", failing)
+        number = iter(range(1000))
+        gate.fails = lambda at, plan: at == "collect" and next(number) in (1, 2, 6)
         requests = [ask(f"r{i}", 3 + i, 12, n=1 + i % 3) for i in range(5)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         assert client.stats().step_faults == 3
@@ -192,12 +146,12 @@ async def test_after_a_step_that_failed_streams_go_on(monkeypatch) -> None:
 
 async def test_when_every_step_fails_streams_end_and_the_next_request_is_served() -> None:
     async with serving() as (client, core, gate):
-        gate.error = RuntimeError("a step failed")
+        gate.fails = lambda at, plan: at == "collect"
         streams = [await client.submit(ask(f"r{i}", 4, 5, n=2)) for i in range(3)]
         for deltas in await asyncio.gather(*map(read, streams)):
             assert [delta.finish_reason for delta in deltas] == [FinishReason.ERROR] * 2
-            assert all(delta.error and "RuntimeError (tries: 3)" in delta.error for delta in deltas)
-        gate.error = None
+            assert all(delta.error and "StepBroke (tries: 3)" in delta.error for delta in deltas)
+        gate.fail_never()
         assert client.ready
         assert tokens_of(await read(await client.submit(ask("r0", 4, 5)))) == right(core, ask("r0", 4, 5))
         assert client.stats().kv_pages_used == 0

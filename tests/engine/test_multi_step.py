@@ -1,13 +1,11 @@
 """Several decode steps in one dispatch: the same tokens, in larger pieces, and nobody waits for a slot meanwhile."""
 
-import numpy as np
 import pytest
 
-from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.step.packed import PackedMultiStep
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason
-from tests.engine.ledger import PoisoningRunner, check_pages, check_slots
+from tests.engine.faulty import FaultyRunner, faulty_core
+from tests.engine.ledger import check_pages, check_slots
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 from tests.engine.stepping import step_deltas
 
@@ -16,8 +14,7 @@ from tests.engine.stepping import step_deltas
 @pytest.mark.parametrize("steps", [2, 5, 16])
 def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
     for window in (None, 6):
-        core = small_core(PoisoningRunner(small_shapes(60, window, decode_steps=steps)), ahead=ahead)
-        core.runner.pools = core.scheduler.state.kv.pools  # type: ignore[attr-defined]
+        core = small_core(FaultyRunner(small_shapes(60, window, decode_steps=steps)), ahead=ahead)
         requests = [ask(f"r{i}", 3 + i, 5 + 4 * i, n=1 + i % 2) for i in range(7)]
         for request in requests:
             core.add_request(request)
@@ -103,14 +100,8 @@ def test_a_row_that_tells_log_probabilities_keeps_to_single_steps() -> None:
 
 
 def test_logits_that_are_not_finite_end_a_row_within_several_steps() -> None:
-    class Broken(SimulatedRunner):
-        def collect(self, handle):
-            result = super().collect(handle)
-            if isinstance(handle.packed, PackedMultiStep):
-                return result._replace(counts=np.array([2], np.int32), finite=np.array([False]))
-            return result
-
-    core = small_core(Broken(small_shapes(decode_steps=8)))
+    core, runner = faulty_core(0, small_shapes(decode_steps=8))
+    runner.finite_tokens = dict.fromkeys(range(4), 2)
     core.add_request(ask("a", 4, 30))
     got = run(core)
     last = got["a", 0][-1]

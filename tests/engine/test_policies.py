@@ -12,7 +12,7 @@ from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import check_pages, live_requests
+from tests.engine.ledger import check_pages, live_names, live_requests
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -126,9 +126,10 @@ def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
         for round_ in range(60):
             if round_ < 40 and load.draw.random() < 0.6:
                 load.add()
-            if load.core._choices and load.draw.random() < 0.1:
-                aborted.add(load.draw.choice(sorted(load.core._choices)))
-                load.core.abort(max(aborted, key=lambda name: name in load.core._choices))
+            alive = live_names(load.core)
+            if alive and load.draw.random() < 0.1:
+                aborted.add(load.draw.choice(alive))
+                load.core.abort(max(aborted, key=alive.__contains__))
             load.step()
         run(load.core, load.got)
         preemptions += load.core.stats().preemptions

@@ -2,29 +2,30 @@
 
 import itertools
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import QueueFullError
+from tests.engine.gate import serving
+from tests.engine.ledger import live_names
 from tests.engine.reading import until
-from tests.engine.small import ask, run, small_core
-from tests.engine.test_local import serving
+from tests.engine.small import run, small_core
+from tests.engine.tenants import asked_by
 
 NUMBERS = itertools.count()
 
 
-def asked_by(tenant: str) -> GenerateRequest:
-    return replace(ask(f"{tenant}-{next(NUMBERS)}", 3, 2), tenant=(*tenant.split("/"), "")[:2])
+def another_of(tenant: str) -> GenerateRequest:
+    return asked_by(tenant, str(next(NUMBERS)), prompt=3, tokens=2)
 
 
 def fill(core: EngineCore, tenant: str, most: int = 1000) -> int:
     """Queues requests of a tenant until one is refused; how many were queued."""
     for number in range(most):
         try:
-            core.add_request(asked_by(tenant))
+            core.add_request(another_of(tenant))
         except QueueFullError:
             return number
     return most
@@ -37,7 +38,7 @@ def test_a_key_that_fills_the_queue_leaves_room_for_others() -> None:
     assert fill(core, "third") == 25
     assert fill(core, "flood") == 0
     assert core.num_waiting == 175
-    for name in [name for name in core._choices if name.startswith("flood")]:
+    for name in [name for name in live_names(core) if name.startswith("flood")]:
         core.abort(name)
     assert fill(core, "fourth") == 63
     run(core)
@@ -55,7 +56,7 @@ def test_twice_as_many_is_the_bound_whatever_the_keys() -> None:
 def test_below_its_bound_the_queue_refuses_nobody() -> None:
     core = small_core(max_waiting=20)
     for number in range(20):
-        core.add_request(asked_by("ab"[number % 5 == 0]))
+        core.add_request(another_of("ab"[number % 5 == 0]))
 
 
 @pytest.mark.parametrize("mode", ["key", "user"])
@@ -86,7 +87,7 @@ async def test_requests_on_their_way_to_the_engine_count() -> None:
         taken: Counter[str] = Counter()
         for tenant in ("flood", "other", "flood"):
             for _ in range(30):
-                request = asked_by(tenant)
+                request = another_of(tenant)
                 try:
                     await client.submit(request)
                 except QueueFullError:

@@ -12,6 +12,7 @@ from jaxinfer.engine.sequence import Request, Status
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
+from tests.engine.ledger import live_requests
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -241,9 +242,9 @@ def test_choices_wait_for_slots_with_their_parents_pages(ahead, caching) -> None
     for request in (*busy, forked):
         core.add_request(request)
     got: Got = {}
-    while len(core._choices["forked"]) < 4:
+    while len(live_requests(core, "forked")) < 4:
         step(core, got)
-    waiting = [choice for choice in core._choices["forked"] if choice.is_waiting_fork]
+    waiting = [choice for choice in live_requests(core, "forked") if choice.is_waiting_fork]
     assert len(waiting) >= 2
     full = choice_of(core, "forked").pages[0][:2]
     assert all(choice.pages[0][:2] == full for choice in waiting)

@@ -15,7 +15,6 @@ from tests.engine.faulty import (
     FAULTS,
     FaultAt,
     FaultyRunner,
-    FaultyThread,
     StepBroke,
     check_empty,
     check_right,
@@ -51,15 +50,14 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
     assert faults > 25
 
 
-@pytest.mark.parametrize("runner_class", [FaultyRunner, FaultyThread])
+@pytest.mark.parametrize("step_seconds", [None, 0.0002], ids=["at_collect", "in_a_thread"])
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
-def test_many_faults_change_no_stream(policy, runner_class) -> None:
+def test_many_faults_change_no_stream(policy, step_seconds) -> None:
     """With a device thread the results of void steps are on their way when the next ones are dispatched."""
     faults = 0
     for seed in range(6):
-        runner = runner_class(small_shapes(pages=24), step_seconds=None if runner_class is FaultyRunner else 0.0002)
+        runner = FaultyRunner(small_shapes(pages=24), step_seconds=step_seconds)
         core = small_core(runner, ahead=seed % 4, scheduling_policy=policy, max_step_retries=1000)
-        runner.pools = core.scheduler.state.kv.pools
         runner.fails = now_and_then(seed, 0.06)
         requests = mixed(10)
         for request in requests:
@@ -80,7 +78,7 @@ def test_what_was_read_before_the_fault_is_told() -> None:
         step(core, got)
     assert len(tokens_of(got["r", 0])) == 1
     # Everything is planned: the next call reads the three steps that are left, of which the second fails.
-    last = core.in_flight._plans[1].index
+    last = runner.plans[-2].index
     runner.fails = lambda at, plan: at == "collect" and plan.index == last
     step(core, got)
     assert tokens_of(got["r", 0]) == right(core, request)[:2]
@@ -319,7 +317,7 @@ def test_choices_of_a_parent_that_failed_start_anew() -> None:
         step(core, {})
     assert choice_of(core, "r").failures == 2
     got: Got = {}
-    while len(core._choices["r"]) == 1:
+    while len(live_requests(core, "r")) == 1:
         step(core, got)
     assert choice_of(core, "r", 1).failures == 0
     check_right(core, run_checked(core, got), [ask("r", 9, 6, n=2)])

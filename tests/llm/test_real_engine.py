@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from jaxinfer import LLM, SamplingParams
-from tests.cli.test_commands import REAL, Running
+from tests.cli.command_line import REAL, Running
 from tests.material import material
 
 pytestmark = pytest.mark.long

@@ -6,7 +6,7 @@ import pytest
 
 from jaxinfer.engine.types import STEP_TOKENS, EngineStats
 from jaxinfer.metrics import ServerMetrics
-from tests.metrics.test_requests import INFO, value
+from tests.metrics.exposition import INFO, value
 
 CASES = [
     ("jaxinfer:step_faults_total", {}, {"step_faults": 3}, 3),

@@ -1,23 +1,11 @@
 """What the edge measures of a request, under vLLM's names."""
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from jaxinfer.engine.types import EngineStats, FinishReason, ModelInfo, RequestTimes
+from jaxinfer.engine.types import FinishReason, RequestTimes
 from jaxinfer.metrics import EndedRequest, ServerMetrics, SharedCounts
 from jaxinfer.metrics import requests as module
-
-INFO = ModelInfo("m", 64, 61, 4, 4, 40)
-
-
-def value(metrics: ServerMetrics, name: str, stats: EngineStats | None = None, **labels: str) -> float:
-    """A sample as Prometheus' own parser reads it. Series under vLLM's names have its number of the engine."""
-    common = {"model_name": "m", "engine": "0"} if name.startswith("vllm:") else {"model_name": "m"}
-    for family in text_string_to_metric_families(metrics.exposition(stats).decode()):
-        for sample in family.samples:
-            if sample.name == name and sample.labels == {**common, **labels}:
-                return sample.value
-    raise KeyError(name)
+from tests.metrics.exposition import INFO, value
 
 
 def test_queue_prefill_and_decode(monkeypatch) -> None:
@@ -55,9 +43,16 @@ def test_queue_prefill_and_decode(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "up_to"), [(0.001, "0.001"), (0.0011, "0.002"), (5.0, "5.0"), (5.1, "+Inf")])
-def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(seconds: float, up_to: str) -> None:
+def test_an_observation_is_counted_up_to_the_first_edge_that_is_not_below_it(
+    seconds: float, up_to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now)
     metrics = ServerMetrics(INFO, "m")
-    metrics._requests.inter_token.observe(seconds)
+    timer = metrics.timer()
+    timer.tokens(0)
+    now = seconds
+    timer.tokens(0)
     edges = [*map(str, map(float, module._INTER_TOKEN)), "+Inf"]
     counts = [value(metrics, "vllm:inter_token_latency_seconds_bucket", le=edge) for edge in edges]
     assert counts == [float(i >= edges.index(up_to)) for i in range(len(edges))]

@@ -10,18 +10,8 @@ from jaxinfer.model_config.decoder_config import DecoderConfig, RopeConfig
 from jaxinfer.model_config.registry import known_architectures, parse_config
 from tests.material import material
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_act": "silu",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "max_position_embeddings": 256,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-5,
-    "vocab_size": 100,
-}
+from .config_json import LLAMA, SAME
+
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -139,9 +129,6 @@ def test_fields_that_say_what_is_so_anyway(architecture: str):
     del raw["hidden_act"], raw["rms_norm_eps"]
     defaults = parse_config(raw)
     assert (defaults.activation, defaults.rms_norm_eps) == ("silu", 1e-6)
-
-
-SAME = [{"attention_bias": False}, {"mlp_bias": False}, {"layer_types": ["full_attention"] * 4}]
 
 
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])

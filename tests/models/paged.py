@@ -11,6 +11,9 @@ from jaxinfer_kernels import BlockSizes, RaggedRows, ragged_paged_attention
 from jaxinfer.models.loaded import LoadedModel
 
 PAGE, PAGES, TOKENS = 4, 64, 16
+ODD_CHUNKS = [(7, 1), (1, 9), (12, 3), (0, 11), (5, 1)]
+"""A schedule of `run_paged`."""
+
 SIZES = BlockSizes(keys=8, short_tiles=2, query_tokens=4, query_blocks=1)
 
 

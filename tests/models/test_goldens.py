@@ -1,27 +1,15 @@
 """Logits and greedy tokens of small models of every family, over pages, against what transformers computed."""
 
 import functools
-import json
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models.loaded import LoadedModel, load_model
 from tests.material import material
 
-from .paged import PagedModel, Part, run_paged
-
-GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
-FAMILIES = sorted(path.name for path in GOLDENS.iterdir())
-ODD_CHUNKS = [(7, 1), (1, 9), (12, 3), (0, 11), (5, 1)]
-
-
-def load(folder: Path, **options) -> LoadedModel:
-    config = parse_config(json.loads((folder / "config.json").read_text()))
-    return load_model(folder, config, **{"dtype": jnp.float32, **options})
+from .goldens import FAMILIES, GOLDENS, load
+from .paged import ODD_CHUNKS, PagedModel, Part, run_paged
 
 
 @functools.cache

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .paged import PagedModel, run_paged
-from .test_goldens import FAMILIES, ODD_CHUNKS, load
-from .test_registry import SAME
+from tests.model_config.config_json import SAME
+
+from .goldens import FAMILIES, load
+from .paged import ODD_CHUNKS, PagedModel, run_paged
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "make_goldens.py"
 

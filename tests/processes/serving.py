@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,10 +15,8 @@ import aiohttp
 import psutil
 
 from tests.children import children_with
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT, SIMULATED
 from tests.material import REPOSITORY
-
-SIMULATED = (sys.executable, "-m", "tests.cli.serve_simulated")
 
 
 class Answer(NamedTuple):
@@ -56,6 +53,12 @@ class Serving:
         async with asyncio.timeout(seconds):
             while await self.status(path) != status:
                 await asyncio.sleep(0.01)
+
+    async def until_running(self, count: int) -> None:
+        """Waits until the engine runs `count` sequences."""
+        async with asyncio.timeout(20):
+            while await self.metric("vllm:num_requests_running") < count:
+                await asyncio.sleep(0.02)
 
     async def stream(self, **body: Any) -> Answer:
         """A streamed completion of token ids; a refusal ends with its code."""

@@ -1,17 +1,15 @@
 """The real server, with several API processes and bursts of decode steps: nothing compiles once it is ready."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.command_line import REAL
 from tests.processes.serving import Serving, serving
 from tests.runner.pairwise import pairwise
-
-REAL = (sys.executable, "-m", "jaxinfer")
 
 TABLE: dict[str, Sequence[Any]] = {
     "length": [1, 5, 40, 300],

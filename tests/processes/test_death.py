@@ -2,20 +2,18 @@
 
 import asyncio
 import random
-import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.cli.command_line import SLOW_STEPS, slow
 from tests.llm.simulated import right_tokens
-from tests.processes.serving import Answer, Serving, serving
+from tests.processes.serving import Answer, serving
 from tests.text.folders import byte_level_folder
 
 PROMPT = [1, 2, 3]
-SLOW = (sys.executable, "-m", "tests.cli.slow", "steps")
-VANISHING = (sys.executable, "-m", "tests.cli.slow", "vanishing")
 
 
 @pytest.fixture
@@ -23,17 +21,11 @@ def folder(tmp_path: Path) -> Path:
     return byte_level_folder(tmp_path / "model")
 
 
-async def begun(server: Serving, running: int) -> None:
-    async with asyncio.timeout(20):
-        while await server.metric("vllm:num_requests_running") < running:
-            await asyncio.sleep(0.02)
-
-
 async def test_a_killed_engine_ends_streams_within_a_second_and_is_started_again(folder: Path) -> None:
 
-    async with serving(folder, program=SLOW) as server:
+    async with serving(folder, program=SLOW_STEPS) as server:
         streams = [asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50)) for _ in range(4)]
-        await begun(server, 4)
+        await server.until_running(4)
         old = server.child("engine")
         killed = time.monotonic()
         old.kill()
@@ -52,9 +44,9 @@ async def test_a_killed_engine_ends_streams_within_a_second_and_is_started_again
 
 async def test_a_killed_api_process_frees_its_requests_and_is_started_again(folder: Path) -> None:
 
-    async with serving(folder, program=SLOW) as server:
+    async with serving(folder, program=SLOW_STEPS) as server:
         streams = [asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50)) for _ in range(4)]
-        await begun(server, 4)
+        await server.until_running(4)
         server.child("api").kill()
         answers = await asyncio.gather(*streams)
         assert all(answer.end not in ("[DONE]", "cut") for answer in answers)
@@ -108,7 +100,7 @@ async def test_an_api_process_that_does_not_hear_is_killed_in_the_end(folder: Pa
 
 async def test_an_engine_that_cannot_begin_again_at_once_is_tried_again(folder: Path) -> None:
     """The model's folder is away for a while."""
-    async with serving(folder, program=VANISHING) as server:
+    async with serving(folder, program=slow("vanishing")) as server:
         away = folder.with_name("away")
         folder.rename(away)
         server.child("engine").kill()

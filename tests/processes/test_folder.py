@@ -12,7 +12,7 @@ import pytest
 
 from jaxinfer.errors import JaxinferError
 from jaxinfer.processes.folder import remove_abandoned, server_folder
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT
 from tests.processes.serving import Serving, serving
 from tests.text.folders import byte_level_folder
 

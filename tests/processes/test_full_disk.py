@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +11,11 @@ import aiohttp
 import psutil
 import pytest
 
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT
 from tests.llm.simulated import right_tokens
 from tests.material import REPOSITORY
 from tests.processes.serving import SIMULATED, Answer, serving
+from tests.processes.small_disk import fill, mounted
 from tests.text.folders import byte_level_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' /proc, /dev/full and tmpfs")
@@ -31,20 +31,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 256 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounting = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)]
-    if os.geteuid() or subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
+    with mounted(tmp_path / "disk", "256k") as disk:
         yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(disk: Path) -> None:
-    done = subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'fill'}", "bs=4096"], capture_output=True, check=False)
-    assert b"No space left" in done.stderr
 
 
 def shared_files(process: psutil.Process) -> list[str]:

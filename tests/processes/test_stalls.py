@@ -3,21 +3,19 @@
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.cli.command_line import SLOW_STEPS, slow
 from tests.llm.simulated import right_tokens
 from tests.processes.serving import Answer, Serving, serving
-from tests.processes.test_death import SLOW, begun
 from tests.text.folders import byte_level_folder
 
 PROMPT = [1, 2, 3]
 WATCHED = ("--heartbeat-seconds", "0.5")
 SILENCE = 1.5
-HANGING = (sys.executable, "-m", "tests.cli.slow", "step")
 
 
 @pytest.fixture
@@ -31,9 +29,9 @@ def restarted(server: Serving) -> list[int]:
 
 async def test_a_stopped_engine_ends_its_streams_and_is_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with serving(folder, *WATCHED, program=SLOW, log=log) as server:
+    async with serving(folder, *WATCHED, program=SLOW_STEPS, log=log) as server:
         streams = [asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50)) for _ in range(3)]
-        await begun(server, 3)
+        await server.until_running(3)
         old = server.child("engine")
         old.suspend()
         await server.until("/readyz", 503)
@@ -51,9 +49,9 @@ async def test_a_stopped_engine_ends_its_streams_and_is_replaced(folder: Path, t
 
 async def test_a_stopped_api_process_is_replaced(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with serving(folder, *WATCHED, program=SLOW, log=log) as server:
+    async with serving(folder, *WATCHED, program=SLOW_STEPS, log=log) as server:
         stream = asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=50))
-        await begun(server, 1)
+        await server.until_running(1)
         old = server.child("api")
         old.suspend()
         assert (await stream).end not in ("[DONE]", "cut")
@@ -80,9 +78,9 @@ async def test_a_stopped_supervisor_blames_nobody(folder: Path) -> None:
 
 async def test_a_machine_that_sleeps_loses_nothing(folder: Path) -> None:
     """All processes stop at once, and the clock goes on: nobody was silent while the others ran."""
-    async with serving(folder, *WATCHED, program=SLOW) as server:
+    async with serving(folder, *WATCHED, program=SLOW_STEPS) as server:
         stream = asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=6))
-        await begun(server, 1)
+        await server.until_running(1)
         processes = [psutil.Process(server.process.pid), *psutil.Process(server.process.pid).children(recursive=True)]
         before = restarted(server)
         for process in processes:
@@ -97,7 +95,7 @@ async def test_a_machine_that_sleeps_loses_nothing(folder: Path) -> None:
 
 async def test_a_step_that_stalls_ends_the_engine(folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with serving(folder, "--step-timeout", "1", program=HANGING, log=log) as server:
+    async with serving(folder, "--step-timeout", "1", program=slow("step"), log=log) as server:
         old = server.child("engine")
         answer = await server.stream(prompt=PROMPT, max_tokens=5)
         assert answer == Answer([], "engine_unavailable")

@@ -9,8 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +18,10 @@ import psutil
 import pytest
 
 from tests.children import children_with
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT, REAL, SIMULATED, SLOW_STEPS
 from tests.llm.simulated import right_tokens
-from tests.processes.serving import SIMULATED, Answer, Serving, serving
-from tests.processes.test_compiles import REAL
-from tests.processes.test_death import SLOW, begun
-from tests.processes.test_full_disk import fill
+from tests.processes.serving import Answer, Serving, serving
+from tests.processes.small_disk import fill, mounted
 from tests.text.folders import byte_level_folder
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reason="needs Linux' tmpfs and ulimit")]
@@ -88,7 +85,7 @@ class Observed(NamedTuple):
 async def observe(server: Serving, trouble: Callable[[], Any]) -> Observed:
     """What clients see of a trouble that comes while a stream is open. Returns when requests are served again."""
     stream = asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=40))
-    await begun(server, 1)
+    await server.until_running(1)
     start = time.monotonic()
     trouble()
     red = asyncio.create_task(until_red(server))
@@ -127,7 +124,7 @@ def template_worker(server: Serving) -> psutil.Process:
 
 @pytest.mark.parametrize("kind", ["engine", "api"])
 async def test_a_stopped_process(kind: str, folder: Path, tell: Tell) -> None:
-    async with serving(folder, program=SLOW) as server:
+    async with serving(folder, program=SLOW_STEPS) as server:
         stopped = server.child(kind)
         seen = await observe(server, stopped.suspend)
         assert not stopped.is_running()
@@ -168,11 +165,11 @@ async def test_a_stopped_template_worker(folder: Path, tell: Tell) -> None:
 
 
 async def test_all_processes_stopped(folder: Path, tell: Tell) -> None:
-    async with serving(folder, program=SLOW) as server:
+    async with serving(folder, program=SLOW_STEPS) as server:
         supervisor = psutil.Process(server.process.pid)
         processes = [supervisor, *supervisor.children(recursive=True)]
         stream = asyncio.create_task(server.stream(prompt=PROMPT, max_tokens=5))
-        await begun(server, 1)
+        await server.until_running(1)
         for process in processes:
             process.suspend()
         await asyncio.sleep(STOP_SECONDS)
@@ -189,7 +186,7 @@ async def test_all_processes_stopped(folder: Path, tell: Tell) -> None:
 
 @pytest.mark.parametrize("kind", ["engine", "api"])
 async def test_a_killed_process(kind: str, folder: Path, tell: Tell) -> None:
-    async with serving(folder, "--max-restarts", "100", program=SLOW) as server:
+    async with serving(folder, "--max-restarts", "100", program=SLOW_STEPS) as server:
         seen = [await observe(server, server.child(kind).kill) for _ in range(KILLS)]
         assert await server.metric("vllm:kv_cache_usage_perc") == 0
         assert "[DONE]" not in {one.end for one in seen}
@@ -238,25 +235,12 @@ async def test_a_killed_supervisor(folder: Path, temporary: Path, tell: Tell) ->
 # Full and read-only
 
 
-@asynccontextmanager
-async def disk(path: Path, size: str) -> AsyncIterator[Path]:
-    """A small file system of its own."""
-    path.mkdir(parents=True)
-    mounting = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(path)]
-    if os.geteuid() or subprocess.run(mounting, check=False, capture_output=True).returncode:
-        pytest.skip("needs the right to mount a tmpfs")
-    try:
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
 async def test_a_full_temporary_folder(
     folder: Path, tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with disk(tmp_path / "disk", "256k") as small:
+    with mounted(tmp_path / "disk", "256k") as small:
         monkeypatch.setitem(ENVIRONMENT, "TMPDIR", str(small))
-        async with serving(folder, program=SLOW) as server:
+        async with serving(folder, program=SLOW_STEPS) as server:
             fill(small)
             for _ in range(3):
                 assert await server.stream(prompt=PROMPT, max_tokens=3) == RIGHT
@@ -276,7 +260,7 @@ def home(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
 
 async def test_a_full_cache_folder(tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
     home(monkeypatch, tmp_path / "home")
-    async with disk(tmp_path / "disk", "256k") as small:
+    with mounted(tmp_path / "disk", "256k") as small:
         flags = (*SMALL, "--compile-cache-dir", str(small))
         fill(small)
         start = time.monotonic()
@@ -287,7 +271,7 @@ async def test_a_full_cache_folder(tmp_path: Path, tell: Tell, monkeypatch: pyte
 
 
 async def test_a_read_only_cache_folder(tmp_path: Path, tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with disk(tmp_path / "disk", "256m") as cache:
+    with mounted(tmp_path / "disk", "256m") as cache:
         home(monkeypatch, cache)
         seconds, answers = [], []
         for options in ("remount,rw", "remount,ro"):

@@ -11,9 +11,9 @@ import pytest
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from jaxinfer.rpc.engine_server import EngineServer
+from tests.engine.gate import Gate
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
-from tests.engine.test_local import Gate
 from tests.rpc.seam import attached, engine_at, seam
 
 

@@ -23,9 +23,9 @@ from jaxinfer.engine.types import (
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.channel import METHOD, SERVICE
+from tests.engine.gate import Gate
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, small_core, tokens_of
-from tests.engine.test_local import Gate
 from tests.rpc.seam import attached, engine_at, seam
 
 PROMPT, SAMPLING = ("<i4", b"1234"), {"n": 1}

@@ -11,9 +11,9 @@ import pytest
 from jaxinfer.engine import core as engine_core
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
+from tests.engine.outputs import Outputs
 from tests.runner.tiny import (
     Judge,
-    Outputs,
     check_all,
     check_logprobs,
     drive,

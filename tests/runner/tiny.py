@@ -1,7 +1,6 @@
 """Small random models, an engine driven over them, and a judge that knows neither pages nor steps."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -10,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.engine.types import FinishReason, GenerateRequest, ModelInfo, TokenDelta, TokenLogprobs
+from jaxinfer.engine.types import GenerateRequest, TokenLogprobs
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from tests.engine.outputs import Output, Outputs
+from tests.engine.small import small_core
 from tests.engine.stepping import step_deltas
 from tests.runner import oracle
 
@@ -57,45 +57,9 @@ def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:
     return EngineShapes(groups=groups, **sizes)
 
 
-def make_core(runner: Any, *, ahead: int = 1, caching: bool = True, eos: tuple[int, ...] = (), **config: Any):
+def make_core(runner: Any, *, ahead: int = 1, **options: Any) -> EngineCore:
     """An engine over a runner whose steps have all been collected; slot state and pages of others do not matter."""
-    shapes = runner.shapes
-    pages = shapes.groups[0].num_pages
-    info = ModelInfo(
-        "tiny", shapes.max_model_len, shapes.vocab_size, shapes.max_num_seqs, shapes.page_size, num_blocks=pages
-    )
-    return EngineCore(
-        runner,
-        info,
-        scheduler=SchedulerConfig(max_num_seqs=shapes.max_num_seqs, **config),
-        cache=CacheConfig(enable_prefix_caching=caching),
-        eos_ids=eos,
-        steps_ahead=ahead,
-    )
-
-
-@dataclass
-class Output:
-    """All that came for one choice."""
-
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-    reason: FinishReason | None = None
-    stopped_by: int | None = None
-    cached: int = 0
-    error: str | None = None
-
-    def take(self, delta: TokenDelta) -> None:
-        assert self.reason is None, "a choice goes on after its end"
-        self.tokens += delta.token_ids
-        self.logprobs += delta.logprobs or []
-        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
-        self.reason, self.stopped_by = delta.finish_reason, delta.stop_token_id
-        self.cached, self.error = delta.cached_tokens, delta.error
-
-
-Outputs = dict[tuple[str, int], Output]
+    return small_core(runner, ahead=ahead, **options)
 
 
 def drive(

@@ -9,7 +9,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.serving.api_keys import read_api_keys
 from jaxinfer.serving.config import ServerConfig, check_binding
 from tests.server.conftest import Served
-from tests.server.test_refusals import check
+from tests.server.openai_error import check
 
 
 @pytest.fixture

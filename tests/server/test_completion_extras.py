@@ -8,7 +8,8 @@ import pytest
 
 from tests.material import material
 from tests.server.conftest import Served
-from tests.server.test_refusals import CHAT, check
+from tests.server.conversation import CHAT
+from tests.server.openai_error import check
 
 
 async def test_echo_begins_every_choice_with_the_prompt(serve) -> None:

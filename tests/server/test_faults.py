@@ -15,12 +15,11 @@ from jaxinfer.server.run import bind_socket
 from jaxinfer.server.run import serve as run_server
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
+from tests.engine.reading import until
 from tests.server.conftest import Served
+from tests.server.conversation import CHAT
 from tests.server.fake_engine import FakeEngine
-from tests.server.test_limits import until
-from tests.server.test_refusals import check
-
-CHAT = [{"role": "user", "content": "hi"}]
+from tests.server.openai_error import check
 
 
 async def test_readiness_follows_the_engine(serve) -> None:

@@ -4,25 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-import tokenizers
-from tokenizers import AddedToken
 
 from jaxinfer.text.fim import FORMATS, FillInTheMiddle
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.server.conftest import Served
-from tests.server.test_refusals import check
-from tests.text.folders import byte_level_folder
+from tests.server.openai_error import check
+from tests.text.folders import byte_level_folder, with_tokens
 
 QWEN = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|file_sep|>")
-
-
-def with_tokens(folder: Path, *names: str) -> Path:
-    """Adds control tokens; as in Qwen's files they are not called special."""
-    file = folder / "tokenizer.json"
-    backend = tokenizers.Tokenizer.from_file(str(file))
-    backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])
-    backend.save(str(file))
-    return folder
 
 
 @pytest.fixture

@@ -3,7 +3,8 @@
 import json
 
 from tests.server.conftest import Served
-from tests.server.test_refusals import CHAT, check
+from tests.server.conversation import CHAT
+from tests.server.openai_error import check
 
 
 async def test_the_model_names_its_root(serve) -> None:

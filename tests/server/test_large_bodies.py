@@ -25,7 +25,7 @@ from jaxinfer.text import TextProcessor
 from tests.children import children_with
 from tests.server.conftest import Served
 from tests.server.fake_engine import FakeEngine
-from tests.server.test_refusals import check
+from tests.server.openai_error import check
 
 PADDING = {"metadata": {"padding": "x" * LARGE_BYTES}}
 CHAT = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "hi"}]

@@ -17,11 +17,11 @@ from jaxinfer.server.sse import EventStream
 from jaxinfer.serving.config import ServerConfig, check_binding
 from jaxinfer.text.template_process import TemplateLimits
 from tests.children import children_with
+from tests.engine.reading import until
 from tests.material import REPOSITORY
 from tests.server.conftest import Served
-from tests.server.test_refusals import check
-
-CHAT = [{"role": "user", "content": "hi"}]
+from tests.server.conversation import CHAT
+from tests.server.openai_error import check
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
@@ -100,14 +100,6 @@ async def test_a_queue_that_is_full_for_the_second_prompt_takes_none(serve) -> N
     check(await served.post("/v1/completions", {"prompt": ["a", "b"]}), 429, None)
     assert served.engine.active == set()
     assert served.engine.aborted == [served.engine.submitted[0].request_id]
-
-
-async def until(condition) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("the condition did not come true in 5 s")
 
 
 @pytest.mark.smoke

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 
 import aiohttp
@@ -13,12 +12,12 @@ from jaxinfer.server.run import BACKLOG, bind_socket, start, url_of
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor
 from jaxinfer.version import __version__
-from tests.cli.test_commands import ENVIRONMENT
+from tests.cli.command_line import ENVIRONMENT, slow
+from tests.engine.reading import until
 from tests.material import REPOSITORY
 from tests.server.conftest import Served
 from tests.server.fake_engine import FakeEngine
-from tests.server.test_limits import until
-from tests.server.test_refusals import check
+from tests.server.openai_error import check
 
 
 async def test_probes_are_answered_and_others_told_to_come_back(folder: Path) -> None:
@@ -48,8 +47,8 @@ async def test_serve_listens_from_the_beginning(folder: Path) -> None:
     bound = bind_socket(ServerConfig(port=0))
     port = bound.getsockname()[1]
     bound.close()
-    slow = [sys.executable, "-m", "tests.cli.slow", "build", "serve", str(folder), "--port", str(port)]
-    process = subprocess.Popen(slow, cwd=REPOSITORY, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    command = [*slow("build"), "serve", str(folder), "--port", str(port)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         assert await asyncio.to_thread(process.stderr.readline) == "loading weights: 1 MiB\n"

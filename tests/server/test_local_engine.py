@@ -14,8 +14,8 @@ from jaxinfer.llm import engine_config
 from jaxinfer.server.run import bind_socket, start, url_of
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.text import TextProcessor, Tokenizer
+from tests.engine.reading import until
 from tests.llm import simulated
-from tests.server.test_limits import until
 
 
 class Local(NamedTuple):

@@ -2,14 +2,12 @@
 
 import asyncio
 import threading
-from typing import Any
 
 import openai
 import pytest
 
 from tests.server.conftest import Served
-
-CHAT: list[Any] = [{"role": "user", "content": "hi"}]
+from tests.server.conversation import CHAT
 
 
 @pytest.mark.smoke

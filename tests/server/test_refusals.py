@@ -7,22 +7,12 @@ import pytest
 
 from jaxinfer.sampling import MAX_STOP_STRINGS
 from tests.parameter_values import NUMBERS, another_value, values_out_of_range
-from tests.server.conftest import Answer, Served
+from tests.server.conftest import Served
+from tests.server.conversation import CHAT
+from tests.server.openai_error import check
 
-CHAT = [{"role": "user", "content": "hi"}]
 CALL = {"name": "f", "arguments": "{}"}
 JSON = {"Content-Type": "application/json"}
-
-
-def check(answer: Answer, status: int, param: str | None, *said: str) -> None:
-    """An error in OpenAI's form that names `param` and says `said`."""
-    assert answer.status == status, answer.body
-    assert answer.headers["Content-Type"].startswith("application/json")
-    error = answer.body["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["param"] == param, error
-    for text in said:
-        assert text in error["message"]
 
 
 UNSUPPORTED = {

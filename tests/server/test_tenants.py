@@ -9,6 +9,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.rpc import wire
 from jaxinfer.serving.config import ServerConfig
 from tests.server.conftest import Served
+from tests.server.conversation import CHAT
 
 KEYS = ("first-secret", "second-secret")
 
@@ -25,9 +26,6 @@ async def sent(served: Served, key: str | None, path: str = "/v1/completions", *
     answer = await served.post(path, body, headers=headers)
     assert answer.status == 200, answer.body
     return served.engine.submitted[-1]
-
-
-CHAT = [{"role": "user", "content": "hi"}]
 
 
 async def test_without_keys_and_users_all_requests_are_one_tenants(serve) -> None:

@@ -11,7 +11,7 @@ from jaxinfer.metrics import ServerMetrics
 from jaxinfer.metrics import requests as module
 from jaxinfer.serving.timings import server_timing, timings_of
 from jaxinfer.serving.usage import Timings
-from tests.metrics.test_requests import INFO
+from tests.metrics.exposition import INFO
 from tests.server.conftest import Served
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}

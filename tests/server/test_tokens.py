@@ -1,7 +1,8 @@
 """/tokenize and /detokenize."""
 
 from tests.server.conftest import Served
-from tests.server.test_refusals import CHAT, check
+from tests.server.conversation import CHAT
+from tests.server.openai_error import check
 
 
 async def test_a_text_there_and_back(serve) -> None:

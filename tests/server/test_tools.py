@@ -7,25 +7,9 @@ from typing import Any
 import pytest
 
 from tests.server.conftest import Served
-from tests.server.test_refusals import CHAT, check
+from tests.server.conversation import CALL, CHAT, TEMPLATE, WEATHER
+from tests.server.openai_error import check
 from tests.text.folders import byte_level_folder
-
-TEMPLATE = (
-    "{% for tool in tools or [] %}[{{ tool | tojson }}]{% endfor %}"
-    '{% for m in messages %}<|{{ m.role }}|>{{ m.reasoning_content or "" }}{{ m.content }}'
-    "{% for call in m.tool_calls or [] %}<tool_call>{\"name\": \"{{ call.function.name }}\", "
-    "\"arguments\": {{ call.function.arguments | tojson }}}</tool_call>{% endfor %}<|end|>{% endfor %}"
-    "<|assistant|>{% if enable_thinking %}<think>\n{% endif %}{# </think> #}"
-)  # fmt: skip
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bern"}}\n</tool_call>'
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from jaxinfer.serving.bodies.unknown_fields import MAX_LISTED, MAX_LOGGED, MAX_NAME_CHARS, UnknownFields
 from tests.server.conftest import Served
-from tests.server.test_refusals import CHAT, check
-from tests.server.test_tools import TEMPLATE, WEATHER
+from tests.server.conversation import CHAT, TEMPLATE, WEATHER
+from tests.server.openai_error import check
 from tests.text.folders import byte_level_folder
 
 HEADER = "X-Ignored-Fields"

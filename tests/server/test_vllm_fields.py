@@ -8,10 +8,9 @@ import pytest
 from jaxinfer.serving.bodies.chat_schema import ChatBody, TokenizeBody
 from jaxinfer.serving.bodies.schema import CompletionBody
 from tests.server.conftest import Served
-from tests.server.test_fim import with_tokens
-from tests.server.test_refusals import CHAT, check
-from tests.server.test_tools import TEMPLATE, WEATHER
-from tests.text.folders import byte_level_folder
+from tests.server.conversation import CHAT, TEMPLATE, WEATHER
+from tests.server.openai_error import check
+from tests.text.folders import byte_level_folder, with_tokens
 
 ASSISTANT = {"role": "assistant", "content": "An apple a day"}
 

@@ -29,3 +29,21 @@ def byte_level_folder(folder: Path, *, chat_template: object = CHAT_TEMPLATE, **
     settings = {"bos_token": "<|bos|>", "eos_token": "<|end|>", "chat_template": chat_template, **config}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
+
+
+def with_tokens(folder: Path, *names: str) -> Path:
+    """Adds control tokens; as in Qwen's files they are not called special."""
+    file = folder / "tokenizer.json"
+    backend = Tokenizer.from_file(str(file))
+    backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])
+    backend.save(str(file))
+    return folder
+
+
+def panicking(folder: Path) -> Path:
+    """A tokenizer whose regular expression gives up on some texts, which the package takes for a bug of its own."""
+    fields = json.loads((folder / "tokenizer.json").read_text())
+    split = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    fields["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, fields["pre_tokenizer"]]}
+    (folder / "tokenizer.json").write_text(json.dumps(fields))
+    return folder

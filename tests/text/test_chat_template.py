@@ -14,6 +14,7 @@ from jaxinfer.text.chat_template import ChatTemplate, load_chat_templates
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import byte_level_folder
+from tests.text.golden_templates import GOLDEN_TEMPLATES
 
 USER = [{"role": "user", "content": "hi"}]
 LIMITS = TemplateLimits(cpu_seconds=1, wall_seconds=20)
@@ -32,19 +33,7 @@ def template() -> Iterator[Callable[..., ChatTemplate]]:
         one.close()
 
 
-def golden_names() -> list[str]:
-    return [
-        "meta-llama-Llama-3.1-8B-Instruct.jinja", "meta-llama-Llama-3.2-3B-Instruct.jinja",
-        "meta-llama-Llama-3.3-70B-Instruct.jinja", "Qwen-Qwen2.5-7B-Instruct.jinja", "Qwen-Qwen3-0.6B.jinja",
-        "Qwen-QwQ-32B.jinja", "google-gemma-2-2b-it.jinja", "microsoft-Phi-3.5-mini-instruct.jinja",
-        "ibm-granite-granite-3.3-2B-Instruct.jinja", "mistralai-Mistral-Nemo-Instruct-2407.jinja",
-        "Mistral-Small-3.2-24B-Instruct-2506.jinja", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use.jinja",
-        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B.jinja", "openai-gpt-oss-120b.jinja",
-        "HuggingFaceTB-SmolLM3-3B.jinja", "Qwen3-Coder.jinja",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", golden_names())
+@pytest.mark.parametrize("name", GOLDEN_TEMPLATES)
 def test_renders_what_transformers_renders(name: str, template: Callable[..., ChatTemplate]) -> None:
     golden = json.loads(material("chat_templates", "golden_renders.json").read_text())
     renders = next(entry["renders"] for entry in golden["templates"] if entry["template"] == name)
@@ -57,7 +46,7 @@ def test_renders_what_transformers_renders(name: str, template: Callable[..., Ch
 
 def test_every_template_with_a_golden_render_is_tested() -> None:
     golden = json.loads(material("chat_templates", "golden_renders.json").read_text())
-    assert [entry["template"] for entry in golden["templates"]] == golden_names()
+    assert [entry["template"] for entry in golden["templates"]] == GOLDEN_TEMPLATES
 
 
 def render_context(chat: ChatTemplate, context: dict[str, Any]) -> str | dict[str, str]:

@@ -23,7 +23,7 @@ from jaxinfer.text.messages import template_message
 from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
 from tests.text.folders import CHAT_TEMPLATE, SPECIAL, byte_level_folder
-from tests.text.test_chat_template import golden_names
+from tests.text.golden_templates import GOLDEN_TEMPLATES
 
 LIMITS = TemplateLimits(cpu_seconds=5, wall_seconds=30)
 
@@ -370,7 +370,7 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize("name", golden_names())
+@pytest.mark.parametrize("name", GOLDEN_TEMPLATES)
 def test_other_conversations_have_the_ids_that_they_had(name: str) -> None:
     """Those of the rendered text, with every template and conversation that is at hand."""
     golden = json.loads(material("chat_templates", "golden_renders.json").read_text())

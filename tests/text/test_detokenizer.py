@@ -202,7 +202,7 @@ def test_a_prompt_without_text_leaves_the_leading_space_to_be_stripped() -> None
 
 
 def is_byte(tokenizer: Tokenizer, token_id: int) -> bool:
-    return re.fullmatch("<0x[0-9A-F]{2}>", tokenizer._backend.id_to_token(token_id) or "") is not None
+    return re.fullmatch("<0x[0-9A-F]{2}>", tokenizer.id_to_token(token_id) or "") is not None
 
 
 @pytest.mark.parametrize("name", BYTE_LEVEL + BYTE_FALLBACK)

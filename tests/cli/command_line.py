@@ -1,0 +1,48 @@
+"""The command line in a process of its own: over the real engine, the simulated one, or a slow one."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.material import REPOSITORY
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+"""Variables of every process that is started here; a test may patch one."""
+
+REAL = (sys.executable, "-m", "jaxinfer")
+SIMULATED = (sys.executable, "-m", "tests.cli.serve_simulated")
+
+
+def slow(part: str) -> tuple[str, ...]:
+    """The program over the simulated device where `part` is slow or fails, one of those of tests/cli/slow.py."""
+    return (sys.executable, "-m", "tests.cli.slow", part)
+
+
+SLOW_STEPS = slow("steps")
+"""Each step takes a second."""
+
+
+def call(*arguments: str, program: Sequence[str] = REAL, **options: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end. options: environment variables."""
+    return subprocess.run(
+        [*program, *arguments], capture_output=True, text=True, cwd=REPOSITORY, env={**ENVIRONMENT, **options},
+        timeout=100, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+class Running:
+    """A server in a process of its own, once it says that it is ready."""
+
+    def __init__(self, program: Sequence[str], *arguments: str):
+        self.process = subprocess.Popen(
+            [*program, "serve", *arguments, "--port", "0"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env=ENVIRONMENT,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.ready_line = self.process.stdout.readline()
+        self.try_line = self.process.stdout.readline().strip()
+        found = re.search(r"http://[\d.]+:\d+", self.ready_line)
+        assert found is not None, self.process.communicate(timeout=30)
+        self.url = found.group()
