@@ -89,7 +89,7 @@ def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))
-    while core.num_waiting > waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
+    while core.num_waiting > waiting or any(sequence.num_outputs < 2 for sequence in core.scheduler.state.running):
         core.step()
     for _ in range(2 * BLOCK):
         core.step()

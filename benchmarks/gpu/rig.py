@@ -82,7 +82,7 @@ class Rig:
             prompt_len=length,
             remaining=_ENDLESS,
             seed=slot,
-            choice=0,
+            sequence_index=0,
             params=SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True),
             stop_ids=(),
             pages=tuple(self._pages(slot, group) for group in range(len(self._runner.shapes.groups))),

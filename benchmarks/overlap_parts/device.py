@@ -53,7 +53,7 @@ def fill(core: EngineCore, rows: int) -> None:
     for row in range(rows):
         prompt = [20 + (row * 31 + i) % 100 for i in range(PROMPT + row % BLOCK)]
         core.add_request(GenerateRequest(str(row), prompt, params))
-    while core.num_waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
+    while core.num_waiting or any(sequence.num_outputs < 2 for sequence in core.scheduler.state.running):
         core.step()
 
 

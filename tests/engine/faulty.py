@@ -122,5 +122,5 @@ def check_right(core: EngineCore, got: Got, requests: list[GenerateRequest]) -> 
 
 
 def mixed(count: int = 7) -> list[GenerateRequest]:
-    """More choices than slots, equal prompts, prompts of several chunks, some of one token."""
+    """More sequences than slots, equal prompts, prompts of several chunks, some of one token."""
     return [ask(f"r{i}", [1, 5, 9, 23][i % 4], 3 + 2 * i, n=1 + i % 3) for i in range(count)]

@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import check_options, check_pages, check_slots, live_names, live_requests
+from tests.engine.ledger import check_options, check_pages, check_slots, live_names, live_sequences
 from tests.engine.outputs import Output, Outputs
 from tests.engine.stepping import step_deltas
 
@@ -120,7 +120,7 @@ class Histories(RuleBasedStateMachine):
             self.pages_add_up()
         assert not self.core.has_work(), "the engine hangs"
         assert all(pool.num_in_use == 0 for pool in self.core.scheduler.state.kv.pools)
-        assert not live_requests(self.core)
+        assert not live_sequences(self.core)
         for (name, index), output in self.outputs.items():
             self._check_end(name, index, output)
             self.check_tokens(self.requests[name], index, output)
@@ -137,13 +137,13 @@ class Histories(RuleBasedStateMachine):
         self.interrupted |= {key for key, output in self.outputs.items() if key[0] == name and output.reason is None}
         self.core.abort(name)
 
-    def stop_sequence(self, request: Request) -> None:
-        if not request.is_parent:
-            self.interrupted.add((request.request_id, request.index))
-            self.core.stop(request.request_id, request.index)
+    def stop_sequence(self, sequence: Sequence) -> None:
+        if not sequence.is_parent:
+            self.interrupted.add((sequence.request_id, sequence.index))
+            self.core.stop(sequence.request_id, sequence.index)
 
-    def running(self) -> list[Request]:
-        return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
+    def running(self) -> list[Sequence]:
+        return [sequence for sequence in live_sequences(self.core) if sequence.status is Status.RUNNING]
 
     def _take(self, delta: TokenDelta) -> None:
         self.outputs[delta.request_id, delta.index].take(delta)

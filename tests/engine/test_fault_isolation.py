@@ -35,10 +35,12 @@ class Poison:
         return failed
 
     def _ends(self, plan: StepPlan) -> list[tuple[str, int]]:
-        """While the step is dispatched, its slots are still those of its requests."""
-        requests = [self._core.scheduler.state.table.requests[slot] for slot in plan.slots.tolist()]
+        """While the step is dispatched, its slots are still those of its sequences."""
+        sequences = [self._core.scheduler.state.table.sequences[slot] for slot in plan.slots.tolist()]
         ends = (plan.starts + plan.counts).tolist()
-        return [(request.request_id, end) for request, end in zip(requests, ends, strict=True) if request is not None]
+        return [
+            (sequence.request_id, end) for sequence, end in zip(sequences, ends, strict=True) if sequence is not None
+        ]
 
 
 def ended_with_error(got: Got) -> set[str]:
@@ -180,7 +182,7 @@ def test_nobody_shares_a_step_with_one_on_trial() -> None:
     order: list[str] = []
     step(core, got)
     while core.scheduler.isolation.active:
-        (running,) = [choice.request_id for choice in core.scheduler.state.table.requests if choice is not None]
+        (running,) = [sequence.request_id for sequence in core.scheduler.state.table.sequences if sequence is not None]
         order += [running] if running not in order else []
         step(core, got)
     assert order == list("abcd")

@@ -143,7 +143,7 @@ def test_random_histories() -> None:
     run_state_machine_as_test(SimulatedHistories, settings=history_settings(150))
 
 
-# Seeds 86, 598 and 1276 once broke the tree: choices that waited held pages without the pages above them.
+# Seeds 86, 598 and 1276 once broke the tree: sequences that waited held pages without the pages above them.
 @pytest.mark.parametrize("seeds", [range(0, 100), range(598, 599), range(1276, 1277)], ids=str)
 def test_seeded_histories(seeds: range) -> None:
     for seed in seeds:

@@ -14,16 +14,16 @@ from tests.engine.reading import read, until
 from tests.engine.small import ask, right, tokens_of
 
 
-async def test_streams_end_with_their_last_choice() -> None:
+async def test_streams_end_with_their_last_sequence() -> None:
     async with serving() as (client, core, _):
         assert client.ready
         assert client.info.vocab_size == 61
         requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
         assert client.stats().kv_pages_used == 0
 
@@ -138,9 +138,9 @@ async def test_after_a_step_that_failed_streams_go_on() -> None:
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         assert client.stats().step_faults == 3
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
         assert client.ready
 
 

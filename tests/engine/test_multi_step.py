@@ -24,9 +24,9 @@ def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
             check_pages(core)
             check_slots(core)
         for request in requests:
-            for choice in range(request.sampling.n):
-                deltas = got[request.request_id, choice]
-                assert tokens_of(deltas) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                deltas = got[request.request_id, index]
+                assert tokens_of(deltas) == right(core, request, index)
                 assert deltas[-1].finish_reason is FinishReason.LENGTH
 
 

@@ -158,7 +158,7 @@ def test_admissions_are_read_back(count) -> None:
 
 
 def _check_row(row: dict[str, Any], a: SlotInit) -> None:
-    for name in ("length", "last_token", "prompt_len", "remaining", "choice"):
+    for name in ("length", "last_token", "prompt_len", "remaining", "sequence_index"):
         assert row[name] == getattr(a, name)
     for name in ("top_k", "min_tokens"):
         assert row[name] == getattr(a.params, name)

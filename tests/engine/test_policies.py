@@ -9,17 +9,17 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import check_pages, live_names, live_requests
+from tests.engine.ledger import check_pages, live_names, live_sequences
 from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
-    choice_of,
     right,
     run,
+    sequence_of,
     small_core,
     small_shapes,
     step,
@@ -72,15 +72,15 @@ class Load:
         self.requests: dict[str, GenerateRequest] = {}
         self.keys: dict[str, tuple[float, ...]] = {}
         self.got: Got = {}
-        self.preempted: list[Request] = []
+        self.preempted: list[Sequence] = []
         preempt = self.core.scheduler.state.preempt
 
-        def checked(request: Request) -> None:
+        def checked(sequence: Sequence) -> None:
             running = self.core.scheduler.state.running
             assert self.core.scheduler.state.in_flight == 0
-            assert request is max(running, key=lambda other: (*self.keys[other.request_id], other.index))
-            self.preempted.append(request)
-            preempt(request)
+            assert sequence is max(running, key=lambda other: (*self.keys[other.request_id], other.index))
+            self.preempted.append(sequence)
+            preempt(sequence)
 
         self.core.scheduler.state.preempt = checked  # type: ignore[method-assign]
 
@@ -96,22 +96,26 @@ class Load:
     def step(self) -> None:
         self.clock.now += SECOND
         self.preempted.clear()
-        before = {id(choice): choice.status for choice in live_requests(self.core)}
+        before = {id(sequence): sequence.status for sequence in live_sequences(self.core)}
         step(self.core, self.got)
         check_pages(self.core)
-        assert all(choice.slot < 0 for choice in self.preempted), "a victim was resumed by the plan that preempted it"
+        assert all(sequence.slot < 0 for sequence in self.preempted), (
+            "a victim was resumed by the plan that preempted it"
+        )
         entered = [
-            self._place(choice)
-            for choice in live_requests(self.core)
-            if choice.slot >= 0 and before.get(id(choice)) is Status.WAITING
+            self._place(sequence)
+            for sequence in live_sequences(self.core)
+            if sequence.slot >= 0 and before.get(id(sequence)) is Status.WAITING
         ]
-        left = [choice for choice in live_requests(self.core) if choice.status is Status.WAITING]
-        waiting = [self._place(choice) for choice in left if choice not in self.preempted and id(choice) in before]
+        left = [sequence for sequence in live_sequences(self.core) if sequence.status is Status.WAITING]
+        waiting = [
+            self._place(sequence) for sequence in left if sequence not in self.preempted and id(sequence) in before
+        ]
         if entered and waiting:
             assert max(entered) < min(waiting), "somebody was passed"
 
-    def _place(self, choice: Request) -> tuple[float, ...]:
-        return (*self.keys[choice.request_id], choice.index)
+    def _place(self, sequence: Sequence) -> tuple[float, ...]:
+        return (*self.keys[sequence.request_id], sequence.index)
 
 
 @pytest.mark.parametrize("pages", [100, 13], ids=["slots", "pages"])
@@ -134,8 +138,8 @@ def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
         run(load.core, load.got)
         preemptions += load.core.stats().preemptions
         for name, request in load.requests.items():
-            for choice in range(request.sampling.n):
-                found, wanted = tokens_of(load.got[name, choice]), right(load.core, request, choice)
+            for index in range(request.sampling.n):
+                found, wanted = tokens_of(load.got[name, index]), right(load.core, request, index)
                 assert found == (wanted[: len(found)] if name in aborted else wanted)
     assert bool(preemptions) == (pages == 13 or policy in ("priority", "strict"))
 
@@ -203,7 +207,7 @@ def test_who_has_waited_long_keeps_its_slot() -> None:
     step(core, got)
     assert core.stats().preemptions == 1
     run(core, got)
-    ends = [name for name, _ in sorted(got, key=lambda choice: len(got[choice]))]
+    ends = [name for name, _ in sorted(got, key=lambda key: len(got[key]))]
     assert set(ends) == {"old", "level better", "two levels better"}
 
 
@@ -217,10 +221,10 @@ def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
     while not got.get(("b", 0)):
         step(core, got)
     core.add_request(with_priority("best", 0, prompt=24, tokens=4))
-    while choice_of(core, "best").slot < 0:
+    while sequence_of(core, "best").slot < 0:
         step(core, got)
-    assert choice_of(core, "a").slot >= 0
-    assert choice_of(core, "b").slot == -1
+    assert sequence_of(core, "a").slot >= 0
+    assert sequence_of(core, "b").slot == -1
     assert core.stats().preemptions == 1
     run(core, got)
     assert tokens_of(got["b", 0]) == right(core, with_priority("b", 5, prompt=15, tokens=8))
@@ -237,12 +241,12 @@ def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
     while not got.get(("worse", 0)):
         step(core, got)
     core.add_request(with_priority("small", 0, prompt=3, tokens=2))
-    while choice_of(core, "small").slot < 0:
+    while sequence_of(core, "small").slot < 0:
         step(core, got)
-    assert choice_of(core, "worse").slot == -1
+    assert sequence_of(core, "worse").slot == -1
     assert core.scheduler.state.kv.pools[0].num_free > 3
     step(core, got)
-    assert choice_of(core, "worse").slot >= 0
+    assert sequence_of(core, "worse").slot >= 0
     run(core, got)
 
 
@@ -258,7 +262,7 @@ def test_nobody_gives_way_where_it_would_not_help() -> None:
         step(core, got)
     core.add_request(with_priority("big", 0, prompt=17, tokens=3))
     step(core, got)
-    assert choice_of(core, "worse").slot >= 0
+    assert sequence_of(core, "worse").slot >= 0
     run(core, got)
     assert core.stats().preemptions == 0
 
@@ -374,11 +378,11 @@ def test_a_resumed_request_keeps_its_rank() -> None:
         for _ in range(4):
             clock.now += SECOND
             step(core, got)
-        ranks = {choice.index: choice.rank for choice in live_requests(core)}
+        ranks = {sequence.index: sequence.rank for sequence in live_sequences(core)}
         assert [rank[-1] for rank in ranks.values()] == list(ranks)
-        core.scheduler.state.preempt(choice_of(core, "r", 1))
+        core.scheduler.state.preempt(sequence_of(core, "r", 1))
         core.add_request(ask("later", 4, 3))
         clock.now += SECOND
         step(core, got)
-        assert choice_of(core, "r", 1).rank == ranks[1]
+        assert sequence_of(core, "r", 1).rank == ranks[1]
         run(core, got)

@@ -72,7 +72,7 @@ def test_choices_are_numbered_and_drawn_apart(make) -> None:
     output = llm.generate("ab", SamplingParams(n=3, max_tokens=4, seed=2))[0]
     assert [choice.index for choice in output.outputs] == [0, 1, 2]
     for choice in output.outputs:
-        assert choice.token_ids == right(llm, "ab", 4, seed=2, choice=choice.index)[0]
+        assert choice.token_ids == right(llm, "ab", 4, seed=2, index=choice.index)[0]
 
 
 def test_more_prompts_than_may_wait_are_fed_bit_by_bit(make) -> None:

@@ -78,10 +78,10 @@ async def test_a_request_that_cannot_be_queued_ends_alone(
 ) -> None:
     add = EngineCore.add
 
-    def failing(self: EngineCore, checked: CheckedRequest, *, owner: int = 0) -> None:
+    def failing(self: EngineCore, checked: CheckedRequest, *, client_id: int = 0) -> None:
         if checked.request.request_id == "bad":
             raise RuntimeError("a defect")
-        add(self, checked, owner=owner)
+        add(self, checked, client_id=client_id)
 
     monkeypatch.setattr(EngineCore, "add", failing)
     client = make_client()

@@ -24,9 +24,9 @@ async def test_streams_are_those_of_the_engine() -> None:
         requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
         await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
         await until(lambda: client.stats()._replace(idle_seconds=0) == core.stats()._replace(idle_seconds=0))
@@ -39,8 +39,8 @@ async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
         deltas = await read(await client.submit(request))
     other.add_request(request)
     expected = [delta for _ in range(20) for output in other.step() for delta in output.deltas]
-    assert [delta._replace(times=None, handle=0) for delta in deltas] == [
-        delta._replace(times=None, handle=0) for delta in expected
+    assert [delta._replace(times=None, sequence_id=0) for delta in deltas] == [
+        delta._replace(times=None, sequence_id=0) for delta in expected
     ]
     assert deltas[0].times is not None
     assert deltas[0].times.prefill > 0

@@ -310,7 +310,7 @@ async def test_pages_come_back_however_a_stream_ends(folder: Path) -> None:
             if i % 4 == 0:
                 messages = await collect(call)
                 for choice in range(request.n):
-                    assert tokens_of(messages, choice) == simulated.right_tokens(prompt, 40, seed=1, choice=choice)
+                    assert tokens_of(messages, choice) == simulated.right_tokens(prompt, 40, seed=1, index=choice)
             elif i % 4 == 1:
                 await call.read()
                 call.cancel()

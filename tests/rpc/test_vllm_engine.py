@@ -64,7 +64,7 @@ async def test_streams_and_whole_answers_have_the_engines_tokens(simulated_serve
     chunks, ends = await answers(stub.Generate(ask(**params)))
     _, whole = await answers(stub.Generate(ask(stream=False, **params)))
     for index in range(2):
-        right = simulated.right_tokens(IDS, 7, seed=3, choice=index)
+        right = simulated.right_tokens(IDS, 7, seed=3, index=index)
         own = [chunk for chunk in chunks if chunk.index == index]
         assert [token for chunk in own for token in chunk.token_ids] == right == list(whole[index].output_ids)
         assert sum(chunk.completion_tokens for chunk in own) == 7 == ends[index].completion_tokens

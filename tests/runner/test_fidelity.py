@@ -113,7 +113,7 @@ def preempting(every: int) -> Callable[[EngineCore, int], None]:
     """Preempts running requests in turn, parents and draining ones as they come."""
 
     def between(core: EngineCore, number: int) -> None:
-        running = [request for request in core.scheduler.state.running if request.status is Status.RUNNING]
+        running = [sequence for sequence in core.scheduler.state.running if sequence.status is Status.RUNNING]
         if number % every == every - 1 and running:
             core.scheduler.state.preempt(running[number // every % len(running)])
 
@@ -183,8 +183,8 @@ def test_after_preemption(models, every, ahead) -> None:
     assert_same(models, outputs, requests)
 
 
-def test_choices(models) -> None:
-    """A choice does not depend on how many there are; the first is what a request of one gives."""
+def test_sequences_of_one_request(models) -> None:
+    """A sequence does not depend on how many there are; the first is what a request of one gives."""
     one = [replace(s, sampling=replace(s.sampling, n=1)) for s in SUBJECTS if s.sampling.n > 1]
     two = [replace(s, sampling=replace(s.sampling, n=2)) for s in SUBJECTS if s.sampling.n > 1]
     for requests in (one, two):
@@ -280,7 +280,7 @@ def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monke
     assert_same(models, {key: output for key, output in outputs.items() if key in models.alone}, healthy)
 
 
-def test_a_stop_string_ends_a_choice_where_it_is_told_to() -> None:
+def test_a_stop_string_ends_a_sequence_where_it_is_told_to() -> None:
     """`stop` comes late: what overran is dropped, and the others do not notice."""
     models = bench("full")
     core = make_core(models.runner, ahead=3)

@@ -118,7 +118,7 @@ class Judge:
 def check_all(
     judge: Judge, requests: Sequence[GenerateRequest], outputs: Outputs, stop_ids: Sequence[int] = ()
 ) -> None:
-    """Judges every choice; prints how many near ties fell the other way."""
+    """Judges every sequence; prints how many near ties fell the other way."""
     by_id = {request.request_id: request for request in requests}
     flips = {key: judge.flips(by_id[key[0]], key[1], output, stop_ids) for key, output in outputs.items()}
     count = sum(map(len, flips.values()))

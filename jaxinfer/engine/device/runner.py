@@ -52,7 +52,7 @@ class Runner(Protocol):
         ...
 
     def init_slots(self, packed: np.ndarray) -> None:
-        """Starts to write the state of slots that requests have got: int32, as `Layouts.admit` has it."""
+        """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
         ...
 
     def forward(self, step: PackedForward) -> None:

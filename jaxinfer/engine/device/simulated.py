@@ -23,10 +23,10 @@ from jaxinfer.sampling import MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 _NEVER_WRITTEN = -(2**20)
 
 
-def draw(visible: Sequence[np.ndarray], position: int, seed: int, choice: int, vocab_size: int) -> int:
+def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vocab_size: int) -> int:
     """The token that follows `position`, from the tokens that each KV group sees up to there."""
     mask = (1 << 64) - 1
-    state = (seed * 1_000_003 + choice * 7_919 + position) & mask
+    state = (seed * 1_000_003 + index * 7_919 + position) & mask
     for tokens in visible:
         weights = np.arange(len(tokens), 0, -1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         content = int(((tokens.astype(np.uint64) + np.uint64(1)) * weights).sum())
@@ -40,15 +40,15 @@ def expected_tokens(
     count: int,
     *,
     seed: int,
-    choice: int,
+    index: int,
     windows: Sequence[int | None],
     vocab_size: int,
 ) -> list[int]:
-    """What a request must generate, from the rules alone: no pages, no steps."""
+    """What a sequence must generate, from the rules alone: no pages, no steps."""
     tokens = np.array(prompt, np.int64)
     for _ in range(count):
         visible = [tokens if window is None else tokens[-window:] for window in windows]
-        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, choice, vocab_size))
+        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, index, vocab_size))
     return tokens[len(prompt) :].tolist()
 
 
@@ -143,7 +143,7 @@ class SimulatedRunner:
         self.length = np.zeros(slots, np.int32)
         self.last_token = np.zeros(slots, np.int32)
         self._seed = np.zeros(slots, np.int64)
-        self._choice = np.zeros(slots, np.int64)
+        self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
         self._inits.clear()
         self._busy_until = 0.0
@@ -184,7 +184,7 @@ class SimulatedRunner:
         self._seed[slots] = (view["seed_high"].astype(np.int64) << 32) | (
             view["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
-        self._choice[slots] = view["choice"]
+        self._sequence_index[slots] = view["sequence_index"]
         self._stop_ids[slots] = view["stop_ids"]
         self.tables[:, slots] = view["tables"]
 
@@ -247,8 +247,8 @@ class SimulatedRunner:
         if slot == self.shapes.scratch_slot:
             return 0
         visible = [self._read(group, slot, position) for group in range(len(self.kv))]
-        seed, choice = int(self._seed[slot]), int(self._choice[slot])
-        token = draw(visible, int(position), seed, choice, self.shapes.vocab_size)
+        seed, index = int(self._seed[slot]), int(self._sequence_index[slot])
+        token = draw(visible, int(position), seed, index, self.shapes.vocab_size)
         self.last_token[slot] = token
         self.length[slot] = position + 1
         return token

@@ -7,7 +7,7 @@ class PagePool:
     Every other page is in one of three states, and the counts always add up:
     `num_free + num_evictable + num_in_use == num_pages - 1`.
 
-    free: nobody's. in use: held by at least one request. evictable: in the radix tree, held by none.
+    free: nobody's. in use: held by at least one sequence. evictable: in the radix tree, held by none.
     """
 
     def __init__(self, num_pages: int):

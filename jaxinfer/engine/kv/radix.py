@@ -18,7 +18,7 @@ class Node:
     """One page of tokens. pages holds a page id a KV group, 0 where the group has none.
 
     key is the page's bytes, or the namespace in a root. time is that of the last use.
-    pins counts requests that will extend the tree at this node.
+    pins counts sequences that will extend the tree at this node.
     """
 
     __slots__ = ("children", "depth", "key", "pages", "parent", "pins", "queued", "time")
@@ -160,8 +160,8 @@ class RadixTree:
         page = node.pages[group]
         node.pages[group] = 0
         del self._nodes[group][page]
-        # NOTE: a choice that waits with its parent's partial page may hold the windowed pages of a node that got them
-        # when the parent filled that page, and not the node's full page, which had come from another request.
+        # NOTE: a sequence that waits with its parent's partial page may hold the windowed pages of a node that got them
+        # when the parent filled that page, and not the node's full page, which had come from another sequence.
         if self._pools[group].references(page):
             self._pools[group].uncache(page)
         else:

@@ -15,7 +15,7 @@ class Decode:
         self._blocks = blocks
 
     def plan(self, plan: PlanBuilder) -> bool:
-        """Adds every row that is ready; True where those are all running requests."""
+        """Adds every row that is ready; True where those are all running sequences."""
         table, slots = self._state.table, self._state.running_slots()
         computed = table.computed[slots]
         ready = (table.total[slots] - computed == 1) & table.samples[slots]
@@ -24,7 +24,7 @@ class Decode:
         full = slots[ready & (computed >= table.capacity[slots])]
         if len(full) and not self._blocks.grow_each(plan, full):
             waiting = [slot for slot in full.tolist() if not self._blocks.grow_slot(plan, slot)]
-            preempted = [slot for slot in decode.tolist() if table.requests[slot] is None]
+            preempted = [slot for slot in decode.tolist() if table.sequences[slot] is None]
             decode = decode[~np.isin(decode, waiting + preempted)]
         plan.add_decode(decode)
         return everyone
@@ -53,9 +53,9 @@ class Decode:
         table, slots = self._state.table, self._state.running_slots()
         ends = table.computed[slots] + counts
         for row in np.flatnonzero(ends > table.capacity[slots]).tolist():
-            request = table.requests[slots[row]]
-            assert request is not None
-            if not self._state.kv.grow(request, int(ends[row])):
+            sequence = table.sequences[slots[row]]
+            assert sequence is not None
+            if not self._state.kv.grow(sequence, int(ends[row])):
                 raise RuntimeError("pages that were available are not")
-            self._blocks.send_new_pages(plan, request)
+            self._blocks.send_new_pages(plan, sequence)
         plan.add_multi_step(slots, counts)

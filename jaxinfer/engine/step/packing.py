@@ -124,7 +124,7 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) ->
     params = admission.params
     seed = admission.seed & 0xFFFFFFFFFFFFFFFF
     ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
-            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.uses_counts,
+            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.sequence_index, params.uses_counts,
             params.logprobs is not None)  # fmt: skip
     for name, value in zip(SLOT_FIELDS, ints, strict=True):
         view[name][i] = value

@@ -9,7 +9,7 @@ from jaxinfer.sampling import SamplingParams
 
 
 class SlotInit(NamedTuple):
-    """A request that gets a slot: everything that `admit` writes there.
+    """A sequence that gets a slot: everything that `admit` writes there.
 
     length: position of last_token, the newest known token. remaining: tokens it may still make.
     pages: its page table so far, a list a KV group.
@@ -22,7 +22,7 @@ class SlotInit(NamedTuple):
     prompt_len: int
     remaining: int
     seed: int
-    choice: int
+    sequence_index: int
     params: SamplingParams
     stop_ids: tuple[int, ...]
     pages: tuple[list[int], ...]
