@@ -34,8 +34,8 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
 
 
 def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
-    """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
-    size = state.shapes.page_size
+    """Notes that `valid` rows are computed up to `ends`, and offers their full blocks to the tree."""
+    size = state.shapes.block_size
     state.table.collected[plan.slots[valid]] = ends[valid]
     full = valid & (ends // size > plan.starts // size)
     for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):

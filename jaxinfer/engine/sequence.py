@@ -32,14 +32,14 @@ class Sequence:
 
     limit: most tokens, prompt included.
     sequence_id: names the sequence in a StepOutput.
-    pages: page ids a KV group, in order; 0 behind a window.
-    duplicate_pages: (group, page) of the tree's own page, held where ours is a copy of equal content.
-    radix_node: the node of the radix tree that holds our newest committed page.
-    committed: pages of ours that the tree holds. freed_by_window: pages dropped behind a window, a count a KV group.
+    blocks: block ids a KV group, in order; 0 behind a window.
+    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
+    radix_node: the node of the radix tree that holds our newest committed block.
+    committed: blocks of ours that the tree holds. freed_by_window: blocks dropped behind a window, a count a KV group.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
     rank: its place among all sequences (scheduler/policy.py); the last entry is `index`.
     fork_to: sequences that this one becomes once all of its prompt but the last token is computed.
-    is_waiting_fork: True while it waits for a slot with pages of its parent, computed up to `fork_computed`.
+    is_waiting_fork: True while it waits for a slot with blocks of its parent, computed up to `fork_computed`.
     failures: step faults that it was in since it came further than ever: `most_collected` is the most of its positions
         that were computed and collected when a step failed; `most_computed` also counts those that were not collected.
     isolated: True while it is, or is to be, the only sequence of a step (scheduler/fault_isolation.py).
@@ -50,11 +50,12 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "blocks",
         "cached_tokens",
         "charged",
         "charged_from",
         "committed",
-        "duplicate_pages",
+        "duplicate_blocks",
         "failures",
         "finish_reason",
         "fork_computed",
@@ -69,7 +70,6 @@ class Sequence:
         "most_collected",
         "most_computed",
         "namespace",
-        "pages",
         "params",
         "preemptions",
         "priority",
@@ -131,9 +131,9 @@ class Sequence:
         self.scheduled_at: int | None = None
         self.rank: tuple[int, ...] = ()
         self.slot = -1
-        self.pages: list[list[int]] = [[] for _ in range(num_groups)]
+        self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
         self.freed_by_window = [0] * num_groups
-        self.duplicate_pages: list[tuple[int, int]] = []
+        self.duplicate_blocks: list[tuple[int, int]] = []
         self.radix_node: Node | None = None
         self.committed = 0
         self.is_waiting_fork = False
@@ -187,7 +187,7 @@ class Sequence:
         self.most_computed = max(self.most_computed, computed)
 
     def child(self, index: int) -> "Sequence":
-        """Sequence `index` of the same request, with no pages yet."""
+        """Sequence `index` of the same request, with no blocks yet."""
         child = Sequence(
             self.request_id,
             self.tokens.copy(),
@@ -196,7 +196,7 @@ class Sequence:
             seed=self.seed,
             stop_ids=self.stop_ids,
             arrival=self.arrival,
-            num_groups=len(self.pages),
+            num_groups=len(self.blocks),
             index=index,
             sequence_id=self.sequence_id + index,
             priority=self.priority,

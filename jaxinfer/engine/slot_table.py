@@ -14,9 +14,9 @@ class SlotTable:
     computed: positions whose KV is computed by a dispatched step.
     collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
-    next_trim: collected positions at which a page falls behind a window.
+    next_trim: collected positions at which a block falls behind a window.
     tokens: [slots, max_model_len], of which the first `known` are confirmed.
-    limit: tokens at which the sequence ends. capacity: positions that its pages can hold.
+    limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
     samples: False for a parent, whose last computed position is not scored.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.

@@ -121,8 +121,8 @@ class EngineStats(NamedTuple):
 
     running: int
     waiting: int
-    kv_pages_used: int
-    kv_pages_total: int
+    kv_blocks_used: int
+    kv_blocks_total: int
     preemptions: int = 0
     prefix_queries: int = 0
     """Prompt tokens looked up in the prefix cache."""
@@ -139,7 +139,7 @@ class EngineStats(NamedTuple):
     abandoned_requests: int = 0
     """Requests ended because the process that they came by had gone."""
     waiting_for_slots: int = 0
-    waiting_for_pages: int = 0
+    waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0
     waiting_for_step: int = 0
     """By reason (queue_reasons.py)."""

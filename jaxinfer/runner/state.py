@@ -74,5 +74,5 @@ def zero_params(shapes: EngineShapes) -> SlotParams:
 
 
 def zero_tables(shapes: EngineShapes) -> tuple[jax.Array, ...]:
-    """Page tables, int32 [slots, pages_per_row] a KV group; page 0 is scratch."""
-    return tuple(jnp.zeros((shapes.num_slots, shapes.pages_per_row), jnp.int32) for _ in shapes.groups)
+    """Block tables, int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
+    return tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)

@@ -1,4 +1,4 @@
-"""A model of the page rules: counts holders from what live sequences say they hold, and compares."""
+"""A model of the block rules: counts holders from what live sequences say they hold, and compares."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def live_names(core: EngineCore) -> list[str]:
     return sorted({sequence.request_id for sequence in live_sequences(core)})
 
 
-def check_pages(core: EngineCore) -> None:
+def check_blocks(core: EngineCore) -> None:
     """Asserts the invariant of DESIGN §6 and who holds what, a group at a time."""
     kv = core.scheduler.state.kv
     sequences = live_sequences(core)
@@ -27,28 +27,28 @@ def check_pages(core: EngineCore) -> None:
         held: Counter[int] = Counter()
         owners: Counter[int] = Counter()
         for sequence in sequences:
-            pages = [page for page in sequence.pages[group] if page]
-            assert len(pages) == len(set(pages)), "a page twice in one table"
-            held.update(pages)
-            owners.update(pages)
-            held.update(page for shadow_group, page in sequence.duplicate_pages if shadow_group == group)
-        cached = kv.tree.pages(group)
-        assert len(cached) == len(set(cached)), "a page twice in the tree"
+            blocks = [block for block in sequence.blocks[group] if block]
+            assert len(blocks) == len(set(blocks)), "a block twice in one table"
+            held.update(blocks)
+            owners.update(blocks)
+            held.update(block for other, block in sequence.duplicate_blocks if other == group)
+        cached = kv.tree.blocks(group)
+        assert len(cached) == len(set(cached)), "a block twice in the tree"
         free = pool._free
-        assert len(free) == len(set(free)), "a page freed twice"
+        assert len(free) == len(set(free)), "a block freed twice"
         assert 0 not in free
         assert 0 not in held
         assert 0 not in cached
-        assert not set(free) & (set(held) | set(cached)), "a free page is in use"
-        for page in range(1, pool.num_pages):
-            assert pool.references(page) == held[page]
-            assert pool.is_cached(page) == (page in cached)
-        evictable = [page for page in cached if not held[page]]
+        assert not set(free) & (set(held) | set(cached)), "a free block is in use"
+        for block in range(1, pool.num_blocks):
+            assert pool.references(block) == held[block]
+            assert pool.is_cached(block) == (block in cached)
+        evictable = [block for block in cached if not held[block]]
         assert pool.num_evictable == len(evictable)
-        assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_pages - 1
+        assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_blocks - 1
         assert pool.num_in_use == len(held)
-        shared = {page for page, count in owners.items() if count > 1}
-        assert all(page in cached or _forked(sequences, group, page) for page in shared), "a page in two places"
+        shared = {block for block, count in owners.items() if count > 1}
+        assert all(block in cached or _forked(sequences, group, block) for block in shared), "a block in two places"
 
 
 def check_slots(core: EngineCore) -> None:
@@ -62,7 +62,7 @@ def check_slots(core: EngineCore) -> None:
         # (a parent's goal leaves its last token out)
         assert table.computed[sequence.slot] <= table.total[sequence.slot]
         assert table.total[sequence.slot] <= sequence.limit
-        assert table.capacity[sequence.slot] == len(sequence.pages[0]) * core.runner.shapes.page_size
+        assert table.capacity[sequence.slot] == len(sequence.blocks[0]) * core.runner.shapes.block_size
     assert table.num_taken == len(placed)
 
 
@@ -74,25 +74,25 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
     ]
     assert partial is None or len(half) <= partial
     for pool in core.scheduler.state.kv.pools:
-        assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
+        assert kept is None or pool.num_evictable * core.runner.shapes.block_size <= kept
 
 
 def unread(core: EngineCore, group: int) -> np.ndarray:
-    """bool [pages, page size]: positions that no step after the one that was just planned reads before it writes them.
+    """bool [blocks, block size]: positions that no step after the one just planned reads before it writes them.
 
-    That is every page that is free, the scratch page, and what lies behind the last position in pages in use.
+    That is every block that is free, the scratch block, and what lies behind the last position in blocks in use.
     """
-    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.page_size
-    used = np.zeros(pool.num_pages, np.int32)
+    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.block_size
+    used = np.zeros(pool.num_blocks, np.int32)
     for sequence in live_sequences(core):
         computed = int(table.computed[sequence.slot]) if sequence.slot >= 0 else sequence.fork_computed
-        for i, page in enumerate(sequence.pages[group]):
-            if page:
-                used[page] = max(used[page], min(size, computed - i * size))
-    used[core.scheduler.state.kv.tree.pages(group)] = size
+        for i, block in enumerate(sequence.blocks[group]):
+            if block:
+                used[block] = max(used[block], min(size, computed - i * size))
+    used[core.scheduler.state.kv.tree.blocks(group)] = size
     return np.arange(size) >= used[:, None]
 
 
-def _forked(sequences: list[Sequence], group: int, page: int) -> bool:
-    holders = [sequence for sequence in sequences if page in sequence.pages[group]]
+def _forked(sequences: list[Sequence], group: int, block: int) -> bool:
+    holders = [sequence for sequence in sequences if block in sequence.blocks[group]]
     return len({sequence.request_id for sequence in holders}) == 1

@@ -21,19 +21,19 @@ from tests.engine.stepping import step_deltas
 VOCABULARY = 61
 
 
-def small_shapes(pages: int = 40, window: int | None = None, **changes: Any) -> EngineShapes:
+def small_shapes(blocks: int = 40, window: int | None = None, **changes: Any) -> EngineShapes:
     sizes: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_scored": 4,
         "max_model_len": 48,
-        "page_size": 4,
+        "block_size": 4,
         "vocab_size": VOCABULARY,
         "admit_slots": 2,
-        "copy_pages": 2,
+        "copy_blocks": 2,
         **changes,
     }
-    return EngineShapes(groups=(KVGroup(window, pages),), **sizes)
+    return EngineShapes(groups=(KVGroup(window, blocks),), **sizes)
 
 
 class RecordingRunner(PlanDriven):
@@ -67,8 +67,8 @@ def small_core(
         shapes.max_model_len,
         shapes.vocab_size,
         shapes.max_num_seqs,
-        shapes.page_size,
-        shapes.groups[0].num_pages,
+        shapes.block_size,
+        shapes.groups[0].num_blocks,
     )
     core = EngineCore(
         runner,

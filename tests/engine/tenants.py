@@ -18,8 +18,8 @@ def asked_by(tenant: str, name: str, prompt: int = 5, tokens: int = 6, priority:
 class Watched:
     """An engine whose admissions are noted in their order."""
 
-    def __init__(self, *, slots: int = 4, tokens: int = 16, ahead: int = 1, pages: int = 200, **config: Any):
-        shapes = small_shapes(pages, max_num_seqs=slots, max_num_batched_tokens=tokens, max_scored=max(slots, 4))
+    def __init__(self, *, slots: int = 4, tokens: int = 16, ahead: int = 1, blocks: int = 200, **config: Any):
+        shapes = small_shapes(blocks, max_num_seqs=slots, max_num_batched_tokens=tokens, max_scored=max(slots, 4))
         self.core = small_core(SimulatedRunner(shapes, draws=False), ahead=ahead, max_waiting=5000, **config)
         self.admitted: list[str] = []
         self.charged: Counter[tuple[str, ...]] = Counter()

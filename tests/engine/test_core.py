@@ -154,7 +154,7 @@ def test_abort_all() -> None:
         step_deltas(core)
     core.abort_all()
     run(core)
-    assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
+    assert core.stats().running == core.stats().waiting == core.stats().kv_blocks_used == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -255,10 +255,10 @@ def test_stats_count_what_happened() -> None:
     run(core, got)
     stats = core.stats()
     assert stats.prefix_queries == 36
-    assert stats.prefix_hits == 16  # two of three pages each: the last token is computed
+    assert stats.prefix_hits == 16  # two of three blocks each: the last token is computed
     assert got["b", 0][0].cached_tokens == 8
     assert (stats.prompt_tokens, stats.generation_tokens) == (36, 12)
-    assert stats.kv_pages_total == 39
+    assert stats.kv_blocks_total == 39
 
 
 def test_salts_part_the_cache() -> None:

@@ -14,7 +14,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.fair_order import MAX_IDLE_SHARES, FairOrder
 from jaxinfer.engine.scheduler.share import QUANTUM
 from jaxinfer.engine.sequence import Sequence
-from tests.engine.ledger import check_pages, live_sequences
+from tests.engine.ledger import check_blocks, live_sequences
 from tests.engine.small import Got, RecordingRunner, ask, run, sequence_of, small_core, small_shapes, step, tokens_of
 from tests.engine.tenants import Watched, asked_by
 
@@ -90,7 +90,7 @@ def test_one_tenant_is_served_in_the_order_of_the_policy() -> None:
     for config in POLICIES:
         orders = []
         for mode in ("key", "off"):
-            watched = Watched(fair_share=mode, pages=14, **config)
+            watched = Watched(fair_share=mode, blocks=14, **config)
             for i in range(60):
                 priority = i % 3 if config.get("scheduling_policy") == "priority" else 0
                 tokens, prompt = 1 + i * 7 % 11, 1 + i * 5 % 23
@@ -114,10 +114,10 @@ def test_priorities_come_before_shares() -> None:
     assert len(watched.admitted) == 44
 
 
-@pytest.mark.parametrize("pages", [200, 15])
-def test_tenants_of_one_priority_take_nothing_from_each_other(pages: int) -> None:
-    """Whoever was admitted first, though it came later, keeps its slot; short of pages every request ends."""
-    watched = Watched(scheduling_policy="priority", pages=pages, slots=3)
+@pytest.mark.parametrize("blocks", [200, 15])
+def test_tenants_of_one_priority_take_nothing_from_each_other(blocks: int) -> None:
+    """Whoever was admitted first, though it came later, keeps its slot; short of blocks every request ends."""
+    watched = Watched(scheduling_policy="priority", blocks=blocks, slots=3)
     for i in range(120):
         watched.core.add_request(asked_by("flood", str(i), tokens=20))
     names = {f"flood-{i}" for i in range(120)}
@@ -129,7 +129,7 @@ def test_tenants_of_one_priority_take_nothing_from_each_other(pages: int) -> Non
             )
             names.add(f"{tenant}-{i}")
         watched.step()
-        check_pages(watched.core)
+        check_blocks(watched.core)
     run(watched.core, watched.got)
     assert {name for name, _ in watched.got} == names
     assert all(tokens_of(deltas) for deltas in watched.got.values())
@@ -149,7 +149,7 @@ def test_who_outranks_only_another_tenants_request_preempts_nobody() -> None:
 
 
 def test_what_was_preempted_is_charged_once_and_resumes_before_others() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0)
+    core = small_core(RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0)
     for i in range(3):
         core.add_request(replace(ask(f"a{i}", 5, 25), tenant=("a",)))
     charged, preempted = {}, set()
@@ -259,7 +259,7 @@ def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.D
 def test_ten_clients_that_have_work_are_served_alike(sizes: list[tuple[int, int]], seed: int) -> None:
     """Whatever the sizes of their requests, and however many each has queued."""
     draw = random.Random(seed)
-    watched = Watched(slots=16, tokens=160, pages=300, caching=False)
+    watched = Watched(slots=16, tokens=160, blocks=300, caching=False)
     served: Counter[int] = Counter()
     named: dict[str, tuple[int, int]] = {}
     queued: Counter[int] = Counter()

@@ -182,7 +182,7 @@ def test_a_prompt_that_is_scored_keeps_nobody_out(policy: str, ahead: int) -> No
 @pytest.mark.parametrize("limit", [1, None])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_a_better_prompt_does_not_wait_for_a_worse_one(policy: str, limit: int | None, ahead: int) -> None:
-    """There are slots and pages for both; the long one would take all tokens of four steps."""
+    """There are slots and blocks for both; the long one would take all tokens of four steps."""
     core = small_core(
         RecordingRunner(small_shapes(60, max_model_len=80)),
         ahead=ahead,

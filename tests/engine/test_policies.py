@@ -12,7 +12,7 @@ from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import check_pages, live_names, live_sequences
+from tests.engine.ledger import check_blocks, live_names, live_sequences
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -61,10 +61,10 @@ class Clock:
 class Load:
     """Requests that come at random to an engine with few slots; checks every decision against `key`."""
 
-    def __init__(self, policy: str, seed: int, *, pages: int, ahead: int):
+    def __init__(self, policy: str, seed: int, *, blocks: int, ahead: int):
         self.policy = policy
         self.clock = Clock()
-        runner = RecordingRunner(small_shapes(pages, max_num_seqs=3))
+        runner = RecordingRunner(small_shapes(blocks, max_num_seqs=3))
         self.core = small_core(
             runner, ahead=ahead, caching=False, watermark=0.0, clock=self.clock, max_waiting=500, **POLICIES[policy]
         )
@@ -98,7 +98,7 @@ class Load:
         self.preempted.clear()
         before = {id(sequence): sequence.status for sequence in live_sequences(self.core)}
         step(self.core, self.got)
-        check_pages(self.core)
+        check_blocks(self.core)
         assert all(sequence.slot < 0 for sequence in self.preempted), (
             "a victim was resumed by the plan that preempted it"
         )
@@ -118,14 +118,14 @@ class Load:
         return (*self.keys[sequence.request_id], sequence.index)
 
 
-@pytest.mark.parametrize("pages", [100, 13], ids=["slots", "pages"])
+@pytest.mark.parametrize("blocks", [100, 13], ids=["slots", "blocks"])
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
-    """With forks, aborts while waiting, and preemption for slots (`priority`) or for pages (all)."""
+def test_order_under_load(policy: str, ahead: int, blocks: int) -> None:
+    """With forks, aborts while waiting, and preemption for slots (`priority`) or for blocks (all)."""
     preemptions = 0
     for seed in range(3):
-        load = Load(policy, seed, pages=pages, ahead=ahead)
+        load = Load(policy, seed, blocks=blocks, ahead=ahead)
         aborted = set()
         for round_ in range(60):
             if round_ < 40 and load.draw.random() < 0.6:
@@ -141,7 +141,7 @@ def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
             for index in range(request.sampling.n):
                 found, wanted = tokens_of(load.got[name, index]), right(load.core, request, index)
                 assert found == (wanted[: len(found)] if name in aborted else wanted)
-    assert bool(preemptions) == (pages == 13 or policy in ("priority", "strict"))
+    assert bool(preemptions) == (blocks == 13 or policy in ("priority", "strict"))
 
 
 def test_ties_go_by_arrival() -> None:
@@ -211,9 +211,9 @@ def test_who_has_waited_long_keeps_its_slot() -> None:
     assert set(ends) == {"old", "level better", "two levels better"}
 
 
-def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
+def test_a_better_request_gets_the_blocks_of_worse_ones() -> None:
     core = small_core(
-        RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     for name in ("a", "b"):
@@ -231,9 +231,9 @@ def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
 
 
 def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
-    """Though most of its pages are left over."""
+    """Though most of its blocks are left over."""
     core = small_core(
-        RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     core.add_request(with_priority("top", -9, prompt=12, tokens=8))
@@ -251,9 +251,9 @@ def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
 
 
 def test_nobody_gives_way_where_it_would_not_help() -> None:
-    """A worse request holds two pages; the better one needs more than those and what is free."""
+    """A worse request holds two blocks; the better one needs more than those and what is free."""
     core = small_core(
-        RecordingRunner(small_shapes(pages=12)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=12)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     core.add_request(with_priority("top", -9, prompt=28, tokens=4))

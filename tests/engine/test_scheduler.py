@@ -128,8 +128,8 @@ def test_a_prompt_that_is_scored_leaves_a_position_for_every_other_row() -> None
 
 
 def starving(ahead: int, **options: Any) -> EngineCore:
-    """Pages for two of three requests."""
-    return small_core(RecordingRunner(small_shapes(pages=12)), ahead=ahead, caching=False, watermark=0.0, **options)
+    """Blocks for two of three requests."""
+    return small_core(RecordingRunner(small_shapes(blocks=12)), ahead=ahead, caching=False, watermark=0.0, **options)
 
 
 @pytest.mark.parametrize("policy", [FirstComeFirstServed(), LastComeFirstServed()])
@@ -167,20 +167,20 @@ def test_who_asks_may_be_the_victim() -> None:
     while core.stats().preemptions == 0:
         step_deltas(core)
     assert sequence_of(core, "b").slot == -1
-    assert sequence_of(core, "b").pages == [[]]
+    assert sequence_of(core, "b").blocks == [[]]
     assert sequence_of(core, "a").slot >= 0
     run(core)
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -> None:
+def test_a_draining_request_has_no_row_keeps_its_blocks_and_is_no_victim(ahead) -> None:
     core = small_core(ahead=ahead)
     core.add_request(ask("a", 6, 1))
     step_deltas(core)
     sequence = sequence_of(core, "a")
     assert sequence.status is Status.DRAINING
     assert sequence not in core.scheduler.state.running
-    assert len(sequence.pages[0]) == 2
+    assert len(sequence.blocks[0]) == 2
     assert core.scheduler.schedule() is None
     assert core.has_work()
     assert tokens_of(step_deltas(core)) == right(core, ask("a", 6, 1))  # an empty plan still collects
@@ -188,16 +188,16 @@ def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -
     assert sequence.status is Status.FINISHED
 
 
-def test_the_watermark_keeps_pages_for_those_that_run() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.5, caching=False)
+def test_the_watermark_keeps_blocks_for_those_that_run() -> None:
+    core = small_core(RecordingRunner(small_shapes(blocks=13)), watermark=0.5, caching=False)
     core.add_request(ask("a", 16, 4))
-    step_deltas(core)  # 4 of 12 pages are used, 6 must stay free
+    step_deltas(core)  # 4 of 12 blocks are used, 6 must stay free
     core.add_request(ask("b", 12, 4))
     step_deltas(core)
     assert sequence_of(core, "b").slot == -1
     run(core)
-    alone = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.99, caching=False)
-    alone.add_request(ask("a", 16, 4))  # with nobody running there is nobody to keep pages for
+    alone = small_core(RecordingRunner(small_shapes(blocks=13)), watermark=0.99, caching=False)
+    alone.add_request(ask("a", 16, 4))  # with nobody running there is nobody to keep blocks for
     run(alone)
 
 
@@ -216,7 +216,7 @@ def test_the_watermark_keeps_pages_for_those_that_run() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_never_be_served_is_refused_at_the_door(request_, param) -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=11)))
+    core = small_core(RecordingRunner(small_shapes(blocks=11)))
     with pytest.raises(ParameterError) as error:
         core.add_request(request_)
     assert error.value.param == param
@@ -226,8 +226,8 @@ def test_what_can_never_be_served_is_refused_at_the_door(request_, param) -> Non
 
 
 def test_a_request_that_just_fits_is_served() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=12)))
-    request = ask("r", 40, 5)  # 44 positions are computed: all 11 pages
+    core = small_core(RecordingRunner(small_shapes(blocks=12)))
+    request = ask("r", 40, 5)  # 44 positions are computed: all 11 blocks
     core.add_request(request)
     assert tokens_of(run(core)["r", 0]) == right(core, request)
     context = small_core()
@@ -238,7 +238,7 @@ def test_a_request_that_just_fits_is_served() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("caching", [True, False])
-def test_sequences_wait_for_slots_with_their_parents_pages(ahead, caching) -> None:
+def test_sequences_wait_for_slots_with_their_parents_blocks(ahead, caching) -> None:
     core = small_core(ahead=ahead, caching=caching)
     busy = [ask(f"busy{i}", 3, 10) for i in range(2)]
     forked = ask("forked", 10, 6, n=4)
@@ -249,8 +249,8 @@ def test_sequences_wait_for_slots_with_their_parents_pages(ahead, caching) -> No
         step(core, got)
     waiting = [sequence for sequence in live_sequences(core, "forked") if sequence.is_waiting_fork]
     assert len(waiting) >= 2
-    full = sequence_of(core, "forked").pages[0][:2]
-    assert all(sequence.pages[0][:2] == full for sequence in waiting)
+    full = sequence_of(core, "forked").blocks[0][:2]
+    assert all(sequence.blocks[0][:2] == full for sequence in waiting)
     run(core, got)
     # The prompt was computed once but for its last token: 9 tokens, and one a sequence.
     prompt_tokens = [int(plan.counts[plan.slots == a.slot].sum()) for plan in plans_of(core) for a in plan.admissions]
@@ -259,7 +259,7 @@ def test_sequences_wait_for_slots_with_their_parents_pages(ahead, caching) -> No
         assert tokens_of(got["forked", index]) == right(core, forked, index)
 
 
-def test_a_full_last_page_is_shared_and_not_copied() -> None:
+def test_a_full_last_block_is_shared_and_not_copied() -> None:
     core = small_core()
     core.add_request(ask("whole", 9, 3, n=3))
     run(core)
@@ -300,13 +300,13 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     assert len(tokens_of(got["0", 0])) == 1
 
 
-def test_windowed_pages_are_freed_behind_the_window() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=12, window=6)), caching=False)
+def test_windowed_blocks_are_freed_behind_the_window() -> None:
+    core = small_core(RecordingRunner(small_shapes(blocks=12, window=6)), caching=False)
     request = ask("r", 12, 30)
     core.add_request(request)
     held = []
     while core.has_work():
         step_deltas(core)
-        held.append(core.scheduler.state.kv.pages_in_use)
-    assert max(held[3:]) <= 3  # 6 tokens and the next one touch three pages of 4 at most
-    assert np.concatenate([plan.page_updates[0][:, 1] for plan in plans_of(core)]).max() == 10
+        held.append(core.scheduler.state.kv.blocks_in_use)
+    assert max(held[3:]) <= 3  # 6 tokens and the next one touch three blocks of 4 at most
+    assert np.concatenate([plan.block_updates[0][:, 1] for plan in plans_of(core)]).max() == 10

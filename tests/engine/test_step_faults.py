@@ -38,7 +38,7 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
     """Once for every step of the workload: over a hundred faults in all."""
     faults, number = 0, 0
     while faults == number:
-        core, runner = faulty_core(ahead, small_shapes(pages=24, window=11))
+        core, runner = faulty_core(ahead, small_shapes(blocks=24, window=11))
         runner.fail_once(at, after=number)
         number += 1
         requests = mixed()
@@ -56,7 +56,7 @@ def test_many_faults_change_no_stream(policy, step_seconds) -> None:
     """With a device thread the results of void steps are on their way when the next ones are dispatched."""
     faults = 0
     for seed in range(6):
-        runner = FaultyRunner(small_shapes(pages=24), step_seconds=step_seconds)
+        runner = FaultyRunner(small_shapes(blocks=24), step_seconds=step_seconds)
         core = small_core(runner, ahead=seed % 4, scheduling_policy=policy, max_step_retries=1000)
         runner.fails = now_and_then(seed, 0.06)
         requests = mixed(10)
@@ -141,7 +141,7 @@ def test_tries_are_counted_anew_once_a_request_comes_further() -> None:
 
 
 def test_those_outside_void_steps_lose_no_try() -> None:
-    """Requests that wait, and sequences that wait with their parent's pages."""
+    """Requests that wait, and sequences that wait with their parent's blocks."""
     core, runner = faulty_core(ahead=0, max_step_retries=0)
     requests = {request.request_id: request for request in (ask("a", 5, 9, n=3), ask("b", 6, 9, n=3), ask("c", 7, 9))}
     got: Got = {}

@@ -27,7 +27,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         max_num_batched_tokens=max(seqs, 32),
         max_scored=seqs,
         max_model_len=length,
-        page_size=4,
+        block_size=4,
         groups=(KVGroup(None, 200),),
         vocab_size=VOCAB,
     )

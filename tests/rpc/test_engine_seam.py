@@ -28,7 +28,7 @@ async def test_streams_are_those_of_the_engine() -> None:
                 own = [delta for delta in deltas if delta.index == index]
                 assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
-        await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0 and client.stats().running == 0)
         await until(lambda: client.stats()._replace(idle_seconds=0) == core.stats()._replace(idle_seconds=0))
 
 
@@ -85,7 +85,7 @@ async def test_abort_and_stop() -> None:
         ends = {d.index: d.finish_reason for d in await read(stopped) if d.finish_reason}
         assert ends[0] is FinishReason.LENGTH
         assert ends[1] in (FinishReason.STOP, FinishReason.LENGTH)
-        await until(lambda: client.stats().kv_pages_used == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0)
 
 
 async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tm
             with pytest.raises(EngineDeadError):
                 await read(streams[1])
         assert tokens_of(await read(streams[0])) == right(core, ask("stays", 5, 30))
-        await until(lambda: core.stats().kv_pages_used == 0 and core.stats().running == 0)
+        await until(lambda: core.stats().kv_blocks_used == 0 and core.stats().running == 0)
         assert core.stats().abandoned_requests == 1
 
 
@@ -153,7 +153,7 @@ async def test_an_engine_of_another_model_is_not_taken_for_the_one_that_was_ther
         assert len([record for record in caplog.records if "another model" in record.message]) == 1
 
 
-async def test_an_engine_that_comes_back_with_other_pages_is_the_same_to_its_clients(tmp_path: Path) -> None:
+async def test_an_engine_that_comes_back_with_other_blocks_is_the_same_to_its_clients(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'engine'}"
     async with engine_at(small_core(), address) as server, attached(address) as client:
         await server._server.stop(grace=None)

@@ -99,7 +99,7 @@ async def test_a_damaged_frame_ends_its_stream_with_an_error_and_no_other(tmp_pa
         gate.open.set()
         assert tokens_of(await read(stream)) == right(core, ask("r", 4, 3))
         await until(lambda: core.stats().running + core.stats().waiting == 0)
-        assert core.stats().kv_pages_used == 0
+        assert core.stats().kv_blocks_used == 0
 
 
 async def test_a_damaged_event_ends_every_stream_of_its_client(caplog: pytest.LogCaptureFixture) -> None:

@@ -80,7 +80,7 @@ async def _one_client(local: Local, rng: random.Random, i: int) -> str:
     return leave
 
 
-async def test_two_hundred_streams_that_end_in_every_way_leave_no_page_behind(
+async def test_two_hundred_streams_that_end_in_every_way_leave_no_block_behind(
     serve_local, caplog: pytest.LogCaptureFixture
 ) -> None:
     local: Local = await serve_local(max_num_seqs=64)
@@ -93,7 +93,7 @@ async def test_two_hundred_streams_that_end_in_every_way_leave_no_page_behind(
     assert not wrong, wrong[0]
     assert {"end", "close", "stop"} <= {end for end in ends if isinstance(end, str)}
     await until(lambda: local.engine.stats().running + local.engine.stats().waiting == 0)
-    assert local.engine.stats().kv_pages_used == 0
+    assert local.engine.stats().kv_blocks_used == 0
     assert local.engine.stats().preemptions > 0
     assert not local.engine._streams.request_ids
     assert not local.engine._streams._sequence_ids._by_id

@@ -42,7 +42,7 @@ class EngineClient(Protocol):
         ...
 
     def abort(self, request_id: str) -> None:
-        """Ends every sequence of a request and frees its slots and pages. Unknown ids are ignored.
+        """Ends every sequence of a request and frees its slots and blocks. Unknown ids are ignored.
 
         A last delta with finish_reason `abort` follows for each sequence that had not ended.
         """

@@ -72,7 +72,7 @@ class Runner(Protocol):
         ...
 
     def reset(self) -> None:
-        """Drops steps in flight and makes pages and slot state anew; weights and programs stay.
+        """Drops steps in flight and makes blocks and slot state anew; weights and programs stay.
 
         Raises what is wrong where the device is gone.
         """

@@ -1,8 +1,8 @@
-"""KVCache: which pages a sequence holds, and what the prefix cache keeps of them."""
+"""KVCache: which blocks a sequence holds, and what the prefix cache keeps of them."""
 
 from collections import abc
 
-from jaxinfer.engine.kv.block_pool import PagePool
+from jaxinfer.engine.kv.block_pool import BlockPool
 from jaxinfer.engine.kv.radix import Node, RadixTree
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -18,33 +18,33 @@ class KVCache:
     """
 
     def __init__(self, shapes: EngineShapes, *, enable_prefix_caching: bool, max_cached_tokens: int | None = None):
-        self.page_size = shapes.page_size
+        self.block_size = shapes.block_size
         self.windows = [group.window for group in shapes.groups]
-        self.pools = [PagePool(group.num_pages) for group in shapes.groups]
-        self.tree = RadixTree(self.pools, self.windows, self.page_size)
+        self.pools = [BlockPool(group.num_blocks) for group in shapes.groups]
+        self.tree = RadixTree(self.pools, self.windows, self.block_size)
         self.caching = enable_prefix_caching
-        self._max_cached = None if max_cached_tokens is None else max_cached_tokens // self.page_size
+        self._max_cached = None if max_cached_tokens is None else max_cached_tokens // self.block_size
         self.has_windows = any(window is not None for window in self.windows)
 
     @property
-    def pages_total(self) -> int:
-        return sum(pool.num_pages - 1 for pool in self.pools)
+    def blocks_total(self) -> int:
+        return sum(pool.num_blocks - 1 for pool in self.pools)
 
     @property
-    def pages_in_use(self) -> int:
+    def blocks_in_use(self) -> int:
         return sum(pool.num_in_use for pool in self.pools)
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Prompt tokens that `match` would find now; takes nothing."""
         if not self.caching or sequence.owes_prompt_logprobs:
             return 0
-        return len(self._cached_path(sequence)) * self.page_size
+        return len(self._cached_path(sequence)) * self.block_size
 
     def match(self, sequence: Sequence) -> int:
         """Takes the longest cached prefix into `sequence`, which holds nothing. Returns its tokens.
 
         At least the last token is left to compute. A prompt whose log-probabilities are still owed is computed
-        whole, since cached pages hold no logits, and stays out of the tree: it would hold most of its pages twice.
+        whole, since cached blocks hold no logits, and stays out of the tree: it would hold most of its blocks twice.
         """
         if not self.caching or sequence.owes_prompt_logprobs:
             return 0
@@ -57,27 +57,27 @@ class KVCache:
         self.tree.use(path[-1])
         for group, pool in enumerate(self.pools):
             first = self.tree.first_needed(len(path), group)
-            sequence.pages[group] = [0] * first + [node.pages[group] for node in path[first:]]
+            sequence.blocks[group] = [0] * first + [node.blocks[group] for node in path[first:]]
             sequence.freed_by_window[group] = first
-            for page in sequence.pages[group][first:]:
-                pool.retain(page)
+            for block in sequence.blocks[group][first:]:
+                pool.retain(block)
         self.tree.pin(path[-1])
         self.tree.unpin(sequence.radix_node)
         sequence.radix_node = path[-1]
         sequence.committed = len(path)
-        return len(path) * self.page_size
+        return len(path) * self.block_size
 
     def missing(self, sequence: Sequence, num_tokens: int, *, reserve: int = 0) -> int:
-        """How many more pages of a group must be available for `grow` to succeed."""
-        need = -(-num_tokens // self.page_size) - len(sequence.pages[0]) + reserve
+        """How many more blocks of a group must be available for `grow` to succeed."""
+        need = -(-num_tokens // self.block_size) - len(sequence.blocks[0]) + reserve
         return max(0, *(need - pool.num_available for pool in self.pools))
 
     def grow(self, sequence: Sequence, num_tokens: int, *, reserve: int = 0) -> bool:
-        """Gives `sequence` pages for `num_tokens` positions, evicting where needed.
+        """Gives `sequence` blocks for `num_tokens` positions, evicting where needed.
 
-        False, and no change, where it cannot, or where fewer than `reserve` pages of a group would be left.
+        False, and no change, where it cannot, or where fewer than `reserve` blocks of a group would be left.
         """
-        need = -(-num_tokens // self.page_size) - len(sequence.pages[0])
+        need = -(-num_tokens // self.block_size) - len(sequence.blocks[0])
         if need <= 0:
             return True
         for pool in self.pools:
@@ -86,11 +86,11 @@ class KVCache:
         for group, pool in enumerate(self.pools):
             if pool.num_free < need:
                 self.tree.evict(group, need - pool.num_free)
-            sequence.pages[group] += pool.take(need)
+            sequence.blocks[group] += pool.take(need)
         return True
 
     def grow_each(self, sequences: abc.Sequence[Sequence]) -> list[list[int]] | None:
-        """One more page for each sequence: page ids a KV group; None, and no change, where there are too few."""
+        """One more block for each sequence: block ids a KV group; None, and no change, where there are too few."""
         count = len(sequences)
         if any(pool.num_available < count for pool in self.pools):
             return None
@@ -98,79 +98,79 @@ class KVCache:
         for group, pool in enumerate(self.pools):
             if pool.num_free < count:
                 self.tree.evict(group, count - pool.num_free)
-            pages = pool.take(count)
-            for sequence, page in zip(sequences, pages, strict=True):
-                sequence.pages[group].append(page)
-            taken.append(pages)
+            blocks = pool.take(count)
+            for sequence, block in zip(sequences, blocks, strict=True):
+                sequence.blocks[group].append(block)
+            taken.append(blocks)
         return taken
 
     def trim(self, sequence: Sequence, position: int) -> int:
-        """Drops pages that no query at or after `position` can see; returns the position at which the next one goes.
+        """Drops blocks that no query at or after `position` can see; returns the position at which the next one goes.
 
-        Only for positions that every step planned from now on starts at: a page dropped here may be
+        Only for positions that every step planned from now on starts at: a block dropped here may be
         written by another row of the next plan.
         """
         following = _NEVER
         for group, window in enumerate(self.windows):
             if window is None:
                 continue
-            behind = max(0, position - window + 1) // self.page_size
-            for i in range(sequence.freed_by_window[group], min(behind, len(sequence.pages[group]))):
-                self._release(group, sequence.pages[group][i])
-                sequence.pages[group][i] = 0
+            behind = max(0, position - window + 1) // self.block_size
+            for i in range(sequence.freed_by_window[group], min(behind, len(sequence.blocks[group]))):
+                self._release(group, sequence.blocks[group][i])
+                sequence.blocks[group][i] = 0
                 sequence.freed_by_window[group] = i + 1
             self._keep_at_most(group)
-            following = min(following, (sequence.freed_by_window[group] + 1) * self.page_size + window - 1)
+            following = min(following, (sequence.freed_by_window[group] + 1) * self.block_size + window - 1)
         return following
 
     def commit(self, sequence: Sequence, num_computed: int) -> None:
-        """Lets the tree keep the full pages among the first `num_computed` positions.
+        """Lets the tree keep the full blocks among the first `num_computed` positions.
 
         Their KV must come from collected steps, and their tokens must be known.
         """
         if sequence.radix_node is None:
             return
-        size, tokens = self.page_size, sequence.tokens
+        size, tokens = self.block_size, sequence.tokens
         for i in range(sequence.committed, num_computed // size):
             key = tokens[i * size : (i + 1) * size].tobytes()
-            own = [pages[i] for pages in sequence.pages]
+            own = [blocks[i] for blocks in sequence.blocks]
             node = self.tree.extend(sequence.radix_node, key, own)
-            for group, page in enumerate(own):
-                # The tree has a page of equal content already: hold it too, so that what we add
+            for group, block in enumerate(own):
+                # The tree has a block of equal content already: hold it too, so that what we add
                 # below it is never without its parents.
-                if self.windows[group] is None and node.pages[group] != page:
-                    self.pools[group].retain(node.pages[group])
-                    sequence.duplicate_pages.append((group, node.pages[group]))
+                if self.windows[group] is None and node.blocks[group] != block:
+                    self.pools[group].retain(node.blocks[group])
+                    sequence.duplicate_blocks.append((group, node.blocks[group]))
             self.tree.move_pin(sequence.radix_node, node)
             sequence.radix_node = node
             sequence.committed = i + 1
 
     def all_committed(self, parent: Sequence) -> bool:
-        """True where the tree was offered every full page of a parent's prompt.
+        """True where the tree was offered every full block of a parent's prompt.
 
-        Only then may it fork: a page that two sequences hold and that enters the tree later would be held by one
-        of them without the pages above it.
+        Only then may it fork: a block that two sequences hold and that enters the tree later would be held by one
+        of them without the blocks above it.
         """
-        return parent.radix_node is None or parent.committed == (parent.prompt_len - 1) // self.page_size
+        return parent.radix_node is None or parent.committed == (parent.prompt_len - 1) // self.block_size
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Lets `child` hold every page of `parent`, the partial last one included."""
-        child.pages = [list(pages) for pages in parent.pages]
+        """Lets `child` hold every block of `parent`, the partial last one included."""
+        child.blocks = [list(blocks) for blocks in parent.blocks]
         child.freed_by_window = list(parent.freed_by_window)
-        child.duplicate_pages = list(parent.duplicate_pages)
+        child.duplicate_blocks = list(parent.duplicate_blocks)
         child.committed = parent.committed
         child.radix_node = parent.radix_node
-        for group, pages in enumerate(child.pages):
-            for page in pages:
-                if page:
-                    self.pools[group].retain(page)
-        for group, page in child.duplicate_pages:
-            self.pools[group].retain(page)
+        for group, blocks in enumerate(child.blocks):
+            for block in blocks:
+                if block:
+                    self.pools[group].retain(block)
+        for group, block in child.duplicate_blocks:
+            self.pools[group].retain(block)
         if child.radix_node is not None:
             self.tree.pin(child.radix_node)
 
-    def own_last_page(self, sequence: Sequence) -> list[tuple[int, int]] | None:
-        """Swaps the shared last page for a fresh one: (source, destination) a group, or None if there is none free."""
+    def own_last_block(self, sequence: Sequence) -> list[tuple[int, int]] | None:
+        """Swaps the shared last block for a fresh one: (source, destination) a group, or None if there is none free."""
         if any(not pool.num_available for pool in self.pools):
             return None
         copies = []
@@ -178,8 +178,8 @@ class KVCache:
             if not pool.num_free:
                 self.tree.evict(group, 1)
             (fresh,) = pool.take(1)
-            shared = sequence.pages[group][-1]
-            sequence.pages[group][-1] = fresh
+            shared = sequence.blocks[group][-1]
+            sequence.blocks[group][-1] = fresh
             copies.append((shared, fresh))
             self._release(group, shared)
             self._keep_at_most(group)
@@ -189,15 +189,15 @@ class KVCache:
         """Drops everything that `sequence` holds. The tree keeps what was committed."""
         if sequence.radix_node is not None:
             self.tree.use(sequence.radix_node)
-        for group, pages in enumerate(sequence.pages):
-            for page in pages:
-                if page:
-                    self._release(group, page)
-            sequence.pages[group] = []
+        for group, blocks in enumerate(sequence.blocks):
+            for block in blocks:
+                if block:
+                    self._release(group, block)
+            sequence.blocks[group] = []
             sequence.freed_by_window[group] = 0
-        for group, page in sequence.duplicate_pages:
-            self._release(group, page)
-        sequence.duplicate_pages = []
+        for group, block in sequence.duplicate_blocks:
+            self._release(group, block)
+        sequence.duplicate_blocks = []
         if sequence.radix_node is not None:
             self.tree.unpin(sequence.radix_node)
             sequence.radix_node = None
@@ -206,12 +206,12 @@ class KVCache:
             self._keep_at_most(group)
 
     def forget_all(self) -> None:
-        """Empties the prefix cache; no sequence may hold pages."""
+        """Empties the prefix cache; no sequence may hold blocks."""
         for group, pool in enumerate(self.pools):
             self.tree.evict(group, pool.num_evictable)
 
     def _cached_path(self, sequence: Sequence) -> list[Node]:
-        keys = self._keys(sequence, (sequence.num_known - 1) // self.page_size)
+        keys = self._keys(sequence, (sequence.num_known - 1) // self.block_size)
         return self.tree.match(sequence.namespace, keys)
 
     def _keep_at_most(self, group: int) -> None:
@@ -222,9 +222,9 @@ class KVCache:
                 self.tree.evict(group, excess)
 
     def _keys(self, sequence: Sequence, count: int) -> abc.Iterator[bytes]:
-        data, width = sequence.tokens.tobytes(), sequence.tokens.itemsize * self.page_size
+        data, width = sequence.tokens.tobytes(), sequence.tokens.itemsize * self.block_size
         return (data[i * width : (i + 1) * width] for i in range(count))
 
-    def _release(self, group: int, page: int) -> None:
-        if self.pools[group].release(page):
-            self.tree.became_evictable(group, page)
+    def _release(self, group: int, block: int) -> None:
+        if self.pools[group].release(block):
+            self.tree.became_evictable(group, block)

@@ -4,7 +4,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.allocation_failure import AllocationFailure
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.scheduler.preemption import victims_for_pages, victims_for_slots
+from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
@@ -15,7 +15,7 @@ from jaxinfer.engine.step.slot_init import slot_init
 class Admission:
     """The way from the queue into slots.
 
-    failure: the sequence that found too few pages last. num_partial: prompts that the current plan leaves half
+    failure: the sequence that found too few blocks last. num_partial: prompts that the current plan leaves half
     computed. prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
     """
 
@@ -34,7 +34,7 @@ class Admission:
         self._rows = rows
         self._preempts = policy.preempts
         self._max_partial = scheduler.max_num_partial_prefills
-        self._watermark = int(cache.kv_watermark * min(group.num_pages for group in state.shapes.groups))
+        self._watermark = int(cache.kv_watermark * min(group.num_blocks for group in state.shapes.groups))
         self._first_victim: Sequence | None = None
         self._preemptions_before = 0
         self.failure: AllocationFailure | None = None
@@ -56,9 +56,9 @@ class Admission:
         self._preemptions_before = self._state.num_preemptions
 
     def admit_waiting(self, plan: PlanBuilder, *, before: Sequence | None = None) -> None:
-        """Gives waiting sequences slots while slots, pages and both budgets last; only those that outrank `before`."""
+        """Gives waiting sequences slots while slots, blocks and both budgets last; only those that outrank `before`."""
         state = self._state
-        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
+        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
         if state.num_preemptions != self._preemptions_before or state.must_drain:
             return
         budgets = plan.tokens_left, plan.scored_left
@@ -73,7 +73,7 @@ class Admission:
                 admitted = self._admit(plan, sequence, is_first=is_first)
             if admitted:
                 continue
-            # With nobody running, pages that waiting forks hold would block the queue for good.
+            # With nobody running, blocks that waiting forks hold would hold up the queue for good.
             if state.running or state.in_flight or not state.forks.drop_last_reference():
                 return
 
@@ -89,7 +89,7 @@ class Admission:
         )
 
     def _preempt_for_waiting(self) -> None:
-        """Preempts running sequences for waiting ones that outrank them and lack a slot or pages."""
+        """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""
         state = self._state
         head = state.queue.peek(deferred=self.takes_partial)
         if head is None or not state.running or head.rank > state.running[-1].rank:
@@ -99,7 +99,7 @@ class Admission:
         elif self.failure is None or not self._still_fails(head) or state.forks.drop_last_reference(head):
             return
         else:
-            victims = victims_for_pages(head, self.failure.missing, state.running)
+            victims = victims_for_blocks(head, self.failure.missing, state.running)
         if victims and state.in_flight:
             state.must_drain = True
             return
@@ -108,7 +108,7 @@ class Admission:
             self._first_victim = victim
 
     def _admit(self, plan: PlanBuilder, sequence: Sequence, *, is_first: bool) -> bool:
-        """A slot for a sequence that holds no pages, and a row for what of it fits. False: nobody else can enter.
+        """A slot for a sequence that holds no blocks, and a row for what of it fits. False: nobody else can enter.
 
         is_first: nobody was admitted before it to this plan.
         """
@@ -137,7 +137,7 @@ class Admission:
         return True
 
     def _allocate(self, sequence: Sequence, start: int, count: int, goal: int) -> bool:
-        """Pages for a sequence's first row; where there are too few, none, and `failure` says what is missing."""
+        """Blocks for a sequence's first row; where there are too few, none, and `failure` says what is missing."""
         kv = self._state.kv
         reserve = self._watermark if self._state.running else 0
         has_row = count > 0 or start == goal
@@ -151,13 +151,13 @@ class Admission:
         return False
 
     def _admit_fork(self, plan: PlanBuilder, sequence: Sequence) -> bool:
-        """A slot for a sequence that waits with its parent's pages; it owns its last page from now on."""
+        """A slot for a sequence that waits with its parent's blocks; it owns its last block from now on."""
         state = self._state
         start = sequence.fork_computed
-        if start % state.shapes.page_size:
+        if start % state.shapes.block_size:
             if not plan.copies_left:
                 return False
-            copies = state.kv.own_last_page(sequence)
+            copies = state.kv.own_last_block(sequence)
             if copies is not None:
                 plan.add_copies(copies)
         else:

@@ -1,4 +1,4 @@
-"""AllocationFailure: what is known of a sequence that found too few pages."""
+"""AllocationFailure: what is known of a sequence that found too few blocks."""
 
 from collections import abc
 from typing import NamedTuple
@@ -7,14 +7,14 @@ from jaxinfer.engine.sequence import Sequence
 
 
 class AllocationFailure(NamedTuple):
-    """available: pages that were there, an entry a KV group. missing: how many more of a group it needed."""
+    """available: blocks that were there, an entry a KV group. missing: how many more of a group it needed."""
 
     sequence: Sequence
     available: list[int]
     missing: int
 
     def persists(self, sequence: Sequence, available: abc.Sequence[int]) -> bool:
-        """True where this is the sequence and no group has more pages by now.
+        """True where this is the sequence and no group has more blocks by now.
 
         To match a long prompt again in every step would cost more than the rest of the step.
         """

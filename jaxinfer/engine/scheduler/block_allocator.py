@@ -1,4 +1,4 @@
-"""BlockAllocator: pages for running sequences, by preemption where there are too few."""
+"""BlockAllocator: blocks for running sequences, by preemption where there are too few."""
 
 import numpy as np
 
@@ -8,13 +8,13 @@ from jaxinfer.engine.step.builder import PlanBuilder
 
 
 class BlockAllocator:
-    """Grows the page tables of running sequences, and queues the updates for the device."""
+    """Grows the block tables of running sequences, and queues the updates for the device."""
 
     def __init__(self, state: SchedulerState):
         self._state = state
 
     def grow(self, plan: PlanBuilder, sequence: Sequence, num_tokens: int) -> bool:
-        """Pages for `num_tokens` positions of a sequence. False where it must wait, or was itself preempted."""
+        """Blocks for `num_tokens` positions of a sequence. False where it must wait, or was itself preempted."""
         state = self._state
         while not state.kv.grow(sequence, num_tokens):
             if state.in_flight:
@@ -24,16 +24,16 @@ class BlockAllocator:
                 continue
             victim = state.running[-1]
             if plan.has_row[victim.slot]:
-                # It will be preempted when it asks for its own next page, or finish before.
+                # It will be preempted when it asks for its own next block, or finish before.
                 return False
             state.preempt(victim)
             if victim is sequence:
                 return False
-        self.send_new_pages(plan, sequence)
+        self.send_new_blocks(plan, sequence)
         return True
 
     def grow_slot(self, plan: PlanBuilder, slot: int) -> bool:
-        """A page for the next position of the sequence in a slot, where there still is one."""
+        """A block for the next position of the sequence in a slot, where there still is one."""
         state = self._state
         sequence = state.table.sequences[slot]
         return (
@@ -43,28 +43,28 @@ class BlockAllocator:
         )
 
     def grow_each(self, plan: PlanBuilder, slots: np.ndarray) -> bool:
-        """One page for each of `slots`; False, and no change, where there are too few."""
-        table, size = self._state.table, self._state.shapes.page_size
+        """One block for each of `slots`; False, and no change, where there are too few."""
+        table, size = self._state.table, self._state.shapes.block_size
         sequences = [sequence for sequence in map(table.sequences.__getitem__, slots.tolist()) if sequence is not None]
-        pages = self._state.kv.grow_each(sequences)
-        if pages is None:
+        blocks = self._state.kv.grow_each(sequences)
+        if blocks is None:
             return False
-        plan.add_page_each(slots, table.capacity[slots] // size, pages)
+        plan.add_block_each(slots, table.capacity[slots] // size, blocks)
         table.capacity[slots] += size
         return True
 
-    def send_new_pages(self, plan: PlanBuilder, sequence: Sequence) -> None:
-        """Queues page-table updates for newly allocated pages."""
-        table, size, slot = self._state.table, self._state.shapes.page_size, sequence.slot
+    def send_new_blocks(self, plan: PlanBuilder, sequence: Sequence) -> None:
+        """Queues block-table updates for newly allocated blocks."""
+        table, size, slot = self._state.table, self._state.shapes.block_size, sequence.slot
         first = int(table.capacity[slot]) // size
-        if len(sequence.pages[0]) > first:
-            plan.add_pages(slot, first, [pages[first:] for pages in sequence.pages])
-            table.capacity[slot] = len(sequence.pages[0]) * size
+        if len(sequence.blocks[0]) > first:
+            plan.add_blocks(slot, first, [blocks[first:] for blocks in sequence.blocks])
+            table.capacity[slot] = len(sequence.blocks[0]) * size
 
     def trim_windows(self) -> None:
-        """Frees pages that fell behind a window.
+        """Frees blocks that fell behind a window.
 
-        By what was collected, not by what was dispatched: the tree is offered a page before it is dropped.
+        By what was collected, not by what was dispatched: the tree is offered a block before it is dropped.
         """
         table, slots = self._state.table, self._state.running_slots()
         for slot in slots[table.collected[slots] >= table.next_trim[slots]].tolist():

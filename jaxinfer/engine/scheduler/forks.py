@@ -9,7 +9,7 @@ from jaxinfer.engine.slot_table import SlotTable
 
 
 class Forks:
-    """Parents whose sequences have not parted yet, and sequences that wait for a slot with pages of their parent.
+    """Parents whose sequences have not parted yet, and sequences that wait for a slot with blocks of their parent.
 
     new_sequences: sequences that were made and nobody has fetched yet.
     """
@@ -60,7 +60,7 @@ class Forks:
         self.new_sequences += children
 
     def drop_last_reference(self, outranked_by: Sequence | None = None) -> bool:
-        """Lets the last waiting sequence in rank give up its parent's pages: it will compute its prompt itself.
+        """Lets the last waiting sequence in rank give up its parent's blocks: it will compute its prompt itself.
 
         outranked_by: only where it comes after that sequence. False where there is none.
         """
@@ -73,7 +73,7 @@ class Forks:
         return True
 
     def drop_all_references(self) -> None:
-        """Lets every waiting sequence give up its parent's pages."""
+        """Lets every waiting sequence give up its parent's blocks."""
         for child in self._waiting_forks:
             child.is_waiting_fork = False
             self._kv.release(child)

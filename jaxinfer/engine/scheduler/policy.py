@@ -19,7 +19,7 @@ _TOKENS_PER_SECOND = 1000.0
 class Policy(Protocol):
     """A total order over sequences: the lowest rank is served first and preempted last.
 
-    preempts: whether a waiting sequence may take the slot or the pages of a running one that it outranks.
+    preempts: whether a waiting sequence may take the slot or the blocks of a running one that it outranks.
     uses_priority: whether requests may bring a priority.
     """
 

@@ -39,20 +39,20 @@ def victims_for_slots(waiting: WaitingQueue, running: abc.Sequence[Sequence], *,
     return victims
 
 
-def victims_for_pages(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
-    """As few as hold `missing` pages in each group, the last in rank first; none where they hold too few.
+def victims_for_blocks(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
+    """As few as hold `missing` blocks in each group, the last in rank first; none where they hold too few.
 
-    Pages that a victim shares are counted as if they came free: where they do not, the next plan asks again.
+    Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
     """
     victims: list[Sequence] = []
-    lacks = [missing] * len(head.pages)
+    lacks = [missing] * len(head.blocks)
     for sequence in reversed(running):
         if sequence.rank < head.rank:
             break
         if not outranks(head, sequence):
             continue
         victims.append(sequence)
-        lacks = [lack - sum(map(bool, pages)) for lack, pages in zip(lacks, sequence.pages, strict=True)]
+        lacks = [lack - sum(map(bool, blocks)) for lack, blocks in zip(lacks, sequence.blocks, strict=True)]
         if max(lacks) <= 0:
             return victims
     return []

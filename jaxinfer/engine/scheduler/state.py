@@ -20,12 +20,12 @@ _BY_RANK = attrgetter("rank")
 
 
 class SchedulerState:
-    """Slots, pages, the queue, and which sequence has what of them.
+    """Slots, blocks, the queue, and which sequence has what of them.
 
     running: sequences with a slot that still have tokens to plan, in rank order.
     in_flight: steps that were dispatched and not collected.
     must_drain: the caller must collect every step in flight before the next plan: nobody is preempted while a result
-        in flight may free pages.
+        in flight may free blocks.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class SchedulerState:
         return self._running_slots
 
     def admit(self, sequence: Sequence, *, computed: int, total: int) -> None:
-        """Gives a slot to the sequence that `queue.peek` has just returned, whose pages hold `computed` positions."""
+        """Gives a slot to the sequence that `queue.peek` has just returned, whose blocks hold `computed` positions."""
         self.queue.take(sequence)
         self.queue.charge(sequence, computed)
         sequence.status = Status.RUNNING
         if sequence.scheduled_at is None:
             sequence.scheduled_at = self.clock()
-        capacity = len(sequence.pages[0]) * self.shapes.page_size
+        capacity = len(sequence.blocks[0]) * self.shapes.block_size
         self.table.take(sequence, computed=computed, total=total, capacity=capacity)
         insort(self.running, sequence, key=_BY_RANK)
         self.forks.enter(sequence)
@@ -79,7 +79,7 @@ class SchedulerState:
         self.in_flight += 1
 
     def finish(self, sequence: Sequence) -> None:
-        """Takes a sequence out wherever it is; its slot and pages are free for later plans."""
+        """Takes a sequence out wherever it is; its slot and blocks are free for later plans."""
         waiting = sequence.status is Status.WAITING
         sequence.status = Status.FINISHED
         if waiting:
@@ -89,13 +89,13 @@ class SchedulerState:
         self._release(sequence)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Takes slot and pages from a running sequence, which will compute its tokens again."""
+        """Takes slot and blocks from a running sequence, which will compute its tokens again."""
         self.requeue(sequence)
         self.num_preemptions += 1
         sequence.preemptions += 1
 
     def requeue(self, sequence: Sequence) -> None:
-        """Takes slot and pages from a sequence and puts it back in the queue."""
+        """Takes slot and blocks from a sequence and puts it back in the queue."""
         self._release(sequence)
         if sequence.owes_prompt_logprobs:
             sequence.prompt_logprobs = [None]
@@ -103,7 +103,7 @@ class SchedulerState:
         self.queue.push(sequence)
 
     def requeue_all(self) -> None:
-        """After the device has lost its pages and slots, and every step in flight."""
+        """After the device has lost its blocks and slots, and every step in flight."""
         for sequence in [sequence for sequence in self.table.sequences if sequence is not None]:
             self.requeue(sequence)
         self.forks.drop_all_references()
