@@ -135,7 +135,7 @@ async def neighbour(url: str, seconds: float) -> dict[str, Any]:
             longest, last = max(longest, now - (last or now)), now
             tokens += json.loads(line[6:])["choices"][0].get("token_ids") or []
     vocab_size = TextProcessor.from_folder(DEMO_FOLDER).tokenizer.vocab_size
-    expected = expected_tokens(PROMPT, count, seed=SEED, choice=0, windows=[None], vocab_size=vocab_size)
+    expected = expected_tokens(PROMPT, count, seed=SEED, index=0, windows=[None], vocab_size=vocab_size)
     return {"unchanged": tokens == expected, "longest_gap_ms": 1000 * longest}
 
 

@@ -1,7 +1,7 @@
 """Host cost of a decode step: scheduling, packing, unpacking and stop checks, without a device.
 
 The device is simulated and draws nothing, so all that is timed is what the host does between one
-dispatch and the next. Every request crosses into a new page once a block, and the prefix cache is on.
+dispatch and the next. Every sequence takes a new block each time it has filled one, and the prefix cache is on.
 The row of 256 is then timed in turns with and without 100,000 requests waiting, since what a machine
 does beside it moves one run by more than they could.
 
@@ -79,17 +79,17 @@ class TimedRunner(SimulatedRunner):
 
 def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
     """An engine with `running` requests decoding, out of step, and more in its queue."""
-    pages = 1 + running * CONTEXT // BLOCK
+    blocks = 1 + running * CONTEXT // BLOCK
     tokens = max(2048, running)
-    shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, (KVGroup(None, pages),), VOCABULARY)
+    shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, (KVGroup(None, blocks),), VOCABULARY)
     runner = TimedRunner(shapes, draws=False)
-    info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, pages)
+    info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, blocks)
     config = SchedulerConfig(max_num_seqs=running, max_waiting=running + waiting + 1)
     core = EngineCore(runner, info, scheduler=config, eos_ids=(VOCABULARY - 1,), costs=StepCosts(1, 1, 1, (1,), (1,)))
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))
-    while core.num_waiting > waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
+    while core.num_waiting > waiting or any(sequence.num_outputs < 2 for sequence in core.scheduler.state.running):
         core.step()
     for _ in range(2 * BLOCK):
         core.step()

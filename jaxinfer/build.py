@@ -1,4 +1,4 @@
-"""Puts an engine together from a config tree: weights, page count, programs, scheduler.
+"""Puts an engine together from a config tree: weights, block count, programs, scheduler.
 
 This is the only place where the engine meets a device; jax is imported when it is called.
 """
@@ -45,7 +45,7 @@ class BuildProgress(Protocol):
 class BuildSeconds(NamedTuple):
     """Seconds that each part of building took.
 
-    plan: reading configuration, finding the device. fit: the attention backend and the number of pages. tracing: the
+    plan: reading configuration, finding the device. fit: the attention backend and the number of blocks. tracing: the
     part of making programs that one thread does alone; compile: the rest of it, beside and after tracing.
     """
 
@@ -128,7 +128,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")
     model, backend = choose_attention(model, sizes, config.runner.attention_backend, notes)
-    shapes = _with_pages(config, model, sizes, backend, notes, options)
+    shapes = _with_blocks(config, model, sizes, backend, notes, options)
     laps.end("fit")
     _tell_sizes(progress, platform_name(), str(dtype), backend, shapes)
     store = open_store(cache, model, shapes, backend, options)
@@ -168,29 +168,29 @@ class _Laps:
 
 
 def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
-    """Static sizes but for the page counts, which are 0 still."""
-    from jaxinfer.runner.platform import default_page_size
+    """Static sizes but for the block counts, which are 0 still."""
+    from jaxinfer.runner.platform import default_block_size
 
     scheduler, length = config.scheduler, _context(config, decoder)
-    page_size = config.cache.block_size or default_page_size()
-    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, page_size))
+    block_size = config.cache.block_size or default_block_size()
+    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, block_size))
     return EngineShapes(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_scored=scheduler.max_scored or min(tokens, seqs + _PROMPT_SCORED),
         max_model_len=length,
-        page_size=page_size,
+        block_size=block_size,
         groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
         vocab_size=decoder.vocab_size,
         decode_steps=scheduler.decode_steps,
     )
 
 
-def _slot_bytes(decoder: "DecoderConfig", length: int, page_size: int) -> int:
+def _slot_bytes(decoder: "DecoderConfig", length: int, block_size: int) -> int:
     """Bytes of the state of one slot."""
     from jaxinfer.runner.memory import slot_bytes
 
-    return slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // page_size))
+    return slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size))
 
 
 def _rows_and_tokens(scheduler: SchedulerConfig, length: int, slot_bytes: int) -> tuple[int, int]:
@@ -219,7 +219,7 @@ def _context(config: EngineConfig, decoder: "DecoderConfig") -> int:
     return asked or declared
 
 
-def _with_pages(
+def _with_blocks(
     config: EngineConfig,
     model: "LoadedModel",
     shapes: EngineShapes,
@@ -232,30 +232,30 @@ def _with_pages(
 
     limit = usable_memory(config.cache.gpu_memory_utilization)
     if config.cache.num_blocks is not None:
-        pages = [config.cache.num_blocks] * len(shapes.groups)
+        blocks = [config.cache.num_blocks] * len(shapes.groups)
     elif limit is None:
-        costs = [memory.page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
-        pages = memory.cpu_pages(costs)
+        costs = [memory.block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+        blocks = memory.cpu_blocks(costs)
     else:
-        pages = memory.device_pages(model, shapes, limit=limit, backend=backend, cache=cache, options=options)
-    return _fit_context(config, memory.with_pages(shapes, pages))
+        blocks = memory.device_blocks(model, shapes, limit=limit, backend=backend, cache=cache, options=options)
+    return _fit_context(config, memory.with_blocks(shapes, blocks))
 
 
 def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
-    """A context longer than all pages together could never be used."""
+    """A context longer than all blocks together could never be used."""
     from dataclasses import replace
 
-    full = [group.num_pages - 1 for group in shapes.groups if group.window is None]
-    room = min(full, default=shapes.pages_per_row) * shapes.page_size
+    full = [group.num_blocks - 1 for group in shapes.groups if group.window is None]
+    room = min(full, default=shapes.blocks_per_row) * shapes.block_size
     if room >= shapes.max_model_len:
         return shapes
     if room < 2:
-        raise ParameterError("num_blocks", f"the KV pages hold {room} tokens; a prompt and its output need 2 at least")
+        raise ParameterError("num_blocks", f"the KV blocks hold {room} tokens; a prompt and its output need 2 at least")
     if config.load.max_model_len is not None:
         raise ParameterError(
-            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV pages, which hold {room}"
+            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV blocks, which hold {room}"
         )
-    log.warning("max_model_len is %d instead of %d: the KV pages hold no more", room, shapes.max_model_len)
+    log.warning("max_model_len is %d instead of %d: the KV blocks hold no more", room, shapes.max_model_len)
     return replace(shapes, max_model_len=room)
 
 
@@ -273,7 +273,7 @@ def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backe
 
 def sizes_line(platform: str, dtype: str, backend: str, shapes: EngineShapes) -> str:
     """What was decided for an engine, for people. Blocks are those of the first KV group, and its tokens."""
-    blocks, size = shapes.groups[0].num_pages, shapes.page_size
+    blocks, size = shapes.groups[0].num_blocks, shapes.block_size
     return (
         f"{dtype} on {platform}, attention {backend}; {shapes.max_num_seqs} sequences at once, "
         f"{shapes.max_num_batched_tokens:,} tokens a step, context {shapes.max_model_len:,}; "
@@ -287,8 +287,8 @@ def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo
         max_model_len=shapes.max_model_len,
         vocab_size=shapes.vocab_size,
         max_num_seqs=shapes.max_num_seqs,
-        block_size=shapes.page_size,
-        num_blocks=shapes.groups[0].num_pages,
+        block_size=shapes.block_size,
+        num_blocks=shapes.groups[0].num_blocks,
         attention_backend=backend,
         scheduling_policy=config.scheduler.scheduling_policy,
     )

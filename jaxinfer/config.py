@@ -22,7 +22,7 @@ class ModelConfig:
     """Which model, and how it is held."""
 
     dtype: DType = "auto"
-    """Type of weights, activations and KV pages; auto: bfloat16 on GPU and TPU, float32 on CPU."""
+    """Type of weights, activations and KV blocks; auto: bfloat16 on GPU and TPU, float32 on CPU."""
     max_model_len: int | None = None
     """Most tokens in prompt and output together; by default what config.json declares."""
     revision: str | None = None
@@ -39,18 +39,18 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """KV pages and prefix reuse."""
+    """KV blocks and prefix reuse."""
 
     block_size: int | None = None
-    """Tokens a KV page; by default 16 on CPU, 64 on GPU, 128 on TPU. A power of two, 1 to 256."""
+    """Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU. A power of two, 1 to 256."""
     num_blocks: int | None = None
-    """KV pages to allocate; by default what fits in memory (4,096 at most on CPU)."""
+    """KV blocks to allocate; by default what fits in memory (4,096 at most on CPU)."""
     gpu_memory_utilization: float = 0.9
-    """Share of the device's memory that weights, pages and temporaries may take."""
+    """Share of the device's memory that weights, blocks and temporaries may take."""
     kv_watermark: float = 0.01
-    """Share of the pages that admitting a new request must leave free."""
+    """Share of the blocks that admitting a new request must leave free."""
     enable_prefix_caching: bool = True
-    """Reuse KV pages of equal prefixes across requests."""
+    """Reuse KV blocks of equal prefixes across requests."""
     prefix_cache_max_tokens: int | None = None
     """Tokens kept for reuse though no request holds them, at most; the least recently used go first. By default all."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
-from jaxinfer.engine.client.sequence_ids import Choices
+from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
@@ -58,7 +58,7 @@ class LLM:
         self.text = load_text(settings)
         self.engine: EngineCore = build_engine(settings, progress).core
         self._ids = itertools.count()
-        self._choices = Choices()
+        self._sequence_ids = SequenceIds()
 
     @property
     def info(self) -> ModelInfo:
@@ -171,7 +171,7 @@ class LLM:
                 while waiting is not None and self._add(waiting[0]):
                     collectors[waiting[0].request.request_id] = waiting[1]
                     waiting = next(queued, None)
-                for delta in self._choices.expand(self.engine.step()):
+                for delta in self._sequence_ids.expand(self.engine.step()):
                     shown = collectors[delta.request_id].push(delta)
                     if shown is not None:
                         if shown.stop_at is not None:
@@ -191,7 +191,7 @@ class LLM:
         for request_id in request_ids:
             self.engine.abort(request_id)
         while request_ids and self.engine.has_work():
-            self._choices.expand(self.engine.step())
+            self._sequence_ids.expand(self.engine.step())
 
 
 class AsyncLLM:

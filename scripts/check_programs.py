@@ -1,5 +1,5 @@
 """Compiles the engine's step programs for TPUs and GPUs on a machine that has none, and fails where one would copy KV
-pages or weights: `.venv/bin/python scripts/check_programs.py [--targets v6e,h200] [--all]`.
+blocks or weights: `.venv/bin/python scripts/check_programs.py [--targets v6e,h200] [--all]`.
 
 Programs are those of the engine's own `Programs`, over models without values. By default they have the first layers of
 each model, since layers are alike, and some are not compiled for every kind of TPU; `--all` takes every layer, bucket
@@ -33,10 +33,10 @@ from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 
 _DTYPE = jnp.dtype("bfloat16")
-# Tokens are a multiple of 15 and pages an odd count, so that no activation has the size of a weight or of the pages.
+# Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
 _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
-_PAGE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
-_KV_PAGES = 2049
+_BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
+_KV_BLOCKS = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
 _DECODE_STEPS = 8
@@ -85,12 +85,12 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
 def _model_cases(
     target: Target, sizes: Sizes, layers: int, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
 ) -> list[Case]:
-    config, page, layout = _config(sizes, layers), _PAGE[target.platform], platform_layout(target.platform)
-    plan, shapes = plan_model(config, _DTYPE), _shapes(config, page)
+    config, block_size, layout = _config(sizes, layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
+    plan, shapes = plan_model(config, _DTYPE), _shapes(config, block_size)
     kv_shape = layout.shape(
         layers=layers,
-        pages=_KV_PAGES,
-        page_size=page,
+        pages=_KV_BLOCKS,
+        page_size=block_size,
         kv_heads=config.num_kv_heads,
         key_dim=config.head_dim,
         value_dim=config.head_dim,
@@ -105,7 +105,7 @@ def _model_cases(
             partial(_lower, programs, name),
             (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
             array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "multi_step") else 0,
-            "" if needed < target.hbm_bytes else f"weights and KV pages take {size(needed)}, more than a device has",
+            "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
         )
         for name in names(shapes)
     ]
@@ -179,14 +179,14 @@ def _config(sizes: Sizes, layers: int) -> DecoderConfig:
     return parse_config(declared)
 
 
-def _shapes(config: DecoderConfig, page: int) -> EngineShapes:
+def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
     return EngineShapes(
         max_num_seqs=_ROWS,
         max_num_batched_tokens=_TOKENS,
         max_scored=_ROWS,
         max_model_len=_LENGTH,
-        page_size=page,
-        groups=tuple(KVGroup(group.window, _KV_PAGES) for group in config.kv_groups),
+        block_size=block_size,
+        groups=tuple(KVGroup(group.window, _KV_BLOCKS) for group in config.kv_groups),
         vocab_size=config.vocab_size,
         decode_steps=_DECODE_STEPS,
     )

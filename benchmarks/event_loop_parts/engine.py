@@ -18,9 +18,9 @@ ROWS, CONTEXT, BLOCK, STEP_SECONDS = 8, 8192, 16, 0.02
 
 def main() -> None:
     vocab_size = TextProcessor.from_folder(DEMO_FOLDER).tokenizer.vocab_size
-    pages = 1 + ROWS * CONTEXT // BLOCK
-    shapes = EngineShapes(ROWS, CONTEXT, ROWS, CONTEXT, BLOCK, (KVGroup(None, pages),), vocab_size)
-    info = ModelInfo("demo", CONTEXT, vocab_size, ROWS, BLOCK, pages)
+    blocks = 1 + ROWS * CONTEXT // BLOCK
+    shapes = EngineShapes(ROWS, CONTEXT, ROWS, CONTEXT, BLOCK, (KVGroup(None, blocks),), vocab_size)
+    info = ModelInfo("demo", CONTEXT, vocab_size, ROWS, BLOCK, blocks)
     runner = SimulatedRunner(shapes, step_seconds=STEP_SECONDS)
     core = EngineCore(runner, info, scheduler=SchedulerConfig(max_num_seqs=ROWS, max_waiting=1000))
     end_process(asyncio.run(serve_engine(core, sys.argv[1], on_ready=lambda found: print(found, flush=True))))

@@ -25,7 +25,7 @@ def step_work(config: DecoderConfig, itemsize: int, tokens: int, rows: int, cont
     """A step of `rows` rows of `tokens` tokens each, every row with `context` tokens in KV before it.
 
     Weights are read once, keys and values once a row, new ones are written; the head is multiplied with one token a
-    row. Activations, page tables and the sampler are not counted: the share of a ceiling is a little too low for it.
+    row. Activations, block tables and the sampler are not counted: the share of a ceiling is a little too low for it.
     """
     head = config.vocab_size * config.hidden_size
     matrices = matrix_elements(config)

@@ -71,7 +71,7 @@ def _tokens(llm: LLM) -> int:
 
 def _tokens_a_row(llm: LLM) -> int:
     """The median row's tokens, prompt and output."""
-    return int(median(len(choice.tokens) for choices in llm.engine._choices.values() for choice in choices))
+    return int(median(len(sequence.tokens) for sequences in llm.engine._sequences.values() for sequence in sequences))
 
 
 def _step_ms(llm: LLM, rows: int, steps: int) -> float:

@@ -17,22 +17,22 @@ _ENDLESS = 1 << 30
 _NONE = np.zeros(0, np.int32)
 
 
-def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, page_size: int) -> EngineShapes:
+def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, block_size: int) -> EngineShapes:
     """Sizes for steps of up to `rows` rows or `tokens` tokens, each row of at most `length` tokens."""
-    pages = 1 + rows * -(-length // page_size)
+    blocks = 1 + rows * -(-length // block_size)
     return EngineShapes(
         max_num_seqs=rows,
         max_num_batched_tokens=max(rows, tokens),
         max_scored=rows,
         max_model_len=length,
-        page_size=page_size,
-        groups=tuple(KVGroup(group.window, pages) for group in config.kv_groups),
+        block_size=block_size,
+        groups=tuple(KVGroup(group.window, blocks) for group in config.kv_groups),
         vocab_size=config.vocab_size,
     )
 
 
 class Rig:
-    """Steps over a runner: row i has slot i and pages of its own. What ran on the runner before is overwritten."""
+    """Steps over a runner: row i has slot i and blocks of its own. What ran on the runner before is overwritten."""
 
     def __init__(self, runner: JaxRunner):
         self._runner = runner
@@ -82,16 +82,16 @@ class Rig:
             prompt_len=length,
             remaining=_ENDLESS,
             seed=slot,
-            choice=0,
+            sequence_index=0,
             params=SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True),
             stop_ids=(),
-            pages=tuple(self._pages(slot, group) for group in range(len(self._runner.shapes.groups))),
+            blocks=tuple(self._blocks(slot, group) for group in range(len(self._runner.shapes.groups))),
             counts=None,
         )
 
-    def _pages(self, slot: int, group: int) -> list[int]:
-        """Page 0 is scratch; where pages are fewer than rows ask for, rows share them."""
-        width, count = self._runner.shapes.pages_per_row, self._runner.shapes.groups[group].num_pages
+    def _blocks(self, slot: int, group: int) -> list[int]:
+        """Block 0 is scratch; where blocks are fewer than rows ask for, rows share them."""
+        width, count = self._runner.shapes.blocks_per_row, self._runner.shapes.groups[group].num_blocks
         return [1 + (slot * width + i) % (count - 1) for i in range(width)]
 
     def _decode_plan(self, rows: int) -> StepPlan:
@@ -119,7 +119,7 @@ class Rig:
             num_decode=num_decode,
             tokens=tokens,
             targets=targets,
-            page_updates=(np.zeros((0, 3), np.int32),) * groups,
+            block_updates=(np.zeros((0, 3), np.int32),) * groups,
             copies=(np.zeros((0, 2), np.int32),) * groups,
             logprobs=False,
         )

@@ -13,7 +13,7 @@ from benchmarks.gpu.rig import Rig, rig_shapes
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
 from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.platform import default_page_size, use_compile_cache
+from jaxinfer.runner.platform import default_block_size, use_compile_cache
 from jaxinfer.runner.process import reserve_memory
 
 
@@ -29,7 +29,7 @@ def measure(context: Context) -> None:
     jax.block_until_ready(model.weights)
     rows, tokens = max(form.rows), max(count * each for count, each in form.prefills)
     length = max(form.context + (form.steps + 2), max(each for _, each in form.prefills) + 1)
-    shapes = rig_shapes(config, rows=rows, tokens=tokens, length=length, page_size=default_page_size())
+    shapes = rig_shapes(config, rows=rows, tokens=tokens, length=length, block_size=default_block_size())
     runner = JaxRunner(model, shapes)
     context.save(weights_seconds=round(time.perf_counter() - start, 2), layout=options["layout"], model=_name(config))
     rig, found = Rig(runner), []

@@ -23,7 +23,7 @@ from benchmarks.kernel_bench.peers import Peers
 from benchmarks.kernel_bench.timing import Ceilings, figures, time_in_turns, with_shares
 from benchmarks.kernel_bench.torch_peer import torch_peers
 from benchmarks.kernel_bench.transformers_peer import transformers_peers
-from jaxinfer.runner.platform import default_page_size
+from jaxinfer.runner.platform import default_block_size
 
 
 class Bench(NamedTuple):
@@ -54,7 +54,7 @@ class Bench(NamedTuple):
 
 def make_bench(form: BenchForm, backends: tuple[str, ...] | None = None) -> Bench:
     """A bench on this process's device, of which it measures first what it copies and multiplies."""
-    return Bench(form, jax.default_backend(), default_page_size(), _ceilings(form), backends)
+    return Bench(form, jax.default_backend(), default_block_size(), _ceilings(form), backends)
 
 
 def measured_again(bench: Bench, rows: list[dict[str, Any]]) -> tuple[Bench, list[dict[str, Any]]]:

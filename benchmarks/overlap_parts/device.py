@@ -17,7 +17,7 @@ BLOCK, CONTEXT, PROMPT = 16, 4096, 32
 
 
 class ChattyRunner(SimulatedRunner):
-    """Draws ids of a vocabulary's ordinary tokens, of no meaning, without reading a page."""
+    """Draws ids of a vocabulary's ordinary tokens, of no meaning, without reading a block."""
 
     def __init__(self, shapes: EngineShapes, seconds: float):
         super().__init__(shapes, step_seconds=seconds, draws=False)
@@ -40,9 +40,9 @@ def make_core(
     rows: int, seconds: float, vocab_size: int, name: str = "simulated", *, overlap: bool = True
 ) -> EngineCore:
     """An engine of `rows` slots over a device whose steps take so long."""
-    pages = 1 + rows * CONTEXT // BLOCK
-    shapes = EngineShapes(rows, max(8192, rows), rows, CONTEXT, BLOCK, (KVGroup(None, pages),), vocab_size)
-    info = ModelInfo(name, CONTEXT, vocab_size, rows, BLOCK, pages)
+    blocks = 1 + rows * CONTEXT // BLOCK
+    shapes = EngineShapes(rows, max(8192, rows), rows, CONTEXT, BLOCK, (KVGroup(None, blocks),), vocab_size)
+    info = ModelInfo(name, CONTEXT, vocab_size, rows, BLOCK, blocks)
     config = SchedulerConfig(max_num_seqs=rows, max_waiting=4 * rows, overlap=overlap)
     return EngineCore(ChattyRunner(shapes, seconds), info, scheduler=config)
 
@@ -53,7 +53,7 @@ def fill(core: EngineCore, rows: int) -> None:
     for row in range(rows):
         prompt = [20 + (row * 31 + i) % 100 for i in range(PROMPT + row % BLOCK)]
         core.add_request(GenerateRequest(str(row), prompt, params))
-    while core.num_waiting or any(request.num_outputs < 2 for request in core.scheduler.state.running):
+    while core.num_waiting or any(sequence.num_outputs < 2 for sequence in core.scheduler.state.running):
         core.step()
 
 

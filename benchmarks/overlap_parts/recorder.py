@@ -158,7 +158,7 @@ def record(llm: LLM, rows: int, steps: int) -> Timeline:
             recorder.mark = time.perf_counter()
             outputs = llm.engine.step()
             recorder.lap("apply")
-            for delta in llm._choices.expand(outputs):
+            for delta in llm._sequence_ids.expand(outputs):
                 collectors[delta.request_id].push(delta)
             recorder.lap("text")
     llm.engine.abort_all()
@@ -168,5 +168,5 @@ def record(llm: LLM, rows: int, steps: int) -> Timeline:
 
 
 def _step(llm: LLM, collectors: dict[str, OutputCollector]) -> None:
-    for delta in llm._choices.expand(llm.engine.step()):
+    for delta in llm._sequence_ids.expand(llm.engine.step()):
         collectors[delta.request_id].push(delta)

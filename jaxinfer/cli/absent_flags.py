@@ -18,7 +18,7 @@ ABSENT = {
     "--enable-expert-parallel": _DEVICES,
     "--quantization": "quantised weights are not supported yet",
     "-q": "quantised weights are not supported yet",
-    "--kv-cache-dtype": "KV pages have the type of the activations, which --dtype sets",
+    "--kv-cache-dtype": "KV blocks have the type of the activations, which --dtype sets",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
     "--speculative-config": "speculation is not supported yet",

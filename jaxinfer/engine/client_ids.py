@@ -1,4 +1,4 @@
-"""Owners: on whose behalf a choice runs, in the upper bits of its handle."""
+"""Client ids: the client that a sequence runs for, in the upper bits of the sequence's id."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,26 +9,26 @@ from jaxinfer.engine.types import StepOutput
 _SHIFT = 40
 
 
-def handle_of(owner: int, number: int) -> int:
-    """The handle of an engine's choice `number`, below 2**40."""
-    return (owner << _SHIFT) + number
+def sequence_id_of(client_id: int, number: int) -> int:
+    """The id of an engine's sequence `number`, below 2**40."""
+    return (client_id << _SHIFT) + number
 
 
-def owner_of(handle: int) -> int:
-    """Whose choice a handle names."""
-    return handle >> _SHIFT
+def client_id_of(sequence_id: int) -> int:
+    """The client whose sequence an id names."""
+    return sequence_id >> _SHIFT
 
 
-def split_by_owner(outputs: Sequence[StepOutput], owners: Iterable[int]) -> dict[int, list[StepOutput]]:
-    """What each of `owners` has in these steps; owners that have nothing are left out."""
+def split_by_client(outputs: Sequence[StepOutput], client_ids: Iterable[int]) -> dict[int, list[StepOutput]]:
+    """What each client has in these steps; clients that have nothing are left out."""
     found: dict[int, list[StepOutput]] = {}
     for output in outputs:
-        of_rows = output.handles >> _SHIFT
-        for owner in owners:
-            rows = of_rows == owner
-            deltas = [delta for delta in output.deltas if owner_of(delta.handle) == owner]
+        of_rows = output.sequence_ids >> _SHIFT
+        for client_id in client_ids:
+            rows = of_rows == client_id
+            deltas = [delta for delta in output.deltas if client_id_of(delta.sequence_id) == client_id]
             if deltas or rows.any():
                 tokens = output.tokens[np.repeat(rows, output.counts)]
-                part = StepOutput(output.handles[rows], output.counts[rows], tokens, deltas)
-                found.setdefault(owner, []).append(part)
+                part = StepOutput(output.sequence_ids[rows], output.counts[rows], tokens, deltas)
+                found.setdefault(client_id, []).append(part)
     return found

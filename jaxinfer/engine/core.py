@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.client_ids import handle_of, owner_of
+from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.results import apply_result
@@ -14,7 +14,7 @@ from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import check_room
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
@@ -68,16 +68,16 @@ class EngineCore:
         self.in_flight = InFlightSteps(runner)
         self.timer = StepTimer()
         self.costs = StepCostTotals(runner.shapes, costs)
-        self._choices: dict[str, list[Request]] = {}
+        self._sequences: dict[str, list[Sequence]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
         self._arrivals = 0
-        self._next_handle = 0
+        self._next_sequence = 0
         self.counters = EngineCounters()
 
     @property
     def num_waiting(self) -> int:
-        """Requests of which a choice waits for a slot."""
+        """Requests of which a sequence waits for a slot."""
         return self.scheduler.state.queue.num_requests
 
     def check(self, request: GenerateRequest) -> CheckedRequest:
@@ -104,16 +104,16 @@ class EngineCore:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
         self.add(self.check(request))
 
-    def add(self, checked: CheckedRequest, *, owner: int = 0) -> None:
+    def add(self, checked: CheckedRequest, *, client_id: int = 0) -> None:
         """Queues a request that was checked. Raises ParameterError where its id is in use, QueueFullError.
 
-        owner: the client that its deltas are for, which its handles name (client_ids.py).
+        client_id: the client that its deltas are for, as its sequence ids name it (client_ids.py).
         """
         request, params = checked.request, checked.request.sampling
-        if request.request_id in self._choices or request.request_id in self._retiring:
+        if request.request_id in self._sequences or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
         self.check_room(self.tenant_of(request))
-        parent = Request(
+        parent = Sequence(
             request.request_id,
             checked.ids,
             params,
@@ -122,26 +122,26 @@ class EngineCore:
             stop_ids=checked.stop_ids,
             arrival=self._arrivals,
             num_groups=len(self.runner.shapes.groups),
-            handle=handle_of(owner, self._next_handle),
+            sequence_id=sequence_id_of(client_id, self._next_sequence),
             priority=request.priority,
             namespace=("", request.cache_salt),
             tenant=request.tenant,
             fork_to=params.n,
         )
         self._arrivals += 1
-        self._next_handle += params.n
+        self._next_sequence += params.n
         self.counters.prompt_tokens += parent.prompt_len
-        self._choices[request.request_id] = [parent]
+        self._sequences[request.request_id] = [parent]
         self.scheduler.add(parent)
 
     def has_work(self) -> bool:
         """True while a call of `step` can make progress."""
-        return bool(self._choices or self.in_flight or self._ended)
+        return bool(self._sequences or self.in_flight or self._ended)
 
     def step(self) -> list[StepOutput]:
         """Plans and dispatches a step, reads the steps that are due, and returns what each of them gave.
 
-        Where the runner fails, every step that was not read is void, and its requests are queued again or, after too
+        Where the runner fails, every step that was not read is void, and its sequences are queued again or, after too
         many failures, ended with an error. Raises what the runner raises where it cannot be reset.
         """
         self.timer.end(OTHER)
@@ -161,29 +161,29 @@ class EngineCore:
         return outputs
 
     def stop(self, request_id: str, index: int) -> None:
-        """Ends one choice because of a stop string; who found it knows how many of its tokens are kept."""
-        for choice in self._choices.get(request_id, []):
-            if choice.index == index and not choice.finished and not choice.is_parent:
-                self._end(choice, FinishReason.STOP)
+        """Ends one sequence because of a stop string; who found it knows how many of its tokens are kept."""
+        for sequence in self._sequences.get(request_id, []):
+            if sequence.index == index and not sequence.finished and not sequence.is_parent:
+                self._end(sequence, FinishReason.STOP)
                 self._retire(request_id)
 
     def abort(self, request_id: str) -> None:
-        """Ends every choice of a request. Unknown ids are ignored."""
-        for choice in self._choices.get(request_id, []):
-            if not choice.finished:
-                self._end(choice, FinishReason.ABORT)
+        """Ends every sequence of a request. Unknown ids are ignored."""
+        for sequence in self._sequences.get(request_id, []):
+            if not sequence.finished:
+                self._end(sequence, FinishReason.ABORT)
         self._retire(request_id)
 
-    def abort_owner(self, owner: int) -> None:
-        """Ends every request that was added for `owner`, which has gone."""
-        left = [id for id, choices in self._choices.items() if owner_of(choices[0].handle) == owner]
+    def abort_client(self, client_id: int) -> None:
+        """Ends every request that was added for `client_id`, which has gone."""
+        left = [id for id, sequences in self._sequences.items() if client_id_of(sequences[0].sequence_id) == client_id]
         for request_id in left:
             self.abort(request_id)
         self.counters.abandoned_requests += len(left)
 
     def abort_all(self) -> None:
         """Ends every request."""
-        for request_id in list(self._choices):
+        for request_id in list(self._sequences):
             self.abort(request_id)
 
     def stats(self) -> EngineStats:
@@ -211,9 +211,9 @@ class EngineCore:
         self.timer.in_flight = False
         self._retiring.clear()
         self.runner.reset()
-        for request in self.scheduler.retry(discarded):
-            self._end(request, FinishReason.ERROR, _failure_text(request, failure))
-            self._retire(request.request_id)
+        for sequence in self.scheduler.retry(discarded):
+            self._end(sequence, FinishReason.ERROR, _failure_text(sequence, failure))
+            self._retire(sequence.request_id)
 
     def _collect(self) -> StepOutput:
         plan, result = self.in_flight.collect()
@@ -232,38 +232,37 @@ class EngineCore:
         self.timer.end(APPLY)
         return output
 
-    def _end(self, choice: Request, reason: FinishReason, error: str | None = None) -> None:
-        choice.finish_reason = reason
-        self.scheduler.state.finish(choice)
-        for index in range(choice.index, choice.index + choice.fork_to):
-            handle = choice.handle - choice.index + index
+    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+        sequence.finish_reason = reason
+        self.scheduler.state.finish(sequence)
+        for i in range(sequence.fork_to):
             self._ended.append(
                 TokenDelta(
-                    choice.request_id,
-                    index,
+                    sequence.request_id,
+                    sequence.index + i,
                     [],
                     finish_reason=reason,
                     error=error,
-                    handle=handle,
-                    preemptions=choice.preemptions,
+                    sequence_id=sequence.sequence_id + i,
+                    preemptions=sequence.preemptions,
                 )
             )
 
     def _retire(self, request_id: str) -> None:
-        """Forgets a request whose choices have all ended, once no result of its is in flight."""
-        choices = self._choices.get(request_id)
-        if choices is not None and all(choice.finished for choice in choices):
-            del self._choices[request_id]
+        """Forgets a request whose sequences have all ended, once no result of its is in flight."""
+        sequences = self._sequences.get(request_id)
+        if sequences is not None and all(sequence.finished for sequence in sequences):
+            del self._sequences[request_id]
             if self.in_flight:
                 self._retiring[request_id] = self.in_flight.dispatched
 
     def _register_forks(self) -> None:
-        new_choices = self.scheduler.state.forks.new_choices
-        for choice in new_choices:
-            self._choices[choice.request_id].append(choice)
-        new_choices.clear()
+        new_sequences = self.scheduler.state.forks.new_sequences
+        for sequence in new_sequences:
+            self._sequences[sequence.request_id].append(sequence)
+        new_sequences.clear()
 
 
-def _failure_text(request: Request, failure: str) -> str:
-    """The error of a request that has failed too often. failure: the name of the error's type."""
-    return f"computing the next token failed with {failure} (tries: {request.failures})"
+def _failure_text(sequence: Sequence, failure: str) -> str:
+    """The error of a sequence that has failed too often. failure: the name of the error's type."""
+    return f"computing the next token failed with {failure} (tries: {sequence.failures})"

@@ -1,9 +1,9 @@
-"""From a collected step to what each request gained."""
+"""From a collected step to what each sequence gained."""
 
 import numpy as np
 
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
@@ -11,7 +11,7 @@ _NOT_FINITE = "the model's logits are not finite"
 
 
 def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> StepOutput:
-    """Confirms what a step computed, ends requests that are done, and returns what each gained.
+    """Confirms what a step computed, ends sequences that are done, and returns what each gained.
 
     Rows whose slot has changed hands since the plan was made (finished, aborted or preempted) are dropped.
     """
@@ -30,18 +30,18 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         special[:] = True
     deltas = [_delta(state, plan, result, row) for row in rows[special].tolist()] if special.any() else []
     plain = ~special
-    return StepOutput(table.handle[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
+    return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
 
 
 def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
-    """Notes that `valid` rows are computed up to `ends`, and offers their full pages to the tree."""
-    size = state.shapes.page_size
+    """Notes that `valid` rows are computed up to `ends`, and offers their full blocks to the tree."""
+    size = state.shapes.block_size
     state.table.collected[plan.slots[valid]] = ends[valid]
     full = valid & (ends // size > plan.starts // size)
     for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
-        request = state.table.requests[slot]
-        assert request is not None
-        state.kv.commit(request, end)
+        sequence = state.table.sequences[slot]
+        assert sequence is not None
+        state.kv.commit(sequence, end)
 
 
 def _learn_tokens(
@@ -75,50 +75,50 @@ def _joined(tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _delta(state: SchedulerState, plan: StepPlan, result: StepResult, row: int) -> TokenDelta:
-    """The delta of a row that has more to report than its tokens; ends the request where this is its last."""
+    """The delta of a row that has more to report than its tokens; ends the sequence where this is its last."""
     table, slot = state.table, int(plan.slots[row])
-    request = table.requests[slot]
-    assert request is not None
+    sequence = table.sequences[slot]
+    assert sequence is not None
     finite, tokens = bool(result.finite[row]), result.tokens[row, : result.counts[row]].tolist()
-    is_first, times = bool(table.awaits_first_token[slot]), _times(state, request)
-    request.finish_reason = _finish_reason(request, tokens, finite)
+    is_first, times = bool(table.awaits_first_token[slot]), _times(state, sequence)
+    sequence.finish_reason = _finish_reason(sequence, tokens, finite)
     logprobs = None
-    if result.logprobs is not None and tokens and request.params.logprobs is not None:
+    if result.logprobs is not None and tokens and sequence.params.logprobs is not None:
         at = int(plan.last_scored[row])
-        logprobs = [_read_logprobs(result.logprobs, at, tokens[0], request.params.logprobs)]
+        logprobs = [_read_logprobs(result.logprobs, at, tokens[0], sequence.params.logprobs)]
     table.awaits_first_token[slot] = False
-    if request.finish_reason is not None:
-        state.finish(request)
+    if sequence.finish_reason is not None:
+        state.finish(sequence)
     return TokenDelta(
-        request.request_id,
-        request.index,
+        sequence.request_id,
+        sequence.index,
         tokens,
         logprobs,
-        request.finish_reason,
-        stop_token_id=tokens[-1] if request.finish_reason is FinishReason.STOP else None,
-        cached_tokens=request.cached_tokens,
-        prompt_logprobs=request.prompt_logprobs if is_first and finite else None,
+        sequence.finish_reason,
+        stop_token_id=tokens[-1] if sequence.finish_reason is FinishReason.STOP else None,
+        cached_tokens=sequence.cached_tokens,
+        prompt_logprobs=sequence.prompt_logprobs if is_first and finite else None,
         error=None if finite else _NOT_FINITE,
         times=times,
-        handle=request.handle,
-        preemptions=0 if request.finish_reason is None else request.preemptions,
+        sequence_id=sequence.sequence_id,
+        preemptions=0 if sequence.finish_reason is None else sequence.preemptions,
     )
 
 
-def _finish_reason(request: Request, tokens: list[int], finite: bool) -> FinishReason | None:
+def _finish_reason(sequence: Sequence, tokens: list[int], finite: bool) -> FinishReason | None:
     if not finite:
         return FinishReason.ERROR
-    if tokens[-1] in request.stop_ids:
+    if tokens[-1] in sequence.stop_ids:
         return FinishReason.STOP
-    return FinishReason.LENGTH if request.num_known >= request.limit else None
+    return FinishReason.LENGTH if sequence.num_known >= sequence.limit else None
 
 
-def _times(state: SchedulerState, request: Request) -> RequestTimes | None:
-    """Those of a request whose first token has come; None for later tokens, and for later choices."""
-    if request.index or not state.table.awaits_first_token[request.slot]:
+def _times(state: SchedulerState, sequence: Sequence) -> RequestTimes | None:
+    """Those of a sequence whose first token has come; None for later tokens, and for the request's other sequences."""
+    if sequence.index or not state.table.awaits_first_token[sequence.slot]:
         return None
-    assert request.scheduled_at is not None
-    queue, prefill = request.scheduled_at - request.queued_at, state.clock() - request.scheduled_at
+    assert sequence.scheduled_at is not None
+    queue, prefill = sequence.scheduled_at - sequence.queued_at, state.clock() - sequence.scheduled_at
     return RequestTimes(queue * 1e-9, prefill * 1e-9)
 
 
@@ -126,14 +126,14 @@ def _take_prompt_logprobs(state: SchedulerState, plan: StepPlan, valid: np.ndarr
     last_scored = plan.last_scored
     for row in range(plan.num_decode, plan.num_rows):
         count = int(plan.scored[row]) - int(plan.samples[row])
-        request = state.table.requests[plan.slots[row]]
-        if not valid[row] or not count or request is None or request.prompt_logprobs is None:
+        sequence = state.table.sequences[plan.slots[row]]
+        if not valid[row] or not count or sequence is None or sequence.prompt_logprobs is None:
             continue
         first = int(last_scored[row]) + 1 - int(plan.scored[row])
-        asked = request.params.prompt_logprobs or 0
+        asked = sequence.params.prompt_logprobs or 0
         for i in range(count):
             target = int(plan.targets[first + i - plan.num_decode])
-            request.prompt_logprobs.append(_read_logprobs(arrays, first + i, target, asked))
+            sequence.prompt_logprobs.append(_read_logprobs(arrays, first + i, target, asked))
 
 
 def _read_logprobs(arrays: LogprobArrays, at: int, token: int, asked: int) -> TokenLogprobs:

@@ -1,4 +1,4 @@
-"""Request: one choice being generated, as the host knows it."""
+"""Sequence: one continuation of a prompt, as the host knows it."""
 
 import enum
 from typing import Protocol
@@ -11,14 +11,14 @@ from jaxinfer.sampling import SamplingParams
 
 
 class TokenTable(Protocol):
-    """Tokens of requests with a slot: int32 [slots, max_model_len], of which the first `known` [slots] are valid."""
+    """Tokens of sequences with a slot: int32 [slots, max_model_len], of which the first `known` [slots] are valid."""
 
     tokens: np.ndarray
     known: np.ndarray
 
 
 class Status(enum.Enum):
-    """Where a request is. DRAINING: its whole output is planned, and not all of it collected."""
+    """Where a sequence is. DRAINING: its whole output is planned, and not all of it collected."""
 
     WAITING = enum.auto()
     RUNNING = enum.auto()
@@ -26,22 +26,23 @@ class Status(enum.Enum):
     FINISHED = enum.auto()
 
 
-class Request:
-    """One choice. What changes every step, its tokens and lengths, lives in the SlotTable while it has a `slot`.
+class Sequence:
+    """One of a request's `n` sequences. What changes every step, its tokens and lengths, lives in the SlotTable while
+    it has a `slot`.
 
     limit: most tokens, prompt included.
-    handle: names the choice in a StepOutput.
-    pages: page ids a KV group, in order; 0 behind a window.
-    duplicate_pages: (group, page) of the tree's own page, held where ours is a copy of equal content.
-    radix_node: the node of the radix tree that holds our newest committed page.
-    committed: pages of ours that the tree holds. freed_by_window: pages dropped behind a window, a count a KV group.
+    sequence_id: names the sequence in a StepOutput.
+    blocks: block ids a KV group, in order; 0 behind a window.
+    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
+    radix_node: the node of the radix tree that holds our newest committed block.
+    committed: blocks of ours that the tree holds. freed_by_window: blocks dropped behind a window, a count a KV group.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
-    rank: its place among all requests (scheduler/policy.py); the last entry is `index`.
-    fork_to: choices that this request becomes once all of its prompt but the last token is computed.
-    is_waiting_fork: True while it waits for a slot with pages of its parent, computed up to `fork_computed`.
+    rank: its place among all sequences (scheduler/policy.py); the last entry is `index`.
+    fork_to: sequences that this one becomes once all of its prompt but the last token is computed.
+    is_waiting_fork: True while it waits for a slot with blocks of its parent, computed up to `fork_computed`.
     failures: step faults that it was in since it came further than ever: `most_collected` is the most of its positions
         that were computed and collected when a step failed; `most_computed` also counts those that were not collected.
-    isolated: True while it is, or is to be, the only request of a step (scheduler/fault_isolation.py).
+    isolated: True while it is, or is to be, the only sequence of a step (scheduler/fault_isolation.py).
     isolation_round, isolated_at: the last round of isolation that it was in, and its `most_collected` then.
     tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
         admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
@@ -49,17 +50,17 @@ class Request:
 
     __slots__ = (
         "arrival",
+        "blocks",
         "cached_tokens",
         "charged",
         "charged_from",
         "committed",
-        "duplicate_pages",
+        "duplicate_blocks",
         "failures",
         "finish_reason",
         "fork_computed",
         "fork_to",
         "freed_by_window",
-        "handle",
         "index",
         "is_waiting_fork",
         "isolated",
@@ -69,7 +70,6 @@ class Request:
         "most_collected",
         "most_computed",
         "namespace",
-        "pages",
         "params",
         "preemptions",
         "priority",
@@ -81,6 +81,7 @@ class Request:
         "request_id",
         "scheduled_at",
         "seed",
+        "sequence_id",
         "slot",
         "status",
         "stop_ids",
@@ -102,7 +103,7 @@ class Request:
         arrival: int,
         num_groups: int,
         index: int = 0,
-        handle: int = 0,
+        sequence_id: int = 0,
         priority: int = 0,
         namespace: Namespace = ("", ""),
         tenant: tuple[str, ...] = (),
@@ -110,7 +111,7 @@ class Request:
     ):
         self.request_id = request_id
         self.index = index
-        self.handle = handle
+        self.sequence_id = sequence_id
         self.params = params
         self.waiting_tokens = prompt
         self.table: TokenTable | None = None
@@ -130,9 +131,9 @@ class Request:
         self.scheduled_at: int | None = None
         self.rank: tuple[int, ...] = ()
         self.slot = -1
-        self.pages: list[list[int]] = [[] for _ in range(num_groups)]
+        self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
         self.freed_by_window = [0] * num_groups
-        self.duplicate_pages: list[tuple[int, int]] = []
+        self.duplicate_blocks: list[tuple[int, int]] = []
         self.radix_node: Node | None = None
         self.committed = 0
         self.is_waiting_fork = False
@@ -176,7 +177,7 @@ class Request:
 
     @property
     def is_parent(self) -> bool:
-        """True until its choices part: only its prompt but the last token is computed."""
+        """True until its sequences part: only its prompt but the last token is computed."""
         return self.fork_to > 1
 
     def count_failure(self, collected: int, computed: int) -> None:
@@ -185,9 +186,9 @@ class Request:
         self.most_collected = max(self.most_collected, collected)
         self.most_computed = max(self.most_computed, computed)
 
-    def child(self, index: int) -> "Request":
-        """Choice `index` of this prompt, with no pages yet."""
-        child = Request(
+    def child(self, index: int) -> "Sequence":
+        """Sequence `index` of the same request, with no blocks yet."""
+        child = Sequence(
             self.request_id,
             self.tokens.copy(),
             self.params,
@@ -195,14 +196,14 @@ class Request:
             seed=self.seed,
             stop_ids=self.stop_ids,
             arrival=self.arrival,
-            num_groups=len(self.pages),
+            num_groups=len(self.blocks),
             index=index,
-            handle=self.handle + index,
+            sequence_id=self.sequence_id + index,
             priority=self.priority,
             namespace=self.namespace,
             tenant=self.tenant,
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at
         child.rank = (*self.rank[:-1], index)
-        child.prompt_logprobs = None  # the prompt's are reported once, with choice 0
+        child.prompt_logprobs = None  # the prompt's are reported once, with sequence 0
         return child

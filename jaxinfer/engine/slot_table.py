@@ -1,8 +1,8 @@
-"""SlotTable: the lengths of running requests, as arrays over slots."""
+"""SlotTable: the lengths of running sequences, as arrays over slots."""
 
 import numpy as np
 
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 
 _NO_ID = -(2**31)
 
@@ -14,19 +14,19 @@ class SlotTable:
     computed: positions whose KV is computed by a dispatched step.
     collected: positions whose KV is computed by a collected step.
     total: tokens, known and in flight (sampled by a dispatched step and not read yet).
-    next_trim: collected positions at which a page falls behind a window.
+    next_trim: collected positions at which a block falls behind a window.
     tokens: [slots, max_model_len], of which the first `known` are confirmed.
-    limit: tokens at which the request ends. capacity: positions that its pages can hold.
-    stop_ids: ids that end the request, as wide as anybody has needed yet.
+    limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
+    stop_ids: ids that end the sequence, as wide as anybody has needed yet.
     samples: False for a parent, whose last computed position is not scored.
-    awaits_first_token: until the choice's first token was collected. handle: the choice's.
+    awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
     """
 
     def __init__(self, num_slots: int, max_model_len: int):
-        # Memory that nobody wrote to is not there yet: rows cost what their longest request has used.
+        # Memory that nobody wrote to is not there yet: rows cost what their longest sequence has used.
         self.tokens = np.zeros((num_slots, max_model_len), np.int32)
         self.known = np.zeros(num_slots, np.int32)
-        self.handle = np.zeros(num_slots, np.int64)
+        self.sequence_id = np.zeros(num_slots, np.int64)
         self.epoch = np.zeros(num_slots, np.int64)
         self.computed = np.zeros(num_slots, np.int32)
         self.collected = np.zeros(num_slots, np.int32)
@@ -38,7 +38,7 @@ class SlotTable:
         self.awaits_first_token = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
-        self.requests: list[Request | None] = [None] * num_slots
+        self.sequences: list[Sequence | None] = [None] * num_slots
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property
@@ -47,26 +47,26 @@ class SlotTable:
 
     @property
     def num_taken(self) -> int:
-        return len(self.requests) - len(self._free)
+        return len(self.sequences) - len(self._free)
 
-    def take(self, request: Request, *, computed: int, total: int, capacity: int) -> int:
-        """Gives `request` a slot."""
-        slot, tokens = self._free.pop(), request.tokens
+    def take(self, sequence: Sequence, *, computed: int, total: int, capacity: int) -> int:
+        """Gives `sequence` a slot."""
+        slot, tokens = self._free.pop(), sequence.tokens
         self.tokens[slot, : len(tokens)] = tokens
         self.known[slot] = len(tokens)
-        self.handle[slot] = request.handle
+        self.sequence_id[slot] = sequence.sequence_id
         self.epoch[slot] += 1
         self.computed[slot] = self.collected[slot] = computed
         self.total[slot] = total
         self.next_trim[slot] = 0
-        self.limit[slot] = request.limit
+        self.limit[slot] = sequence.limit
         self.capacity[slot] = capacity
-        self.samples[slot] = not request.is_parent
-        self.awaits_first_token[slot] = request.num_outputs == 0
-        self._set_stop_ids(slot, sorted(request.stop_ids))
-        self.logprobs[slot] = request.params.logprobs is not None or request.prompt_logprobs is not None
-        self.requests[slot] = request
-        request.slot, request.table = slot, self
+        self.samples[slot] = not sequence.is_parent
+        self.awaits_first_token[slot] = sequence.num_outputs == 0
+        self._set_stop_ids(slot, sorted(sequence.stop_ids))
+        self.logprobs[slot] = sequence.params.logprobs is not None or sequence.prompt_logprobs is not None
+        self.sequences[slot] = sequence
+        sequence.slot, sequence.table = slot, self
         return slot
 
     def _set_stop_ids(self, slot: int, ids: list[int]) -> None:
@@ -76,11 +76,11 @@ class SlotTable:
         self.stop_ids[slot] = _NO_ID
         self.stop_ids[slot, : len(ids)] = ids
 
-    def release(self, request: Request) -> None:
+    def release(self, sequence: Sequence) -> None:
         """Takes the slot back: results that are still in flight for it are void from now on."""
-        slot = request.slot
-        request.waiting_tokens = request.tokens.copy()
+        slot = sequence.slot
+        sequence.waiting_tokens = sequence.tokens.copy()
         self.epoch[slot] += 1
-        self.requests[slot] = None
+        self.sequences[slot] = None
         self._free.append(slot)
-        request.slot, request.table = -1, None
+        sequence.slot, sequence.table = -1, None

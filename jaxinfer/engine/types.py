@@ -17,7 +17,7 @@ MAX_PRIORITY = 2**31 - 1
 
 
 class FinishReason(enum.StrEnum):
-    """Why a choice ended; the values are OpenAI's, and two of our own."""
+    """Why a sequence ended; the values are OpenAI's, and two of our own."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -27,7 +27,7 @@ class FinishReason(enum.StrEnum):
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One prompt to continue. `sampling.n` choices come back, numbered from 0.
+    """One prompt to continue. `sampling.n` sequences come back, numbered from 0.
 
     prompt_token_ids: int32 [n], or a sequence, which is copied when the request is checked.
     priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
@@ -57,7 +57,7 @@ class TokenLogprobs(NamedTuple):
 class RequestTimes(NamedTuple):
     """How a request came to its first token, in seconds.
 
-    queue: from when it was queued until it first got a slot. prefill: from then until choice 0's first token
+    queue: from when it was queued until it first got a slot. prefill: from then until sequence 0's first token
     was read from the device, preemptions included.
     """
 
@@ -66,13 +66,13 @@ class RequestTimes(NamedTuple):
 
 
 class TokenDelta(NamedTuple):
-    """What one engine step adds to one choice of a request.
+    """What one engine step adds to one sequence of a request.
 
-    finish_reason is set on a choice's last delta. stop_token_id is the stop id that ended it, or None.
-    cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with choice
+    finish_reason is set on a sequence's last delta. stop_token_id is the stop id that ended it, or None.
+    cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with sequence
     0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
-    handle: names the choice in every later StepOutput; -1 where it ended before its first token. preemptions: how often
-    the choice lost its slot to another, with its last delta.
+    sequence_id: names the sequence in every later StepOutput; -1 where it ended before its first token. preemptions:
+    how often the sequence lost its slot to another, with its last delta.
     """
 
     request_id: str
@@ -85,35 +85,35 @@ class TokenDelta(NamedTuple):
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     error: str | None = None
     times: RequestTimes | None = None
-    handle: int = -1
+    sequence_id: int = -1
     preemptions: int = 0
 
 
 class StepOutput(NamedTuple):
-    """What one engine step adds to all choices.
+    """What one engine step adds to all sequences.
 
-    Most choices gain tokens and nothing else: handles int64 [n], counts int32 [n] and tokens int32 [sum of counts], a
-    choice's tokens side by side. A choice that begins, ends, or has more to say is in `deltas` instead, so that
-    the first delta of each tells its handle.
+    Most sequences gain tokens and nothing else: sequence_ids int64 [n], counts int32 [n] and tokens int32 [sum of
+    counts], a sequence's tokens side by side. A sequence that begins, ends, or has more to say is in `deltas` instead,
+    so that the first delta of each tells its id.
     """
 
-    handles: np.ndarray
+    sequence_ids: np.ndarray
     counts: np.ndarray
     tokens: np.ndarray
     deltas: list[TokenDelta]
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all choices."""
+        """Tokens of all sequences."""
         return len(self.tokens) + sum(len(delta.token_ids) for delta in self.deltas)
 
 
 def output_of(deltas: list[TokenDelta]) -> StepOutput:
     """What is told in deltas alone."""
-    return StepOutput(_NO_HANDLES, _NO_TOKENS, _NO_TOKENS, deltas)
+    return StepOutput(_NO_IDS, _NO_TOKENS, _NO_TOKENS, deltas)
 
 
-_NO_HANDLES, _NO_TOKENS = np.zeros(0, np.int64), np.zeros(0, np.int32)
+_NO_IDS, _NO_TOKENS = np.zeros(0, np.int64), np.zeros(0, np.int32)
 
 
 class EngineStats(NamedTuple):
@@ -121,8 +121,8 @@ class EngineStats(NamedTuple):
 
     running: int
     waiting: int
-    kv_pages_used: int
-    kv_pages_total: int
+    kv_blocks_used: int
+    kv_blocks_total: int
     preemptions: int = 0
     prefix_queries: int = 0
     """Prompt tokens looked up in the prefix cache."""
@@ -139,7 +139,7 @@ class EngineStats(NamedTuple):
     abandoned_requests: int = 0
     """Requests ended because the process that they came by had gone."""
     waiting_for_slots: int = 0
-    waiting_for_pages: int = 0
+    waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0
     waiting_for_step: int = 0
     """By reason (queue_reasons.py)."""

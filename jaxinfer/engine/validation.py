@@ -37,7 +37,7 @@ def check_request(
     params.check_vocabulary(shapes.vocab_size)
     room = shapes.max_model_len - len(ids)
     limit = len(ids) + min(room, params.max_tokens or room)
-    _check_pages(limit, shapes)
+    _check_blocks(limit, shapes)
     return CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids))
 
 
@@ -77,16 +77,16 @@ def _stop_ids(request: GenerateRequest, eos_ids: Sequence[int]) -> frozenset[int
     return ids
 
 
-def _check_pages(limit: int, shapes: EngineShapes) -> None:
-    size = shapes.page_size
+def _check_blocks(limit: int, shapes: EngineShapes) -> None:
+    size = shapes.block_size
     whole = -(-(limit - 1) // size)  # the last token is drawn, and never computed
     for group in shapes.groups:
         need = whole
         if group.window is not None:
             need = min(whole, (group.window + shapes.max_num_batched_tokens) // size + 2)
-        if need > group.num_pages - 1:
+        if need > group.num_blocks - 1:
             raise ParameterError(
                 "max_tokens",
-                f"prompt and output may take {limit} tokens, {need} KV pages of {size}; "
-                f"there are {group.num_pages - 1}: ask for fewer tokens",
+                f"prompt and output may take {limit} tokens, {need} KV blocks of {size}; "
+                f"there are {group.num_blocks - 1}: ask for fewer tokens",
             )

@@ -15,7 +15,7 @@ _COUNTERS = (
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_queries"),
     ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", "prefix_hits"),
     ("vllm:prompt_tokens_cached", "Prompt tokens whose KV was not computed but found.", "prefix_hits"),
-    ("vllm:num_preemptions", "Requests whose pages were taken away to be computed again.", "preemptions"),
+    ("vllm:num_preemptions", "Requests whose blocks were taken away to be computed again.", "preemptions"),
     ("vllm:prompt_tokens", "Prompt tokens of requests that were started.", "prompt_tokens"),
     ("vllm:generation_tokens", "Tokens that were generated.", "generation_tokens"),
     ("jaxinfer:steps", "Steps that the engine ran.", "steps"),
@@ -50,9 +50,10 @@ _LABELLED_COUNTERS = (
 )  # fmt: skip
 _LABELLED_GAUGES = (
     ("jaxinfer:num_requests_waiting_by_reason",
-     "Waiting requests by what they wait for: a slot, pages, a long prompt under way (--max-num-partial-prefills), a "
+     "Waiting requests by what they wait for: a slot, blocks, a long prompt under way (--max-num-partial-prefills), a "
      "step with room.", "reason",
-     {name: f"waiting_for_{name}" for name in ("slots", "pages", "prefills", "step")}),
+     {"slots": "waiting_for_slots", "pages": "waiting_for_blocks", "prefills": "waiting_for_prefills",
+      "step": "waiting_for_step"}),
     ("jaxinfer:device_memory_bytes", "Memory of one device: in use, in use at most, and what may be; 0: not told.",
      "kind", {kind: f"memory_{kind}" for kind in ("used", "peak", "limit")}),
 )  # fmt: skip
@@ -71,7 +72,7 @@ class EngineFamilies:
         stats = self._stats
         for name, text, field in _GAUGES:
             yield self._gauge(name, text, {}, getattr(stats, field))
-        capacity = stats.waiting_for_slots + stats.waiting_for_pages + stats.waiting_for_step
+        capacity = stats.waiting_for_slots + stats.waiting_for_blocks + stats.waiting_for_step
         yield self._labelled(
             GaugeMetricFamily,
             "vllm:num_requests_waiting_by_reason",
@@ -79,8 +80,8 @@ class EngineFamilies:
             "reason",
             {"capacity": capacity, "deferred": stats.waiting_for_prefills},
         )
-        used, total = stats.kv_pages_used, stats.kv_pages_total
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", {}, used / max(total, 1))
+        used, total = stats.kv_blocks_used, stats.kv_blocks_total
+        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", {}, used / max(total, 1))
         for name, text, field in _COUNTERS:
             yield self._labelled(CounterMetricFamily, name, text, None, {"": getattr(stats, field)})
         yield self._labelled(
@@ -101,7 +102,7 @@ class EngineFamilies:
 
     def _cache_labels(self) -> dict[str, str]:
         info = self._info
-        tokens = (info.num_blocks - 1) * info.block_size  # one page is scratch
+        tokens = (info.num_blocks - 1) * info.block_size  # one block is scratch
         return {
             "block_size": str(info.block_size),
             "num_gpu_blocks": str(info.num_blocks),

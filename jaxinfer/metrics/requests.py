@@ -35,7 +35,7 @@ class _Family(NamedTuple):
 
 _HISTOGRAMS = {
     "first_token": _Family("vllm:time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN),
-    "inter_token": _Family("vllm:inter_token_latency_seconds", "Between tokens of a choice.", _INTER_TOKEN),
+    "inter_token": _Family("vllm:inter_token_latency_seconds", "Between tokens of a sequence.", _INTER_TOKEN),
     "whole": _Family("vllm:e2e_request_latency_seconds", "Arrival to last token.", _WHOLE),
     "queue": _Family("vllm:request_queue_time_seconds", "Until a request gets its slot.", _PHASE),
     "prefill": _Family("vllm:request_prefill_time_seconds", "From slot to first token.", _PHASE),
@@ -43,18 +43,18 @@ _HISTOGRAMS = {
     "prompt_tokens": _Family("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS),
     "generation_tokens": _Family("vllm:request_generation_tokens", "Tokens generated for a request.", _TOKENS),
     "output_token": _Family("vllm:request_time_per_output_token_seconds", "Mean of a request, after the first token of "
-                            "each choice.", _INTER_TOKEN),
+                            "each sequence.", _INTER_TOKEN),
     "inference": _Family("vllm:request_inference_time_seconds", "From slot to last token.", _PHASE),
-    "longest_choice": _Family("vllm:request_max_num_generation_tokens", "Tokens of a request's longest choice.",
+    "longest_sequence": _Family("vllm:request_max_num_generation_tokens", "Tokens of a request's longest sequence.",
                               _TOKENS),
     "n": _Family("vllm:request_params_n", "`n` of requests.", _COUNT),
     "max_tokens": _Family("vllm:request_params_max_tokens", "`max_tokens` of requests that have it.", _TOKENS),
-    "preemptions": _Family("vllm:request_num_preemptions", "Preemptions of a request, all choices together.",
+    "preemptions": _Family("vllm:request_num_preemptions", "Preemptions of a request, all sequences together.",
                            (0, *_COUNT)),
     "computed_tokens": _Family("vllm:request_prefill_kv_computed_tokens",
                                "Prompt tokens of a request whose KV was computed, not found.", _TOKENS),
 }  # fmt: skip
-_SUCCESS = "vllm:request_success", "Choices that ended."
+_SUCCESS = "vllm:request_success", "Sequences that ended."
 _REJECTIONS = "vllm:admission_rejections", "Requests refused because too many wait, or are under way (429)."
 REJECTION_REASONS: tuple[str, ...] = ("max_waiting", "max_open_requests")
 """The setting that refused a request."""
@@ -100,7 +100,7 @@ class RequestMetrics:
         self.generation_tokens = histogram("generation_tokens")
         self.output_token = histogram("output_token")
         self.inference = histogram("inference")
-        self.longest_choice = histogram("longest_choice")
+        self.longest_sequence = histogram("longest_sequence")
         self.n = histogram("n")
         self.max_tokens = histogram("max_tokens")
         self.preemptions = histogram("preemptions")
@@ -114,7 +114,7 @@ class RequestMetrics:
         self._values[self._rejected[reason]] += 1
 
     def ended(self, reason: FinishReason) -> None:
-        """Counts a choice that has ended."""
+        """Counts a sequence that has ended."""
         self._values[self._ended[reason]] += 1
 
 
@@ -156,7 +156,7 @@ def _places() -> list[int]:
 
 
 class EndedRequest(NamedTuple):
-    """What is known of a request at its end. tokens: those of each choice. max_tokens: None where nobody gave it."""
+    """What is known of a request at its end. tokens: those of each sequence. max_tokens: None where nobody gave it."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -168,7 +168,7 @@ class EndedRequest(NamedTuple):
 class RequestTimer:
     """Measures one request from its arrival on. Times in seconds; None while they are not known.
 
-    times: what the engine has told. interval_sum: all times from one token of a choice to the next, together.
+    times: what the engine has told. interval_sum: all times from one token of a sequence to the next, together.
     """
 
     def __init__(self, metrics: RequestMetrics):
@@ -196,11 +196,11 @@ class RequestTimer:
 
     @property
     def num_begun(self) -> int:
-        """Choices that have got a token."""
+        """Sequences that have got a token."""
         return len(self._last)
 
     def tokens(self, index: int) -> None:
-        """A choice has got tokens just now."""
+        """A sequence has got tokens just now."""
         now = time.perf_counter()
         last = self._last.get(index)
         if last is not None:
@@ -217,12 +217,12 @@ class RequestTimer:
         self._metrics.queue.observe(times.queue)
         self._metrics.prefill.observe(times.prefill)
 
-    def choice_ended(self, reason: FinishReason) -> None:
-        """A choice has ended."""
+    def sequence_ended(self, reason: FinishReason) -> None:
+        """A sequence has ended."""
         self._metrics.ended(reason)
 
     def request_ended(self, request: EndedRequest) -> None:
-        """Every choice has ended."""
+        """Every sequence has ended."""
         metrics, decode, tokens = self._metrics, self.decode, sum(request.tokens)
         metrics.whole.observe(self.age)
         if decode is not None:
@@ -235,7 +235,7 @@ class RequestTimer:
         metrics.prompt_tokens.observe(request.prompt_tokens)
         metrics.computed_tokens.observe(request.prompt_tokens - request.cached_tokens)
         metrics.generation_tokens.observe(tokens)
-        metrics.longest_choice.observe(max(request.tokens))
+        metrics.longest_sequence.observe(max(request.tokens))
         metrics.n.observe(len(request.tokens))
         metrics.preemptions.observe(request.preemptions)
         if request.max_tokens is not None:

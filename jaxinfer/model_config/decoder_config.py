@@ -72,7 +72,7 @@ class RopeConfig:
 
 
 class LayerGroup(NamedTuple):
-    """Layers that share a pool of KV pages: those with one window (None: all tokens before)."""
+    """Layers that share a pool of KV blocks: those with one window (None: all tokens before)."""
 
     window: int | None
     layers: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""The one decoder: token ids to hidden states, with KV in pages that the caller attends over."""
+"""The one decoder: token ids to hidden states, with KV in blocks that the caller attends over."""
 
 from collections.abc import Callable
 
@@ -72,7 +72,7 @@ class Decoder(nnx.Module):
         self.blocks = nnx.List([Block(config, dtype, lead) for _ in range(count)])
 
     def __call__(self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend) -> tuple[jax.Array, KV]:
-        """tokens, positions: [T] int32. kv: an array of pages a KV group. Returns hidden [T, d], not yet normed; kv."""
+        """tokens, positions: [T] int32. kv: an array of blocks a KV group. Returns hidden [T, d], unnormed; kv."""
         by = rotation(self.config.rope, self.config.head_dim, positions)
         places, groups = self.config.group_places, self.config.kv_groups
         count = len(self.blocks)

@@ -62,7 +62,7 @@ class LoadedModel:
 
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
     embedding where it is tied (the same array), else a leaf of its own that is not among `weights`. kv_layout: how its
-    KV pages lie, by default as its platform's attention backends share them.
+    KV blocks lie, by default as its platform's attention backends share them.
     """
 
     config: DecoderConfig
@@ -83,20 +83,20 @@ class LoadedModel:
         """Normed hidden [S, d] to float32 [S, vocab]."""
         return decoder.logits(head, hidden)
 
-    def kv_shape(self, group: int, num_pages: int, page_size: int) -> tuple[int, ...]:
-        """Shape of the KV pages of a group in `kv_layout`."""
+    def kv_shape(self, group: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
+        """Shape of the KV blocks of a group in `kv_layout`."""
         return self.kv_layout.shape(
             layers=len(self.config.kv_groups[group].layers),
-            pages=num_pages,
-            page_size=page_size,
+            pages=num_blocks,
+            page_size=block_size,
             kv_heads=self.config.num_kv_heads,
             key_dim=self.config.head_dim,
             value_dim=self.config.head_dim,
         )
 
-    def kv_sharding(self, group: int, num_pages: int, page_size: int) -> NamedSharding:
-        """How those pages lie over the mesh: split over KV heads."""
-        return self.rules.sharding(self.mesh, self.kv_layout.axes, self.kv_shape(group, num_pages, page_size))
+    def kv_sharding(self, group: int, num_blocks: int, block_size: int) -> NamedSharding:
+        """How those blocks lie over the mesh: split over KV heads."""
+        return self.rules.sharding(self.mesh, self.kv_layout.axes, self.kv_shape(group, num_blocks, block_size))
 
 
 def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:

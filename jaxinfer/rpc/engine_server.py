@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import grpc
 
 from jaxinfer.engine.client.thread import EngineThread
-from jaxinfer.engine.client_ids import split_by_owner
+from jaxinfer.engine.client_ids import split_by_client
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
@@ -35,7 +35,7 @@ class EngineServer:
         self._engine = EngineThread(core, self)
         self._key = key
         self._sessions: dict[int, _Session] = {}
-        self._owners = 0
+        self._num_clients = 0
         self._server: grpc.aio.Server
         self._loop: asyncio.AbstractEventLoop | None = None
         self.dead = asyncio.Event()
@@ -78,10 +78,10 @@ class EngineServer:
         the stream with INVALID_ARGUMENT.
         """
         await self._check_key(context)
-        self._owners += 1
-        owner, session = self._owners, _Session()
-        self._sessions[owner] = session
-        reading = asyncio.create_task(self._read(owner, session, frames))
+        self._num_clients += 1
+        client_id, session = self._num_clients, _Session()
+        self._sessions[client_id] = session
+        reading = asyncio.create_task(self._read(client_id, session, frames))
         try:
             yield wire.encode([wire.Hello(self._engine.info, self._engine.stats())])
             read_at = time.monotonic()
@@ -94,8 +94,8 @@ class EngineServer:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, session.complaint)
         finally:
             reading.cancel()
-            del self._sessions[owner]
-            self._engine.forget(owner)
+            del self._sessions[client_id]
+            self._engine.forget(client_id)
 
     async def _check_key(self, context: grpc.aio.ServicerContext) -> None:
         given = dict(context.invocation_metadata() or ()).get(KEY_NAME, "")
@@ -105,20 +105,20 @@ class EngineServer:
                 _WRONG_KEY,
             )
 
-    async def _read(self, owner: int, session: "_Session", frames: AsyncIterator[bytes]) -> None:
+    async def _read(self, client_id: int, session: "_Session", frames: AsyncIterator[bytes]) -> None:
         try:
             async for frame in frames:
-                self._take(owner, session, wire.decode_command(frame))
+                self._take(client_id, session, wire.decode_command(frame))
         except (ValueError, RecursionError) as error:
             log.warning("an API process has sent a frame that is not understood: %s", error)
             session.complaint = f"a frame is not understood: {error}"
         finally:
             session.end()
 
-    def _take(self, owner: int, session: "_Session", command: wire.Command) -> None:
+    def _take(self, client_id: int, session: "_Session", command: wire.Command) -> None:
         match command:
             case wire.Submit():
-                session.put(self._submit(owner, command))
+                session.put(self._submit(client_id, command))
             case wire.Stop(request_id, index):
                 self._engine.stop(request_id, index)
             case wire.Abort(request_id):
@@ -126,9 +126,9 @@ class EngineServer:
             case wire.ReadStats(number):
                 session.put(wire.Stats(self._engine.stats(), number))
 
-    def _submit(self, owner: int, frame: wire.Submit) -> wire.Answer:
+    def _submit(self, client_id: int, frame: wire.Submit) -> wire.Answer:
         try:
-            self._engine.submit(wire.unpack_request(frame), owner)
+            self._engine.submit(wire.unpack_request(frame), client_id)
         except JaxinferError as error:
             return wire.Answer(frame.request_id, wire.pack_error(error))
         except (ValueError, RecursionError) as error:  # what no client of this version sends
@@ -141,10 +141,10 @@ class EngineServer:
     def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
         self._tell(self._deliver, outputs)
 
-    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
-        self._tell(self._send, owner, wire.Failure(request_id, wire.pack_error(error)))
+    def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
+        self._tell(self._send, client_id, wire.Failure(request_id, wire.pack_error(error)))
 
-    def on_forgotten(self, owner: int) -> None:
+    def on_forgotten(self, client_id: int) -> None:
         """Nobody waits for it: the session is gone."""
 
     def on_death(self) -> None:
@@ -157,11 +157,11 @@ class EngineServer:
     # In the event loop
 
     def _deliver(self, outputs: Sequence[StepOutput]) -> None:
-        for owner, own in split_by_owner(outputs, self._sessions).items():
-            self._sessions[owner].put(wire.Step(own))
+        for client_id, own in split_by_client(outputs, self._sessions).items():
+            self._sessions[client_id].put(wire.Step(own))
 
-    def _send(self, owner: int, event: wire.Event) -> None:
-        session = self._sessions.get(owner)
+    def _send(self, client_id: int, event: wire.Event) -> None:
+        session = self._sessions.get(client_id)
         if session is not None:
             session.put(event)
 

@@ -10,6 +10,13 @@ from jaxinfer.text import ChoiceDelta
 # Clients take messages of 4 MiB by default; an entry takes some fifteen bytes.
 _ENTRIES = 100_000
 
+# Statistics keep the names under which clients know them.
+_PUBLIC_NAMES = {
+    "kv_blocks_used": "kv_pages_used",
+    "kv_blocks_total": "kv_pages_total",
+    "waiting_for_blocks": "waiting_for_pages",
+}
+
 _REASONS = {
     None: pb.FINISH_REASON_UNSPECIFIED,
     FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -51,7 +58,8 @@ def pack_usage(usage: Usage) -> pb.Usage:
 def pack_stats(stats: EngineStats) -> dict[str, float]:
     """By name; a tuple's numbers by name and place, as in `step_tokens.0`."""
     values: dict[str, float] = {}
-    for name, value in stats._asdict().items():
+    for field, value in stats._asdict().items():
+        name = _PUBLIC_NAMES.get(field, field)
         if isinstance(value, tuple):
             values |= {f"{name}.{i}": one for i, one in enumerate(value)}
         else:

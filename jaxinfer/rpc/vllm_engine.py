@@ -153,7 +153,7 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         await _not_here(context, "Embed: this server generates text and embeds none")
 
     async def FlushCache(self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext) -> None:
-        await _not_here(context, "FlushCache: the prefix cache gives its pages up when they are needed")
+        await _not_here(context, "FlushCache: the prefix cache gives its blocks up when they are needed")
 
     async def StartProfile(self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext) -> None:
         await _not_here(context, "StartProfile: there is no profiler")

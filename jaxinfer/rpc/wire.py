@@ -26,14 +26,14 @@ class Submit(_Frame):
 
 
 class Stop(_Frame):
-    """Ends one choice because of a stop string."""
+    """Ends one sequence because of a stop string."""
 
     request_id: str
     index: int
 
 
 class Abort(_Frame):
-    """Ends every choice of a request."""
+    """Ends every sequence of a request."""
 
     request_id: str
 
@@ -73,14 +73,14 @@ class Failure(_Frame):
 
 
 class Step(_Frame):
-    """What steps gave to the choices of this API process. Raises ValueError where arrays do not fit each other."""
+    """What steps gave to the sequences of this API process. Raises ValueError where arrays do not fit each other."""
 
     outputs: list[StepOutput]
 
     def __post_init__(self) -> None:
-        for handles, counts, tokens, _ in self.outputs:
-            if len(handles) != len(counts) or counts.sum() != len(tokens):
-                sizes = f"{len(handles)} handles, {len(counts)} counts and {len(tokens)} tokens"
+        for sequence_ids, counts, tokens, _ in self.outputs:
+            if len(sequence_ids) != len(counts) or counts.sum() != len(tokens):
+                sizes = f"{len(sequence_ids)} sequence ids, {len(counts)} counts and {len(tokens)} tokens"
                 raise ValueError(f"{sizes} do not fit each other")
 
 

@@ -1,4 +1,4 @@
-"""`admit`: writes what requests that enter a slot bring with them into slot state."""
+"""`admit`: writes what sequences that enter a slot bring with them into slot state."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def _admit_params(params: SlotParams, view: dict[str, jax.Array], slots: jax.Arr
         columns={name: bits(name, old) for name, old in params.columns.items()},
         prompt_len=view["prompt_len"],
         seed=jnp.stack([bits("seed_high", params.seed), bits("seed_low", params.seed)], axis=1),
-        choice=view["choice"],
+        sequence_index=view["sequence_index"],
         uses_counts=view["uses_counts"],
         wants_logprobs=view["wants_logprobs"],
         stop_ids=view["stop_ids"],

@@ -11,7 +11,7 @@ from jaxinfer.version import __version__
 
 
 def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
-    """16 hexadecimal digits. Page counts do not matter; parts: what else the measure depends on."""
+    """16 hexadecimal digits. Block counts do not matter; parts: what else the measure depends on."""
     sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
     mesh = (str(model.mesh.shape), model.mesh.devices.flat[0].device_kind, str(model.kv_layout))
     every = (repr(model.config), str(model.dtype), *mesh, repr(sizes), *parts, jax.__version__, __version__)

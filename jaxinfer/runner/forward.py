@@ -45,7 +45,7 @@ class Forward(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step unpacked: tokens and positions [T], rows as attention takes them (page tables a KV group)."""
+    """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group)."""
 
     tokens: jax.Array
     positions: jax.Array
@@ -76,7 +76,7 @@ class ForwardPrograms:
     ) -> Forward:
         """One token a row, which with its position comes from slot state."""
         view = self._layouts.decode(rows).views(packed)
-        kv, tables = self.change_pages(kv, tables, view)
+        kv, tables = self.change_blocks(kv, tables, view)
         hidden, kv, scored = self.decode_rows(weights, kv, tables, newest, view["slots"])
         return self._finish(weights, kv, tables, hidden, scored)
 
@@ -113,7 +113,7 @@ class ForwardPrograms:
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
-        kv, tables = self.change_pages(kv, tables, view)
+        kv, tables = self.change_blocks(kv, tables, view)
         step = self._unpack(view, tables, newest)
         hidden, kv = self._layers(weights, kv, step)
         slots = view["slots"][view["scored_row"]]
@@ -153,8 +153,8 @@ class ForwardPrograms:
         def attend(
             q: jax.Array, k: jax.Array, v: jax.Array, kv: Arrays, group: int, layer: jax.Array | int
         ) -> tuple[jax.Array, Arrays]:
-            out, pages = attention[group](q, k, v, kv[group], jnp.int32(layer))
-            return out, (*kv[:group], pages, *kv[group + 1 :])
+            out, written = attention[group](q, k, v, kv[group], jnp.int32(layer))
+            return out, (*kv[:group], written, *kv[group + 1 :])
 
         return decoder(step.tokens, step.positions, kv, attend)
 
@@ -165,9 +165,9 @@ class ForwardPrograms:
 
         @jax.jit
         def attention(
-            q: jax.Array, k: jax.Array, v: jax.Array, pages: jax.Array, layer: jax.Array
+            q: jax.Array, k: jax.Array, v: jax.Array, kv: jax.Array, layer: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            return attend(q, k, v, pages, layer, rows, short_rows=step.short_rows)
+            return attend(q, k, v, kv, layer, rows, short_rows=step.short_rows)
 
         return attention
 
@@ -183,8 +183,8 @@ class ForwardPrograms:
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(kv, tables, hidden, scored)
 
-    def change_pages(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
-        """Copies of forked pages, then the step's new entries of the page tables."""
+    def change_blocks(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
+        """Copies of forked blocks, then the step's new entries of the block tables."""
         copies, updates = view["copies"], view["updates"]
         layout = self._model.kv_layout
         kv = tuple(copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout) for group, x in enumerate(kv))

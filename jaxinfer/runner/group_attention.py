@@ -53,7 +53,7 @@ def block_sizes(model: LoadedModel, backend: str) -> BlockSizes | TpuBlocks | Gp
 
 
 def token_bytes(model: LoadedModel) -> int:
-    """Bytes that one token takes in one layer's pages, all heads."""
+    """Bytes that one token takes in one layer's blocks, all heads."""
     return int(np.prod(model.kv_shape(0, 1, 1)[1:])) * model.dtype.itemsize
 
 

@@ -43,7 +43,7 @@ class MultiStep(NamedTuple):
 
 
 class JaxRunner:
-    """Weights, KV pages and slot state of one engine, and the programs over them.
+    """Weights, KV blocks and slot state of one engine, and the programs over them.
 
     Everything on the device is updated by donation; steps run in the order of dispatch.
     """
@@ -61,15 +61,15 @@ class JaxRunner:
         self.model = model
         self.programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), backend, options, store)
         self._make_slots = self._compile_slots()
-        self._make_pages = self._compile_pages()
+        self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
         self._forwarded: tuple[jax.Array, Any] | None = None
         self._compiles_at_ready = 0
 
     @cached_property
     def kv(self) -> tuple[jax.Array, ...]:
-        """Pages of every group. Made when first used: compiling for a GPU tries products out, and needs room for it."""
-        return self._make_pages()
+        """Blocks of every group. Made when first used: compiling for a GPU tries products out, and needs room."""
+        return self._make_kv()
 
     @property
     def compiles_after_ready(self) -> int:
@@ -140,7 +140,7 @@ class JaxRunner:
         return step.result(tokens, arrays)
 
     def reset(self) -> None:
-        """Makes pages and slot state anew, with the programs of the first time. Raises where the device is gone.
+        """Makes blocks and slot state anew, with the programs of the first time. Raises where the device is gone.
 
         The old arrays go first, which leaves room for the new; those that a failed step was given are gone already.
         """
@@ -149,7 +149,7 @@ class JaxRunner:
                 array.block_until_ready()
             array.delete()
         self._state, self._params, self._tables = self._make_slots()
-        self.kv = self._make_pages()
+        self.kv = self._make_kv()
         jax.block_until_ready((self._state, self._params, self._tables, self.kv))
 
     def memory(self) -> DeviceMemory:
@@ -176,8 +176,8 @@ class JaxRunner:
         replicated = NamedSharding(self.model.mesh, PartitionSpec())
         return jax.jit(make, out_shardings=replicated).lower().compile()
 
-    def _compile_pages(self) -> jax.stages.Compiled:
-        sizes = [(index, group.num_pages, self.shapes.page_size) for index, group in enumerate(self.shapes.groups)]
+    def _compile_kv(self) -> jax.stages.Compiled:
+        sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]
         shapes = [self.model.kv_shape(*size) for size in sizes]
         shardings = tuple(self.model.kv_sharding(*size) for size in sizes)
 

@@ -1,4 +1,4 @@
-"""How many KV pages fit beside weights, temporaries and slot state."""
+"""How many KV blocks fit beside weights, temporaries and slot state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,13 +19,13 @@ from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options, described
 
 _GRID = 64
-_TRIAL_PAGES = 64
-_CPU_PAGES = 4096
+_TRIAL_BLOCKS = 64
+_CPU_BLOCKS = 4096
 _CPU_BYTES = 2 << 30
 
 
 class Memory(NamedTuple):
-    """Bytes of one device: what may be used, and what is taken by everything but KV pages."""
+    """Bytes of one device: what may be used, and what is taken by everything but KV blocks."""
 
     limit: int
     weights: int
@@ -33,24 +33,24 @@ class Memory(NamedTuple):
     slot_state: int
 
     @property
-    def for_pages(self) -> int:
+    def for_blocks(self) -> int:
         return self.limit - self.weights - self.temporaries - self.slot_state
 
 
-def page_bytes(model: LoadedModel, group: int, page_size: int) -> int:
-    """Bytes of one page of a group over all its layers, on one device."""
-    shape = model.kv_shape(group, 1, page_size)
-    split = model.kv_sharding(group, 1, page_size).shard_shape(shape)
+def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
+    """Bytes of one block of a group over all its layers, on one device."""
+    shape = model.kv_shape(group, 1, block_size)
+    split = model.kv_sharding(group, 1, block_size).shard_shape(shape)
     count = 1
     for size in split:
         count *= size
     return count * model.dtype.itemsize
 
 
-def fit_pages(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
-    """Pages a group: as many for each as the budget allows, at most its cap, on a coarse grid.
+def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
+    """Blocks a group: as many for each as the budget allows, at most its cap, on a coarse grid.
 
-    budget: bytes. costs: bytes of a page a group. caps: most pages that are of use to a group.
+    budget: bytes. costs: bytes of a block a group. caps: most blocks that are of use to a group.
     What a group's cap leaves is shared by the others.
     """
     low, high = 0, max(caps)
@@ -63,26 +63,26 @@ def fit_pages(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[in
     return [min(low // _GRID * _GRID or low, cap) for cap in caps]
 
 
-def cpu_pages(costs: Sequence[int]) -> list[int]:
-    """A fixed number, since the CPU's memory belongs to others too; fewer where pages are large."""
-    return fit_pages(_CPU_BYTES, costs, [_CPU_PAGES] * len(costs))
+def cpu_blocks(costs: Sequence[int]) -> list[int]:
+    """A fixed number, since the CPU's memory belongs to others too; fewer where blocks are large."""
+    return fit_blocks(_CPU_BYTES, costs, [_CPU_BLOCKS] * len(costs))
 
 
-def with_pages(shapes: EngineShapes, pages: Sequence[int]) -> EngineShapes:
-    """The same shapes with so many pages a group."""
-    groups = tuple(KVGroup(group.window, count) for group, count in zip(shapes.groups, pages, strict=True))
+def with_blocks(shapes: EngineShapes, blocks: Sequence[int]) -> EngineShapes:
+    """The same shapes with so many blocks a group."""
+    groups = tuple(KVGroup(group.window, count) for group, count in zip(shapes.groups, blocks, strict=True))
     return replace(shapes, groups=groups)
 
 
-def useful_pages(shapes: EngineShapes) -> list[int]:
-    """Most pages a group that running requests can hold at once, and as many again for the prefix cache."""
+def useful_blocks(shapes: EngineShapes) -> list[int]:
+    """Most blocks a group that running sequences can hold at once, and as many again for the prefix cache."""
     counts = []
     for group in shapes.groups:
         tokens = shapes.max_model_len
         if group.window is not None:
-            # A page behind the window stays until the step after the one that left it behind was collected.
+            # A block behind the window stays until the step after the one that left it behind was collected.
             tokens = min(tokens, group.window + 2 * shapes.max_num_batched_tokens)
-        counts.append(1 + 2 * shapes.max_num_seqs * (-(-tokens // shapes.page_size) + 1))
+        counts.append(1 + 2 * shapes.max_num_seqs * (-(-tokens // shapes.block_size) + 1))
     if any(group.window is None for group in shapes.groups):
         # Full groups keep as long a prefix cache as memory allows.
         counts = [2**31 if g.window is None else n for g, n in zip(shapes.groups, counts, strict=True)]
@@ -92,9 +92,9 @@ def useful_pages(shapes: EngineShapes) -> list[int]:
 def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, options: Options | None = None) -> int:
     """Bytes of temporaries of the largest forward or sample, from trial compilations.
 
-    Programs run one after another, so the larger counts. They do not depend on the page count.
+    Programs run one after another, so the larger counts. They do not depend on the block count.
     """
-    trial = with_pages(shapes, [_TRIAL_PAGES] * len(shapes.groups))
+    trial = with_blocks(shapes, [_TRIAL_BLOCKS] * len(shapes.groups))
     programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
@@ -102,12 +102,12 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
-def slot_bytes(vocab_size: int, groups: int, pages_per_row: int) -> int:
+def slot_bytes(vocab_size: int, groups: int, blocks_per_row: int) -> int:
     """Bytes of a slot's state: counts of tokens, block tables, and the rest rounded up."""
-    return 2 * vocab_size + 4 * groups * pages_per_row + 4096
+    return 2 * vocab_size + 4 * groups * blocks_per_row + 4096
 
 
-def device_pages(
+def device_blocks(
     model: LoadedModel,
     shapes: EngineShapes,
     *,
@@ -116,22 +116,22 @@ def device_pages(
     cache: Path | None,
     options: Options | None = None,
 ) -> list[int]:
-    """Pages a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
+    """Blocks a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
     key = shapes_digest(model, shapes, backend, described(options or {}))
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
-    state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.pages_per_row)
+    state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.blocks_per_row)
     memory = Memory(limit, weights, temporaries, state)
-    costs = [page_bytes(model, group, shapes.page_size) for group in range(len(shapes.groups))]
-    pages = fit_pages(max(memory.for_pages, 0), costs, useful_pages(shapes))
-    if min(pages) < 2:
+    costs = [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+    blocks = fit_blocks(max(memory.for_blocks, 0), costs, useful_blocks(shapes))
+    if min(blocks) < 2:
         raise ParameterError(
             "gpu_memory_utilization",
-            f"the {limit >> 20} MiB that it gives leave no room for KV pages: weights take {weights >> 20} MiB, "
+            f"the {limit >> 20} MiB that it gives leave no room for KV blocks: weights take {weights >> 20} MiB, "
             f"temporaries {temporaries >> 20} MiB, slot state {state >> 20} MiB",
         )
-    return pages
+    return blocks
 
 
 def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:

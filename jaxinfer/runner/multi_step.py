@@ -61,7 +61,7 @@ class MultiStepProgram:
         One that a step before has ended already makes nothing: its `remaining` is 0.
         """
         view = self._layouts.multi_step(rows).views(packed)
-        kv, tables = self._forward.change_pages(kv, tables, view)
+        kv, tables = self._forward.change_blocks(kv, tables, view)
         slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
 
         def body(carry: _Carry) -> _Carry:

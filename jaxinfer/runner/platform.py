@@ -49,8 +49,8 @@ def resolve_dtype(name: DType) -> jnp.dtype:
     return jnp.dtype(_DTYPES[name])
 
 
-def default_page_size() -> int:
-    """Tokens a KV page where none was asked for."""
+def default_block_size() -> int:
+    """Tokens a KV block where none was asked for."""
     return {"cpu": 16, "gpu": 64, "tpu": 128}[platform_name()]
 
 

@@ -112,12 +112,12 @@ class ProgramTable:
         return jax.tree.map(self._placed, jax.eval_shape(partial(zero_tables, self._shapes)))
 
     def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        size = self._shapes.page_size
+        size = self._shapes.block_size
         return tuple(
             jax.ShapeDtypeStruct(
-                self._model.kv_shape(index, group.num_pages, size),
+                self._model.kv_shape(index, group.num_blocks, size),
                 self._model.dtype,
-                sharding=self._model.kv_sharding(index, group.num_pages, size),
+                sharding=self._model.kv_sharding(index, group.num_blocks, size),
             )
             for index, group in enumerate(self._shapes.groups)
         )

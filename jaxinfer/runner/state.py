@@ -24,7 +24,7 @@ class SlotState(NamedTuple):
 
 
 class SlotParams(NamedTuple):
-    """What a request asked for, as `admit` wrote it: [slots], int32 where nothing else is said.
+    """What a sequence asked for, as `admit` wrote it: [slots], int32 where nothing else is said.
 
     columns: sampling parameters by name (`jaxinfer.sampling.columns`), int32 or float32.
     seed: uint32 [slots, 2], high word first. stop_ids: int32 [slots, MAX_STOP_TOKEN_IDS], -1 where unused.
@@ -34,7 +34,7 @@ class SlotParams(NamedTuple):
     columns: dict[str, jax.Array]
     prompt_len: jax.Array
     seed: jax.Array
-    choice: jax.Array
+    sequence_index: jax.Array
     uses_counts: jax.Array
     wants_logprobs: jax.Array
     stop_ids: jax.Array
@@ -64,7 +64,7 @@ def zero_params(shapes: EngineShapes) -> SlotParams:
         columns={name: jnp.full(slots, own.neutral, own.dtype) for name, own in columns().items()},
         prompt_len=ints(),
         seed=jnp.zeros((slots, 2), jnp.uint32),
-        choice=ints(),
+        sequence_index=ints(),
         uses_counts=ints(),
         wants_logprobs=ints(),
         stop_ids=ints(MAX_STOP_TOKEN_IDS) - 1,
@@ -74,5 +74,5 @@ def zero_params(shapes: EngineShapes) -> SlotParams:
 
 
 def zero_tables(shapes: EngineShapes) -> tuple[jax.Array, ...]:
-    """Page tables, int32 [slots, pages_per_row] a KV group; page 0 is scratch."""
-    return tuple(jnp.zeros((shapes.num_slots, shapes.pages_per_row), jnp.int32) for _ in shapes.groups)
+    """Block tables, int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
+    return tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)

@@ -31,7 +31,7 @@ PLATFORM_OPTIONS: dict[str, tuple[Option, ...]] = {
         Option(
             "xla_disable_hlo_passes",
             "rematerialization",
-            "XLA counts donated KV pages several times over when it looks for memory to save: where they fill a card, "
+            "XLA counts donated KV blocks several times over when it looks for memory to save: where they fill a card, "
             "it made 190 products and norms of a decode step anew for nothing (Qwen3-0.6B compiled for an H200)",
         ),
     ),

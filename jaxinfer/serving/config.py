@@ -39,7 +39,7 @@ class ServerConfig:
     """Take control tokens that a conversation's strings hold for control tokens, as transformers does; by default they
     are the tokens of their characters, and only the chat template's own are control tokens."""
     share_cache_across_keys: bool = False
-    """With several API keys, reuse KV pages of equal prefixes across them. Without it each key has a prefix cache of
+    """With several API keys, reuse KV blocks of equal prefixes across them. Without it each key has a prefix cache of
     its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""

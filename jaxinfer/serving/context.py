@@ -97,7 +97,7 @@ class Context:
         )
 
     def _cache_salt(self, body: GenerateBody, api_key: str) -> str:
-        """Requests of one salt share KV pages; with several keys each has its own, unless they are to share them."""
+        """Requests of one salt share KV blocks; with several keys each has its own, unless they are to share them."""
         own = len(self.options.api_keys) > 1 and not self.options.share_cache_across_keys
         return key_salt(api_key, body.cache_salt) if own else body.cache_salt or ""
 

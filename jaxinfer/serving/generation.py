@@ -237,7 +237,7 @@ class _Run:
 
     def _end_choice(self, reason: FinishReason) -> None:
         self.finish_reasons.append(reason.value)
-        self.timer.choice_ended(reason)
+        self.timer.sequence_ended(reason)
 
 
 def _check_reason(delta: ChoiceDelta) -> None:

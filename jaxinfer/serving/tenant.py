@@ -15,7 +15,7 @@ def tenant_of(api_key: str, user: str | dict[str, Any] | None) -> tuple[str, str
 
 
 def key_salt(api_key: str, cache_salt: str | None) -> str:
-    """The cache salt of a key's requests; those that bring a salt of their own share pages with such requests only."""
+    """The cache salt of a key's requests; those that bring a salt of their own share blocks with such requests only."""
     return _keyed(api_key, "cache" if cache_salt is None else f"cache:{cache_salt}")
 
 

@@ -9,7 +9,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
-from tests.engine.ledger import check_pages, check_slots, unread
+from tests.engine.ledger import check_blocks, check_slots, unread
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 
 FaultAt = Literal["dispatch", "dispatched", "collect", "collected"]
@@ -91,14 +91,14 @@ def faulty_core(ahead: int = 1, shapes: EngineShapes | None = None, **options: A
 
 
 def run_checked(core: EngineCore, got: Got | None = None) -> Got:
-    """Steps until nothing is left; after each step the page ledger, after each fault that nobody holds anything."""
+    """Steps until nothing is left; after each step the block ledger, after each fault that nobody holds anything."""
     got = {} if got is None else got
     for _ in range(3000):
         if not core.has_work():
             break
         faults = core.stats().step_faults
         step(core, got)
-        check_pages(core)
+        check_blocks(core)
         check_slots(core)
         if core.stats().step_faults > faults:
             check_empty(core)
@@ -107,7 +107,7 @@ def run_checked(core: EngineCore, got: Got | None = None) -> Got:
 
 def check_empty(core: EngineCore) -> None:
     pools = core.scheduler.state.kv.pools
-    assert all(pool.num_free == pool.num_pages - 1 for pool in pools)
+    assert all(pool.num_free == pool.num_blocks - 1 for pool in pools)
     assert core.scheduler.state.table.num_taken == core.scheduler.state.in_flight == 0
     assert not core.scheduler.state.running
 
@@ -122,5 +122,5 @@ def check_right(core: EngineCore, got: Got, requests: list[GenerateRequest]) -> 
 
 
 def mixed(count: int = 7) -> list[GenerateRequest]:
-    """More choices than slots, equal prompts, prompts of several chunks, some of one token."""
+    """More sequences than slots, equal prompts, prompts of several chunks, some of one token."""
     return [ask(f"r{i}", [1, 5, 9, 23][i % 4], 3 + 2 * i, n=1 + i % 3) for i in range(count)]

@@ -4,17 +4,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import check_options, check_pages, check_slots, live_names, live_requests
+from tests.engine.ledger import check_blocks, check_options, check_slots, live_names, live_sequences
 from tests.engine.outputs import Output, Outputs
 from tests.engine.stepping import step_deltas
 
 
 class Histories(RuleBasedStateMachine):
-    """Requests come, run, stop, are aborted, preempted and forked, while pages are evicted under them.
+    """Requests come, run, stop, are aborted, preempted and forked, while blocks are evicted under them.
 
     A subclass begins with an engine, in a rule that calls `begin`, and says in `check_tokens` which tokens are right.
     """
@@ -71,7 +71,7 @@ class Histories(RuleBasedStateMachine):
         try:
             self.core.add_request(request)
         except ParameterError as error:
-            if error.param != "max_tokens":  # more than all pages hold
+            if error.param != "max_tokens":  # more than all blocks hold
                 raise
             return
         self.requests[request.request_id] = request
@@ -104,8 +104,8 @@ class Histories(RuleBasedStateMachine):
         kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
 
     @invariant()
-    def pages_add_up(self) -> None:
-        check_pages(self.core)
+    def blocks_add_up(self) -> None:
+        check_blocks(self.core)
         check_slots(self.core)
         check_options(self.core, self.partial, self.kept)
 
@@ -117,10 +117,10 @@ class Histories(RuleBasedStateMachine):
             if not self.core.has_work():
                 break
             self.step_once()
-            self.pages_add_up()
+            self.blocks_add_up()
         assert not self.core.has_work(), "the engine hangs"
         assert all(pool.num_in_use == 0 for pool in self.core.scheduler.state.kv.pools)
-        assert not live_requests(self.core)
+        assert not live_sequences(self.core)
         for (name, index), output in self.outputs.items():
             self._check_end(name, index, output)
             self.check_tokens(self.requests[name], index, output)
@@ -131,19 +131,19 @@ class Histories(RuleBasedStateMachine):
             self._take(delta)
         if self.core.stats().step_faults > faults:
             assert not table.num_taken
-            assert all(pool.num_free == pool.num_pages - 1 for pool in kv.pools)
+            assert all(pool.num_free == pool.num_blocks - 1 for pool in kv.pools)
 
     def abort_request(self, name: str) -> None:
         self.interrupted |= {key for key, output in self.outputs.items() if key[0] == name and output.reason is None}
         self.core.abort(name)
 
-    def stop_sequence(self, request: Request) -> None:
-        if not request.is_parent:
-            self.interrupted.add((request.request_id, request.index))
-            self.core.stop(request.request_id, request.index)
+    def stop_sequence(self, sequence: Sequence) -> None:
+        if not sequence.is_parent:
+            self.interrupted.add((sequence.request_id, sequence.index))
+            self.core.stop(sequence.request_id, sequence.index)
 
-    def running(self) -> list[Request]:
-        return [request for request in live_requests(self.core) if request.status is Status.RUNNING]
+    def running(self) -> list[Sequence]:
+        return [sequence for sequence in live_sequences(self.core) if sequence.status is Status.RUNNING]
 
     def _take(self, delta: TokenDelta) -> None:
         self.outputs[delta.request_id, delta.index].take(delta)

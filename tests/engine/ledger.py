@@ -1,68 +1,68 @@
-"""A model of the page rules: counts holders from what live requests say they hold, and compares."""
+"""A model of the block rules: counts holders from what live sequences say they hold, and compares."""
 
 from collections import Counter
 
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 
 
-def live_requests(core: EngineCore, name: str | None = None) -> list[Request]:
-    """Every choice that has not ended, or those of one request."""
-    groups = core._choices.values() if name is None else [core._choices.get(name, [])]
-    return [choice for choices in groups for choice in choices if not choice.finished]
+def live_sequences(core: EngineCore, name: str | None = None) -> list[Sequence]:
+    """Every sequence that has not ended, or those of one request."""
+    groups = core._sequences.values() if name is None else [core._sequences.get(name, [])]
+    return [sequence for sequences in groups for sequence in sequences if not sequence.finished]
 
 
 def live_names(core: EngineCore) -> list[str]:
     """Ids of the requests that have not ended, sorted."""
-    return sorted({choice.request_id for choice in live_requests(core)})
+    return sorted({sequence.request_id for sequence in live_sequences(core)})
 
 
-def check_pages(core: EngineCore) -> None:
+def check_blocks(core: EngineCore) -> None:
     """Asserts the invariant of DESIGN §6 and who holds what, a group at a time."""
     kv = core.scheduler.state.kv
-    requests = live_requests(core)
+    sequences = live_sequences(core)
     for group, pool in enumerate(kv.pools):
         held: Counter[int] = Counter()
         owners: Counter[int] = Counter()
-        for request in requests:
-            pages = [page for page in request.pages[group] if page]
-            assert len(pages) == len(set(pages)), "a page twice in one table"
-            held.update(pages)
-            owners.update(pages)
-            held.update(page for shadow_group, page in request.duplicate_pages if shadow_group == group)
-        cached = kv.tree.pages(group)
-        assert len(cached) == len(set(cached)), "a page twice in the tree"
+        for sequence in sequences:
+            blocks = [block for block in sequence.blocks[group] if block]
+            assert len(blocks) == len(set(blocks)), "a block twice in one table"
+            held.update(blocks)
+            owners.update(blocks)
+            held.update(block for other, block in sequence.duplicate_blocks if other == group)
+        cached = kv.tree.blocks(group)
+        assert len(cached) == len(set(cached)), "a block twice in the tree"
         free = pool._free
-        assert len(free) == len(set(free)), "a page freed twice"
+        assert len(free) == len(set(free)), "a block freed twice"
         assert 0 not in free
         assert 0 not in held
         assert 0 not in cached
-        assert not set(free) & (set(held) | set(cached)), "a free page is in use"
-        for page in range(1, pool.num_pages):
-            assert pool.references(page) == held[page]
-            assert pool.is_cached(page) == (page in cached)
-        evictable = [page for page in cached if not held[page]]
+        assert not set(free) & (set(held) | set(cached)), "a free block is in use"
+        for block in range(1, pool.num_blocks):
+            assert pool.references(block) == held[block]
+            assert pool.is_cached(block) == (block in cached)
+        evictable = [block for block in cached if not held[block]]
         assert pool.num_evictable == len(evictable)
-        assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_pages - 1
+        assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_blocks - 1
         assert pool.num_in_use == len(held)
-        shared = {page for page, count in owners.items() if count > 1}
-        assert all(page in cached or _forked(requests, group, page) for page in shared), "a page in two places"
+        shared = {block for block, count in owners.items() if count > 1}
+        assert all(block in cached or _forked(sequences, group, block) for block in shared), "a block in two places"
 
 
 def check_slots(core: EngineCore) -> None:
     """Asserts that slots and statuses agree."""
     table = core.scheduler.state.table
-    placed = [request for request in live_requests(core) if request.slot >= 0]
-    assert len({request.slot for request in placed}) == len(placed)
-    for request in placed:
-        assert table.requests[request.slot] is request
-        assert request.status in (Status.RUNNING, Status.DRAINING)
+    placed = [sequence for sequence in live_sequences(core) if sequence.slot >= 0]
+    assert len({sequence.slot for sequence in placed}) == len(placed)
+    for sequence in placed:
+        assert table.sequences[sequence.slot] is sequence
+        assert sequence.status in (Status.RUNNING, Status.DRAINING)
         # (a parent's goal leaves its last token out)
-        assert table.computed[request.slot] <= table.total[request.slot]
-        assert table.total[request.slot] <= request.limit
-        assert table.capacity[request.slot] == len(request.pages[0]) * core.runner.shapes.page_size
+        assert table.computed[sequence.slot] <= table.total[sequence.slot]
+        assert table.total[sequence.slot] <= sequence.limit
+        assert table.capacity[sequence.slot] == len(sequence.blocks[0]) * core.runner.shapes.block_size
     assert table.num_taken == len(placed)
 
 
@@ -74,25 +74,25 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
     ]
     assert partial is None or len(half) <= partial
     for pool in core.scheduler.state.kv.pools:
-        assert kept is None or pool.num_evictable * core.runner.shapes.page_size <= kept
+        assert kept is None or pool.num_evictable * core.runner.shapes.block_size <= kept
 
 
 def unread(core: EngineCore, group: int) -> np.ndarray:
-    """bool [pages, page size]: positions that no step after the one that was just planned reads before it writes them.
+    """bool [blocks, block size]: positions that no step after the one just planned reads before it writes them.
 
-    That is every page that is free, the scratch page, and what lies behind the last position in pages in use.
+    That is every block that is free, the scratch block, and what lies behind the last position in blocks in use.
     """
-    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.page_size
-    used = np.zeros(pool.num_pages, np.int32)
-    for request in live_requests(core):
-        computed = int(table.computed[request.slot]) if request.slot >= 0 else request.fork_computed
-        for i, page in enumerate(request.pages[group]):
-            if page:
-                used[page] = max(used[page], min(size, computed - i * size))
-    used[core.scheduler.state.kv.tree.pages(group)] = size
+    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.block_size
+    used = np.zeros(pool.num_blocks, np.int32)
+    for sequence in live_sequences(core):
+        computed = int(table.computed[sequence.slot]) if sequence.slot >= 0 else sequence.fork_computed
+        for i, block in enumerate(sequence.blocks[group]):
+            if block:
+                used[block] = max(used[block], min(size, computed - i * size))
+    used[core.scheduler.state.kv.tree.blocks(group)] = size
     return np.arange(size) >= used[:, None]
 
 
-def _forked(requests: list[Request], group: int, page: int) -> bool:
-    holders = [request for request in requests if page in request.pages[group]]
-    return len({request.request_id for request in holders}) == 1
+def _forked(sequences: list[Sequence], group: int, block: int) -> bool:
+    holders = [sequence for sequence in sequences if block in sequence.blocks[group]]
+    return len({sequence.request_id for sequence in holders}) == 1

@@ -1,7 +1,7 @@
 """A small engine on the simulated device, and what a request must give there."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
 from typing import Any
 
 import numpy as np
@@ -11,31 +11,31 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.device.simulated import expected_tokens
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
-from tests.engine.ledger import live_requests
+from tests.engine.ledger import live_sequences
 from tests.engine.plan_driven import PlanDriven, hand_over_plans
 from tests.engine.stepping import step_deltas
 
 VOCABULARY = 61
 
 
-def small_shapes(pages: int = 40, window: int | None = None, **changes: Any) -> EngineShapes:
+def small_shapes(blocks: int = 40, window: int | None = None, **changes: Any) -> EngineShapes:
     sizes: dict[str, Any] = {
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
         "max_scored": 4,
         "max_model_len": 48,
-        "page_size": 4,
+        "block_size": 4,
         "vocab_size": VOCABULARY,
         "admit_slots": 2,
-        "copy_pages": 2,
+        "copy_blocks": 2,
         **changes,
     }
-    return EngineShapes(groups=(KVGroup(window, pages),), **sizes)
+    return EngineShapes(groups=(KVGroup(window, blocks),), **sizes)
 
 
 class RecordingRunner(PlanDriven):
@@ -59,7 +59,7 @@ def small_core(
     watermark: float = 0.01,
     caching: bool = True,
     kept: int | None = None,
-    clock: Callable[[], int] = time.monotonic_ns,
+    clock: abc.Callable[[], int] = time.monotonic_ns,
     **config: Any,
 ) -> EngineCore:
     runner = runner or RecordingRunner(small_shapes())
@@ -69,8 +69,8 @@ def small_core(
         shapes.max_model_len,
         shapes.vocab_size,
         shapes.max_num_seqs,
-        shapes.page_size,
-        shapes.groups[0].num_pages,
+        shapes.block_size,
+        shapes.groups[0].num_blocks,
     )
     core = EngineCore(
         runner,
@@ -86,22 +86,22 @@ def small_core(
     return core
 
 
-def ask(name: str, prompt: np.ndarray | Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:
+def ask(name: str, prompt: np.ndarray | abc.Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:
     """A request; a number stands for a prompt of that length that shares nothing with one of another name."""
     if isinstance(prompt, int):
         prompt = [sum(map(ord, name)) % VOCABULARY, *((i * 7 + len(name)) % VOCABULARY for i in range(prompt - 1))]
     return GenerateRequest(name, prompt, SamplingParams(max_tokens=tokens, **{"seed": 5, **changes}))
 
 
-def right(core: EngineCore, request: GenerateRequest, choice: int = 0) -> list[int]:
-    """What choice `choice` must give where nothing stops it."""
+def right(core: EngineCore, request: GenerateRequest, index: int = 0) -> list[int]:
+    """What sequence `index` must give where nothing stops it."""
     params = request.sampling
     windows = [group.window for group in core.runner.shapes.groups]
     return expected_tokens(
         request.prompt_token_ids,
         params.max_tokens or 0,
         seed=params.seed or 0,
-        choice=choice,
+        index=index,
         windows=windows,
         vocab_size=VOCABULARY,
     )
@@ -111,7 +111,7 @@ Got = dict[tuple[str, int], list[TokenDelta]]
 
 
 def run(core: EngineCore, got: Got | None = None) -> Got:
-    """Steps until nothing is left; deltas by choice."""
+    """Steps until nothing is left; deltas by sequence."""
     got = {} if got is None else got
     for _ in range(2000):
         if not core.has_work():
@@ -128,10 +128,10 @@ def step(core: EngineCore, got: Got) -> None:
         got.setdefault((delta.request_id, delta.index), []).append(delta)
 
 
-def tokens_of(deltas: Sequence[TokenDelta]) -> list[int]:
+def tokens_of(deltas: abc.Sequence[TokenDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
 
-def choice_of(core: EngineCore, name: str, index: int = 0) -> Request:
-    """A request's live choice."""
-    return next(choice for choice in live_requests(core, name) if choice.index == index)
+def sequence_of(core: EngineCore, name: str, index: int = 0) -> Sequence:
+    """A request's live sequence."""
+    return next(sequence for sequence in live_sequences(core, name) if sequence.index == index)

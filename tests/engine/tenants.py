@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.types import GenerateRequest
 from tests.engine.small import Got, ask, small_core, small_shapes, step
 
@@ -18,8 +18,8 @@ def asked_by(tenant: str, name: str, prompt: int = 5, tokens: int = 6, priority:
 class Watched:
     """An engine whose admissions are noted in their order."""
 
-    def __init__(self, *, slots: int = 4, tokens: int = 16, ahead: int = 1, pages: int = 200, **config: Any):
-        shapes = small_shapes(pages, max_num_seqs=slots, max_num_batched_tokens=tokens, max_scored=max(slots, 4))
+    def __init__(self, *, slots: int = 4, tokens: int = 16, ahead: int = 1, blocks: int = 200, **config: Any):
+        shapes = small_shapes(blocks, max_num_seqs=slots, max_num_batched_tokens=tokens, max_scored=max(slots, 4))
         self.core = small_core(SimulatedRunner(shapes, draws=False), ahead=ahead, max_waiting=5000, **config)
         self.admitted: list[str] = []
         self.charged: Counter[tuple[str, ...]] = Counter()
@@ -27,11 +27,11 @@ class Watched:
         self.steps = 0
         admit = self.core.scheduler.state.admit
 
-        def noted(request: Request, *, computed: int, total: int) -> None:
-            if request.scheduled_at is None:
-                self.admitted.append(request.request_id)
-            admit(request, computed=computed, total=total)
-            self.charged[request.tenant[:1]] += request.charged
+        def noted(sequence: Sequence, *, computed: int, total: int) -> None:
+            if sequence.scheduled_at is None:
+                self.admitted.append(sequence.request_id)
+            admit(sequence, computed=computed, total=total)
+            self.charged[sequence.tenant[:1]] += sequence.charged
 
         self.core.scheduler.state.admit = noted  # type: ignore[method-assign]
 

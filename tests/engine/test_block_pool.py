@@ -1,65 +1,65 @@
-"""The page pool and the radix tree."""
+"""The block pool and the radix tree."""
 
 import random
 
 import pytest
 
-from jaxinfer.engine.kv.block_pool import PagePool
+from jaxinfer.engine.kv.block_pool import BlockPool
 from jaxinfer.engine.kv.radix import Node, RadixTree
 
 MINE, OTHER = ("", "mine"), ("", "other")
 
 
-def test_pages_go_round() -> None:
-    pool = PagePool(6)
-    pages = pool.take(5)
-    assert sorted(pages) == [1, 2, 3, 4, 5]  # never the scratch page
+def test_blocks_go_round() -> None:
+    pool = BlockPool(6)
+    blocks = pool.take(5)
+    assert sorted(blocks) == [1, 2, 3, 4, 5]  # never the scratch block
     assert (pool.num_free, pool.num_in_use, pool.num_evictable) == (0, 5, 0)
-    with pytest.raises(RuntimeError, match="1 pages asked for, 0 are free"):
+    with pytest.raises(RuntimeError, match="1 blocks asked for, 0 are free"):
         pool.take(1)
-    pool.retain(pages[0])
-    assert not pool.release(pages[0])
+    pool.retain(blocks[0])
+    assert not pool.release(blocks[0])
     assert pool.num_free == 0
-    pool.release(pages[0])
-    assert pool.take(1) == [pages[0]]
+    pool.release(blocks[0])
+    assert pool.take(1) == [blocks[0]]
     assert pool.take(0) == []
 
 
 def test_misuse_is_an_error() -> None:
-    pool = PagePool(4)
-    (page,) = pool.take(1)
-    pool.release(page)
+    pool = BlockPool(4)
+    (block,) = pool.take(1)
+    pool.release(block)
     with pytest.raises(RuntimeError, match="freed twice"):
-        pool.release(page)
+        pool.release(block)
     with pytest.raises(RuntimeError, match="cannot be shared"):
-        pool.retain(page)
+        pool.retain(block)
     with pytest.raises(RuntimeError, match="cannot enter"):
-        pool.cache(page)
+        pool.cache(block)
     with pytest.raises(RuntimeError, match="cannot be evicted"):
-        pool.evict(page)
-    (page,) = pool.take(1)
-    pool.cache(page)
+        pool.evict(block)
+    (block,) = pool.take(1)
+    pool.cache(block)
     with pytest.raises(RuntimeError, match="cannot enter"):
-        pool.cache(page)
+        pool.cache(block)
     with pytest.raises(RuntimeError, match="cannot be evicted"):
-        pool.evict(page)  # it is in use
-    assert pool.release(page)
+        pool.evict(block)  # it is in use
+    assert pool.release(block)
     assert (pool.num_evictable, pool.num_available, pool.num_in_use) == (1, 3, 0)
     with pytest.raises(RuntimeError, match="freed twice"):
-        pool.release(page)
-    pool.retain(page)
+        pool.release(block)
+    pool.retain(block)
     assert (pool.num_evictable, pool.num_in_use) == (0, 1)
 
 
 class Cache:
-    """A tree whose pages are released as soon as they are in it."""
+    """A tree whose blocks are released as soon as they are in it."""
 
-    def __init__(self, windows: tuple[int | None, ...] = (None,), pages: int = 30, size: int = 4):
-        self.pools = [PagePool(pages) for _ in windows]
+    def __init__(self, windows: tuple[int | None, ...] = (None,), blocks: int = 30, size: int = 4):
+        self.pools = [BlockPool(blocks) for _ in windows]
         self.tree = RadixTree(self.pools, windows, size)
 
     def put(self, text: str, namespace=MINE, *, hold: bool = False) -> list[Node]:
-        """A path of one page a letter."""
+        """A path of one block a letter."""
         node = self.tree.root(namespace)
         self.tree.pin(node)
         path = []
@@ -67,9 +67,9 @@ class Cache:
             own = [pool.take(1)[0] for pool in self.pools]
             child = self.tree.extend(node, letter.encode(), own)
             self.tree.move_pin(node, child)
-            for group, page in enumerate(own):
-                if not (hold and child.pages[group] == page) and self.pools[group].release(page):
-                    self.tree.became_evictable(group, page)
+            for group, block in enumerate(own):
+                if not (hold and child.blocks[group] == block) and self.pools[group].release(block):
+                    self.tree.became_evictable(group, block)
             node = child
             path.append(child)
         self.tree.use(node)
@@ -112,13 +112,13 @@ def test_the_least_recently_used_leaf_goes_first() -> None:
     assert (cache.found("abc"), cache.found("xyz"), cache.found("pq")) == ("abc", "xy", "pq")
     cache.tree.evict(0, 3)
     assert (cache.found("abc"), cache.found("xyz"), cache.found("pq")) == ("abc", "", "p")
-    assert path[0].pages != [0]
+    assert path[0].blocks != [0]
     cache.tree.evict(0, 4)
     assert cache.pools[0].num_evictable == 0
     assert not cache.tree._roots  # nothing is left behind
 
 
-def test_a_page_in_use_holds_its_parents() -> None:
+def test_a_block_in_use_holds_its_parents() -> None:
     cache = Cache()
     path = cache.put("abc", hold=True)
     cache.put("abcdef")
@@ -126,16 +126,16 @@ def test_a_page_in_use_holds_its_parents() -> None:
     cache.tree.evict(0, 3)
     assert cache.found("abcdef") == "abc"
     for node in path:
-        cache.pools[0].release(node.pages[0])
-        cache.tree.became_evictable(0, node.pages[0])
+        cache.pools[0].release(node.blocks[0])
+        cache.tree.became_evictable(0, node.blocks[0])
     cache.tree.evict(0, 1)
     assert cache.found("abc") == "ab"
 
 
 @pytest.mark.parametrize("size", [1, 4, 16])
 @pytest.mark.parametrize("window", [1, 3, 4, 5, 17])
-def test_first_needed_is_the_page_of_the_oldest_token_that_is_seen(window, size) -> None:
-    tree = RadixTree([PagePool(4)], [window], size)
+def test_first_needed_is_the_block_of_the_oldest_token_that_is_seen(window, size) -> None:
+    tree = RadixTree([BlockPool(4)], [window], size)
     for length in range(12):
         position = length * size
         seen = [p for p in range(position + 1) if p > position - window]
@@ -146,18 +146,18 @@ def test_a_windowed_group_needs_only_the_end_of_a_path() -> None:
     cache = Cache(windows=(None, 6))
     path = cache.put("abcdef")
     assert cache.found("abcdef") == "abcdef"
-    cache.tree.evict(1, 3)  # a window's oldest pages go first, and the path stays
-    assert [bool(node.pages[1]) for node in path] == [False] * 3 + [True] * 3
+    cache.tree.evict(1, 3)  # a window's oldest blocks go first, and the path stays
+    assert [bool(node.blocks[1]) for node in path] == [False] * 3 + [True] * 3
     assert cache.found("abcdef") == "abcdef"
     assert cache.found("abcd") == ""  # the window before its end is gone
     cache.tree.evict(1, 1)
-    assert cache.found("abcdef") == "abcdef"  # 6 tokens, of which the next is one, reach two pages back
+    assert cache.found("abcdef") == "abcdef"  # 6 tokens, of which the next is one, reach two blocks back
     cache.tree.evict(1, 1)
     assert cache.found("abcdef") == ""
     assert cache.pools[0].num_evictable == 6
 
 
-def test_evicting_a_full_page_takes_the_windowed_one_with_it() -> None:
+def test_evicting_a_full_block_takes_the_windowed_one_with_it() -> None:
     cache = Cache(windows=(None, 6))
     cache.put("abc")
     cache.tree.evict(0, 1)
@@ -165,7 +165,7 @@ def test_evicting_a_full_page_takes_the_windowed_one_with_it() -> None:
     assert cache.pools[1].num_evictable == 2
 
 
-def test_pages_are_filled_in_where_they_were_evicted() -> None:
+def test_blocks_are_filled_in_where_they_were_evicted() -> None:
     cache = Cache(windows=(None, 6))
     cache.put("abcdef")
     cache.tree.evict(1, 5)
@@ -177,7 +177,7 @@ def test_pages_are_filled_in_where_they_were_evicted() -> None:
 def test_a_dictionary_agrees_on_random_paths() -> None:
     """Without eviction the tree holds exactly the prefixes that were put in."""
     rng = random.Random(1)
-    cache = Cache(pages=2000)
+    cache = Cache(blocks=2000)
     known = set()
     for _ in range(200):
         text = "".join(rng.choice("abc") for _ in range(rng.randrange(1, 8)))

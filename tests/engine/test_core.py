@@ -7,14 +7,14 @@ import pytest
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError, QueueFullError
 from tests.engine.faulty import faulty_core
-from tests.engine.ledger import live_requests
+from tests.engine.ledger import live_sequences
 from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
-    choice_of,
     right,
     run,
+    sequence_of,
     small_core,
     small_shapes,
     step,
@@ -80,7 +80,7 @@ def test_late_results_of_ended_and_preempted_requests_are_dropped(ahead) -> None
     for number in range(5):
         step(core, got)
         if number == 2:
-            core.scheduler.state.preempt(choice_of(core, "preempted"))
+            core.scheduler.state.preempt(sequence_of(core, "preempted"))
             core.abort("gone")
     run(core, got)
     assert tokens_of(got["kept", 0]) == right(core, kept)
@@ -90,7 +90,7 @@ def test_late_results_of_ended_and_preempted_requests_are_dropped(ahead) -> None
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_stop_ids_end_a_choice_and_what_overran_is_dropped(ahead) -> None:
+def test_stop_ids_end_a_sequence_and_what_overran_is_dropped(ahead) -> None:
     free = ask("r", 5, 12)
     tokens = right(small_core(), free)
     end = next(token for i, token in enumerate(tokens) if i > 3 and token not in tokens[:i])
@@ -108,7 +108,7 @@ def test_stop_ids_end_a_choice_and_what_overran_is_dropped(ahead) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_stop_ends_one_choice_and_abort_all_of_them(ahead) -> None:
+def test_stop_ends_one_sequence_and_abort_all_of_them(ahead) -> None:
     core = small_core(ahead=ahead)
     forked = ask("r", 6, 20, n=3)
     core.add_request(forked)
@@ -133,7 +133,7 @@ def test_stop_ends_one_choice_and_abort_all_of_them(ahead) -> None:
         assert found == right(core, forked, index)[: len(found)]
 
 
-def test_an_abort_before_the_fork_ends_every_choice() -> None:
+def test_an_abort_before_the_fork_ends_every_sequence() -> None:
     core = small_core()
     core.add_request(ask("waiting", 6, n=3))
     core.abort("waiting")
@@ -154,7 +154,7 @@ def test_abort_all() -> None:
         step_deltas(core)
     core.abort_all()
     run(core)
-    assert core.stats().running == core.stats().waiting == core.stats().kv_pages_used == 0
+    assert core.stats().running == core.stats().waiting == core.stats().kv_blocks_used == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -166,7 +166,7 @@ def test_no_token_ends_a_request_with_an_error_and_the_others_go_on(ahead) -> No
     got: Got = {}
     for _ in range(5):
         step(core, got)
-    runner.finite_tokens = {choice_of(core, "b").slot: 0}
+    runner.finite_tokens = {sequence_of(core, "b").slot: 0}
     for _ in range(5):
         step(core, got)
     runner.finite_tokens = {}
@@ -190,12 +190,12 @@ def test_a_full_queue_refuses() -> None:
     run(core)
 
 
-def test_the_queue_limit_counts_requests_and_not_their_choices() -> None:
+def test_the_queue_limit_counts_requests_and_not_their_sequences() -> None:
     core = small_core(max_waiting=2)
     core.add_request(ask("busy", 3, 30, n=2))
     core.add_request(ask("forked", 3, 30, n=4))
     got: Got = {}
-    while len(live_requests(core, "forked")) < 4:
+    while len(live_sequences(core, "forked")) < 4:
         step(core, got)
     assert len(core.scheduler.state.queue) == 2
     assert core.num_waiting == core.stats().waiting == 1
@@ -219,11 +219,11 @@ def test_the_first_delta_tells_what_it_waited_for(ahead, logprobs) -> None:
     got: Got = {}
     while core.has_work():
         now += 10**9
-        for choice in live_requests(core):
-            if choice.index == 0 and choice.slot >= 0:
-                entered.setdefault(choice.request_id, now // 10**9 - 1)
+        for sequence in live_sequences(core):
+            if sequence.index == 0 and sequence.slot >= 0:
+                entered.setdefault(sequence.request_id, now // 10**9 - 1)
         if now == 3 * 10**9:
-            core.scheduler.state.preempt(choice_of(core, "b"))
+            core.scheduler.state.preempt(sequence_of(core, "b"))
         before = {key: len(deltas) for key, deltas in got.items()}
         step(core, got)
         for name, index in got:
@@ -255,10 +255,10 @@ def test_stats_count_what_happened() -> None:
     run(core, got)
     stats = core.stats()
     assert stats.prefix_queries == 36
-    assert stats.prefix_hits == 16  # two of three pages each: the last token is computed
+    assert stats.prefix_hits == 16  # two of three blocks each: the last token is computed
     assert got["b", 0][0].cached_tokens == 8
     assert (stats.prompt_tokens, stats.generation_tokens) == (36, 12)
-    assert stats.kv_pages_total == 39
+    assert stats.kv_blocks_total == 39
 
 
 def test_salts_part_the_cache() -> None:

@@ -61,7 +61,7 @@ def test_what_is_given_bounds_what_is_not(device) -> None:
 
 
 def test_the_line_says_what_was_decided() -> None:
-    shapes = small_shapes(1001, page_size=16)
+    shapes = small_shapes(1001, block_size=16)
     line = sizes_line("gpu", "bfloat16", "mosaic_gpu", shapes)
     assert line.startswith("bfloat16 on gpu, attention mosaic_gpu; 4 sequences at once, ")
     assert line.endswith("; 1,001 KV blocks of 16, for 16,000 tokens")

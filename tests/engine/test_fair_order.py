@@ -67,9 +67,9 @@ def test_who_is_next_is_found_without_a_look_at_everybody(levels: int, deferred:
 
 def everyone(waiting: WaitingQueue, *, deferred: bool) -> list[str]:
     names = []
-    while (request := waiting.peek(deferred=deferred)) is not None:
-        names.append(request.request_id)
-        waiting.take(request)
+    while (sequence := waiting.peek(deferred=deferred)) is not None:
+        names.append(sequence.request_id)
+        waiting.take(sequence)
     return names
 
 
@@ -78,10 +78,10 @@ def test_deferred_requests_are_passed_and_keep_their_places() -> None:
     order = everyone(crowded(40, levels=4).scheduler.state.queue, deferred=True)
     later = []
     for _ in range(7):
-        request = waiting.peek(deferred=False)
-        assert request is not None
-        waiting.defer(request)
-        later.append(request)
+        sequence = waiting.peek(deferred=False)
+        assert sequence is not None
+        waiting.defer(sequence)
+        later.append(sequence)
     assert waiting.num_deferred == 7
     again = waiting.peek()
     assert again is not None
@@ -89,7 +89,7 @@ def test_deferred_requests_are_passed_and_keep_their_places() -> None:
     later[3].status = Status.FINISHED
     waiting.remove(later[3])
     assert waiting.num_deferred == 6
-    gone = {request.request_id for request in later}
+    gone = {sequence.request_id for sequence in later}
     assert everyone(waiting, deferred=False) == [name for name in order if name not in gone]
     left = everyone(waiting, deferred=True)
     assert sorted(left) == sorted(gone - {later[3].request_id})

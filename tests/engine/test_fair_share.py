@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.fair_order import MAX_IDLE_SHARES, FairOrder
 from jaxinfer.engine.scheduler.share import QUANTUM
-from jaxinfer.engine.sequence import Request
-from tests.engine.ledger import check_pages, live_requests
-from tests.engine.small import Got, RecordingRunner, ask, choice_of, run, small_core, small_shapes, step, tokens_of
+from jaxinfer.engine.sequence import Sequence
+from tests.engine.ledger import check_blocks, live_sequences
+from tests.engine.small import Got, RecordingRunner, ask, run, sequence_of, small_core, small_shapes, step, tokens_of
 from tests.engine.tenants import Watched, asked_by
 
 POLICIES: list[dict[str, Any]] = [
@@ -90,7 +90,7 @@ def test_one_tenant_is_served_in_the_order_of_the_policy() -> None:
     for config in POLICIES:
         orders = []
         for mode in ("key", "off"):
-            watched = Watched(fair_share=mode, pages=14, **config)
+            watched = Watched(fair_share=mode, blocks=14, **config)
             for i in range(60):
                 priority = i % 3 if config.get("scheduling_policy") == "priority" else 0
                 tokens, prompt = 1 + i * 7 % 11, 1 + i * 5 % 23
@@ -114,10 +114,10 @@ def test_priorities_come_before_shares() -> None:
     assert len(watched.admitted) == 44
 
 
-@pytest.mark.parametrize("pages", [200, 15])
-def test_tenants_of_one_priority_take_nothing_from_each_other(pages: int) -> None:
-    """Whoever was admitted first, though it came later, keeps its slot; short of pages every request ends."""
-    watched = Watched(scheduling_policy="priority", pages=pages, slots=3)
+@pytest.mark.parametrize("blocks", [200, 15])
+def test_tenants_of_one_priority_take_nothing_from_each_other(blocks: int) -> None:
+    """Whoever was admitted first, though it came later, keeps its slot; short of blocks every request ends."""
+    watched = Watched(scheduling_policy="priority", blocks=blocks, slots=3)
     for i in range(120):
         watched.core.add_request(asked_by("flood", str(i), tokens=20))
     names = {f"flood-{i}" for i in range(120)}
@@ -129,7 +129,7 @@ def test_tenants_of_one_priority_take_nothing_from_each_other(pages: int) -> Non
             )
             names.add(f"{tenant}-{i}")
         watched.step()
-        check_pages(watched.core)
+        check_blocks(watched.core)
     run(watched.core, watched.got)
     assert {name for name, _ in watched.got} == names
     assert all(tokens_of(deltas) for deltas in watched.got.values())
@@ -149,23 +149,23 @@ def test_who_outranks_only_another_tenants_request_preempts_nobody() -> None:
 
 
 def test_what_was_preempted_is_charged_once_and_resumes_before_others() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0)
+    core = small_core(RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0)
     for i in range(3):
         core.add_request(replace(ask(f"a{i}", 5, 25), tenant=("a",)))
     charged, preempted = {}, set()
     got: Got = {}
     while core.has_work():
         step(core, got)
-        for choice in live_requests(core):
-            if choice.charged:
-                assert charged.setdefault(choice.request_id, choice.charged) == choice.charged
-            if choice.preemptions:
-                preempted.add(choice.request_id)
+        for sequence in live_sequences(core):
+            if sequence.charged:
+                assert charged.setdefault(sequence.request_id, sequence.charged) == sequence.charged
+            if sequence.preemptions:
+                preempted.add(sequence.request_id)
         if len(preempted) == 1 and "b" not in charged and not any(name == "b" for name, _ in got):
             name = next(iter(preempted))
-            if choice_of(core, name).slot < 0 and not live_requests(core, "b"):
+            if sequence_of(core, name).slot < 0 and not live_sequences(core, "b"):
                 core.add_request(replace(ask("b", 5, 2), tenant=("b",)))
-                assert core.scheduler.state.queue.peek() is choice_of(core, name)
+                assert core.scheduler.state.queue.peek() is sequence_of(core, name)
     assert preempted
     assert ("b", 0) in got
 
@@ -226,13 +226,13 @@ def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.D
     """Random requests come, are admitted, run on together and end, or are aborted while they wait."""
     core = small_core(fair_share="off")
     line, rule = FairOrder(), Rounds()
-    alive: list[tuple[Request, int]] = []
+    alive: list[tuple[Sequence, int]] = []
     for number, (tenant, prompt, outputs) in enumerate(steps):
         core.add_request(replace(ask(f"r{number}", prompt, 7), tenant=(f"t{tenant}",)))
-        request = choice_of(core, f"r{number}")
-        request.tenant = (f"t{tenant}",)
-        line.push(request)
-        rule.arrive(request.arrival, f"t{tenant}")
+        sequence = sequence_of(core, f"r{number}")
+        sequence.tenant = (f"t{tenant}",)
+        line.push(sequence)
+        rule.arrive(sequence.arrival, f"t{tenant}")
         for _ in range(data.draw(st.integers(0, 2))):
             found, wanted = line.peek(), rule.next()
             assert (None if found is None else found.arrival) == wanted
@@ -259,7 +259,7 @@ def test_the_line_follows_the_rule(steps: list[tuple[int, int, int]], data: st.D
 def test_ten_clients_that_have_work_are_served_alike(sizes: list[tuple[int, int]], seed: int) -> None:
     """Whatever the sizes of their requests, and however many each has queued."""
     draw = random.Random(seed)
-    watched = Watched(slots=16, tokens=160, pages=300, caching=False)
+    watched = Watched(slots=16, tokens=160, blocks=300, caching=False)
     served: Counter[int] = Counter()
     named: dict[str, tuple[int, int]] = {}
     queued: Counter[int] = Counter()
@@ -297,10 +297,10 @@ def test_nobody_starves_under_random_arrivals(seed: int) -> None:
             came[request.request_id] = watched.charged.copy()
             watched.core.add_request(request)
         watched.step()
-        for choice in live_requests(watched.core):
-            if choice.scheduled_at is None:
-                since = watched.charged - came[choice.request_id]
-                assert max(since.values(), default=0) - since[choice.tenant] <= bound
+        for sequence in live_sequences(watched.core):
+            if sequence.scheduled_at is None:
+                since = watched.charged - came[sequence.request_id]
+                assert max(since.values(), default=0) - since[sequence.tenant] <= bound
     run(watched.core, watched.got)
     assert {name for name, _ in watched.got} == set(came)
 

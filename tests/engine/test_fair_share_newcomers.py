@@ -8,8 +8,8 @@ import pytest
 
 from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.share import QUANTUM
-from jaxinfer.engine.sequence import Request
-from tests.engine.small import RecordingRunner, ask, choice_of, run, small_core, small_shapes
+from jaxinfer.engine.sequence import Sequence
+from tests.engine.small import RecordingRunner, ask, run, sequence_of, small_core, small_shapes
 from tests.engine.tenants import Watched, asked_by
 
 
@@ -57,25 +57,25 @@ class Crowd:
         name = f"r{self.number}"
         self.number += 1
         self.core.add_request(replace(ask(name, [1] * prompt, outputs), tenant=(tenant,)))
-        request = choice_of(self.core, name)
-        request.tenant = (tenant,)
-        self.line.push(request)
+        sequence = sequence_of(self.core, name)
+        sequence.tenant = (tenant,)
+        self.line.push(sequence)
         self.waiting[tenant] = self.waiting.get(tenant, 0) + 1
 
-    def admit(self) -> Request:
+    def admit(self) -> Sequence:
         while sum(name.startswith("new") for name in self.waiting) < self.size:
             for _ in range(self.requests_each):
                 self.push(f"new{self.new}", self.draw.randint(1, 40), self.draw.randint(1, 20))
             self.new += 1
-        request = self.line.peek()
-        assert request is not None
-        self.line.take(request)
-        self.line.charge(request, 0)
-        tenant = request.tenant[0]
+        sequence = self.line.peek()
+        assert sequence is not None
+        self.line.take(sequence)
+        self.line.charge(sequence, 0)
+        tenant = sequence.tenant[0]
         self.waiting[tenant] -= 1
         if not self.waiting[tenant]:
             del self.waiting[tenant]
-        return request
+        return sequence
 
     def admissions_until(self, tenant: str) -> int:
         count = 1
@@ -109,16 +109,16 @@ def test_a_newcomer_goes_behind_no_more_than_who_waits(debt: int) -> None:
         crowd.admit()
         for _ in range(3):
             crowd.push("heavy", 1, 1)
-    guessed: list[Request] = []
+    guessed: list[Sequence] = []
     for i in range(200):
         crowd.push("flood", 10, 1000 if i < 8 else 5)
     while len(guessed) < 8:
-        request = crowd.admit()
-        if request.tenant == ("flood",):
-            guessed.append(request)
-    for request in guessed:  # they end after a token each
-        request.waiting_tokens = request.waiting_tokens.repeat(2)[: request.prompt_len + 1]
-        crowd.line.settle(request, request.prompt_len)
+        sequence = crowd.admit()
+        if sequence.tenant == ("flood",):
+            guessed.append(sequence)
+    for sequence in guessed:  # they end after a token each
+        sequence.waiting_tokens = sequence.waiting_tokens.repeat(2)[: sequence.prompt_len + 1]
+        crowd.line.settle(sequence, sequence.prompt_len)
     for i in range(20):
         crowd.push(f"new{i}", 10, 5)
         assert crowd.admissions_until(f"new{i}") <= 2 + 1 + bool(debt)

@@ -35,10 +35,12 @@ class Poison:
         return failed
 
     def _ends(self, plan: StepPlan) -> list[tuple[str, int]]:
-        """While the step is dispatched, its slots are still those of its requests."""
-        requests = [self._core.scheduler.state.table.requests[slot] for slot in plan.slots.tolist()]
+        """While the step is dispatched, its slots are still those of its sequences."""
+        sequences = [self._core.scheduler.state.table.sequences[slot] for slot in plan.slots.tolist()]
         ends = (plan.starts + plan.counts).tolist()
-        return [(request.request_id, end) for request, end in zip(requests, ends, strict=True) if request is not None]
+        return [
+            (sequence.request_id, end) for sequence, end in zip(sequences, ends, strict=True) if sequence is not None
+        ]
 
 
 def ended_with_error(got: Got) -> set[str]:
@@ -59,7 +61,7 @@ def check_others_right(core: EngineCore, got: Got, requests: list[GenerateReques
 @pytest.mark.parametrize("at", FAULTS)
 @pytest.mark.parametrize(("name", "position"), [("r3", 0), ("r3", 8), ("r3", 24), ("r2", 0), ("r2", 9), ("r4", 0)])
 def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: int, at: FaultAt, ahead: int) -> None:
-    core, runner = faulty_core(ahead, small_shapes(pages=40))
+    core, runner = faulty_core(ahead, small_shapes(blocks=40))
     poison = Poison(core, runner, name, at=at, position=position)
     requests = mixed()
     for request in requests:
@@ -70,10 +72,10 @@ def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
 def test_several_that_fail_by_themselves_are_found(policy: str) -> None:
-    """In random crowds short of pages, with steps of several tokens, at random positions."""
+    """In random crowds short of blocks, with steps of several tokens, at random positions."""
     for seed in range(60):
         draw = random.Random(seed)
-        shapes = small_shapes(pages=draw.choice([16, 24, 40]), decode_steps=draw.choice([1, 4]))
+        shapes = small_shapes(blocks=draw.choice([16, 24, 40]), decode_steps=draw.choice([1, 4]))
         retries, partial = draw.choice([1, 2]), draw.choice([None, 1])
         core, runner = faulty_core(
             draw.randrange(4),
@@ -131,7 +133,7 @@ def test_a_trial_goes_as_far_as_the_step_that_failed() -> None:
 
 
 def test_many_that_fail_by_themselves_are_found_where_others_pass_between() -> None:
-    core, runner = faulty_core(ahead=1, shapes=small_shapes(pages=200, max_num_seqs=16, max_scored=16))
+    core, runner = faulty_core(ahead=1, shapes=small_shapes(blocks=200, max_num_seqs=16, max_scored=16))
     names = ["bad"] * 6 + ["good"] + ["bad"] * 6 + ["good"] * 3
     requests = [ask(f"{name}{number}", 1, 5) for number, name in enumerate(names)]
     bad = {request.request_id for request in requests if request.request_id.startswith("bad")}
@@ -180,7 +182,7 @@ def test_nobody_shares_a_step_with_one_on_trial() -> None:
     order: list[str] = []
     step(core, got)
     while core.scheduler.isolation.active:
-        (running,) = [choice.request_id for choice in core.scheduler.state.table.requests if choice is not None]
+        (running,) = [sequence.request_id for sequence in core.scheduler.state.table.sequences if sequence is not None]
         order += [running] if running not in order else []
         step(core, got)
     assert order == list("abcd")
@@ -204,7 +206,7 @@ def test_what_fails_only_together_comes_to_an_end() -> None:
 
 
 def test_a_device_that_fails_every_step_is_not_tried_once_a_request() -> None:
-    core, runner = faulty_core(ahead=0, shapes=small_shapes(pages=200, max_num_seqs=16, max_scored=16))
+    core, runner = faulty_core(ahead=0, shapes=small_shapes(blocks=200, max_num_seqs=16, max_scored=16))
     runner.fails = lambda at, plan: at == "collect"
     for number in range(14):
         core.add_request(ask(f"r{number}", 1))

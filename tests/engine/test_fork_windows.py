@@ -1,11 +1,11 @@
-"""A fork's partial page that enters the radix tree beside a page of another request."""
+"""A fork's partial block that enters the radix tree beside a block of another request."""
 
 from dataclasses import replace
 
 import numpy as np
 
 from jaxinfer.engine.kv.manager import KVCache
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.shapes import KVGroup
 from jaxinfer.sampling import SamplingParams
 from tests.engine.small import small_shapes
@@ -14,8 +14,8 @@ PROMPT = [1, 2, 3, 4, 5, 6]
 FULL, WINDOWED = 0, 1
 
 
-def make_request(name: str, arrival: int) -> Request:
-    return Request(
+def make_sequence(name: str, arrival: int) -> Sequence:
+    return Sequence(
         name,
         np.array(PROMPT, np.int32),
         SamplingParams(),
@@ -27,18 +27,18 @@ def make_request(name: str, arrival: int) -> Request:
     )
 
 
-def test_a_leaf_goes_though_a_waiting_choice_holds_its_windowed_page() -> None:
-    """It once ended the engine: the page was to be freed while the choice held it."""
-    shapes = replace(small_shapes(page_size=2), groups=(KVGroup(None, 20), KVGroup(4, 20)))
+def test_a_leaf_goes_though_a_waiting_sequence_holds_its_windowed_block() -> None:
+    """It once ended the engine: the block was to be freed while the sequence held it."""
+    shapes = replace(small_shapes(block_size=2), groups=(KVGroup(None, 20), KVGroup(4, 20)))
     kv = KVCache(shapes, enable_prefix_caching=True)
-    first, parent = make_request("first", 0), make_request("second", 1)
+    first, parent = make_sequence("first", 0), make_sequence("second", 1)
     assert kv.match(first) == 0
     assert kv.grow(first, 6)
     kv.commit(first, 6)
     kv.release(first)
     kv.tree.evict(WINDOWED, 3)
 
-    assert kv.match(parent) == 0, "without its windowed pages nothing can be reused"
+    assert kv.match(parent) == 0, "without its windowed blocks nothing can be reused"
     assert kv.grow(parent, 5)
     kv.commit(parent, 4)
     child = parent.child(1)
@@ -48,8 +48,8 @@ def test_a_leaf_goes_though_a_waiting_choice_holds_its_windowed_page() -> None:
 
     kv.tree.evict(FULL, kv.pools[FULL].num_evictable)
     assert kv.pools[FULL].num_evictable == 0
-    assert kv.own_last_page(child) is not None
+    assert kv.own_last_block(child) is not None
     kv.release(child)
     for pool in kv.pools:
         assert pool.num_in_use == 0
-        assert pool.num_free + pool.num_evictable == pool.num_pages - 1
+        assert pool.num_free + pool.num_evictable == pool.num_blocks - 1

@@ -25,7 +25,7 @@ class SimulatedHistories(Histories):
 
     @initialize(
         windows=st.sampled_from([(None,), (5,), (None, 5), (11, None)]),
-        pages=st.integers(14, 40),
+        blocks=st.integers(14, 40),
         budget=st.sampled_from([4, 7, 16]),
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
@@ -36,14 +36,14 @@ class SimulatedHistories(Histories):
         burst=st.sampled_from([1, 1, 2, 5]),
     )
     def start(
-        self, windows, pages, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
+        self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
         retries=2,
     ) -> None:  # fmt: skip
         kept = kept if caching else None
         self.now = 0
-        groups = tuple(KVGroup(window, pages) for window in windows)
+        groups = tuple(KVGroup(window, blocks) for window in windows)
         self.runner = FaultyRunner(
-            EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_pages=2, decode_steps=burst)
+            EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_blocks=2, decode_steps=burst)
         )
         core = small_core(
             self.runner,
@@ -96,7 +96,7 @@ def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: A
     machine = SimulatedHistories()
     machine.start(
         windows=draw.choice([(None, 5), (11, None), (None,), (5,)]),
-        pages=draw.randint(14, 24),
+        blocks=draw.randint(14, 24),
         budget=draw.choice([4, 7, 16]),
         ahead=draw.choice([0, 1, 3]),
         caching=draw.random() < 0.8,
@@ -107,7 +107,7 @@ def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: A
         if faulty.random() < faults:
             machine.fault(faulty.choice(FAULTS))
         _random_operation(machine, draw)
-        machine.pages_add_up()
+        machine.blocks_add_up()
     machine.teardown()
     return machine
 
@@ -143,7 +143,7 @@ def test_random_histories() -> None:
     run_state_machine_as_test(SimulatedHistories, settings=history_settings(150))
 
 
-# Seeds 86, 598 and 1276 once broke the tree: choices that waited held pages without the pages above them.
+# Seeds 86, 598 and 1276 once broke the tree: sequences that waited held blocks without the blocks above them.
 @pytest.mark.parametrize("seeds", [range(0, 100), range(598, 599), range(1276, 1277)], ids=str)
 def test_seeded_histories(seeds: range) -> None:
     for seed in seeds:
@@ -187,9 +187,9 @@ def test_more_seeded_histories() -> None:
 
 
 def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preemption() -> None:
-    """It once held most of its pages twice, its own and the tree's, and never fitted again."""
+    """It once held most of its blocks twice, its own and the tree's, and never fitted again."""
     machine = SimulatedHistories()
-    machine.start(windows=(None,), pages=15, budget=4, ahead=0, caching=True, chunk=None)
+    machine.start(windows=(None,), blocks=15, budget=4, ahead=0, caching=True, chunk=None)
     machine.add(
         shared=18, own=[54, 32, 60, 55, 54], n=1, tokens=1, seed=47, ignore_eos=True, prompt_logprobs=None, salt=""
     )

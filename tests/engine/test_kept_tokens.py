@@ -6,7 +6,7 @@ from jaxinfer.config import CacheConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import KVGroup
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import check_pages
+from tests.engine.ledger import check_blocks
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 from tests.engine.stepping import step_deltas
 
@@ -15,12 +15,12 @@ def served(core: EngineCore, name: str, prompt: list[int]) -> int:
     """Serves a request; returns how much of its prompt was found."""
     core.add_request(ask(name, prompt, 1))
     found = run(core)[name, 0][-1].cached_tokens
-    check_pages(core)
+    check_blocks(core)
     return found
 
 
 def prompt(first: int) -> list[int]:
-    """Two full pages and a token."""
+    """Two full blocks and a token."""
     return [*range(first, first + 9)]
 
 
@@ -67,7 +67,7 @@ def test_every_group_keeps_at_most_so_much() -> None:
     for i in range(4):
         core.add_request(ask(f"r{i}", 20 + i, 6))
         run(core)
-        check_pages(core)
+        check_blocks(core)
         assert all(pool.num_evictable <= 3 for pool in core.scheduler.state.kv.pools)
 
 

@@ -14,18 +14,18 @@ from tests.engine.reading import read, until
 from tests.engine.small import ask, right, tokens_of
 
 
-async def test_streams_end_with_their_last_choice() -> None:
+async def test_streams_end_with_their_last_sequence() -> None:
     async with serving() as (client, core, _):
         assert client.ready
         assert client.info.vocab_size == 61
         requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
-        assert client.stats().kv_pages_used == 0
+        assert client.stats().kv_blocks_used == 0
 
 
 async def test_a_request_is_queued_before_anyone_reads_it() -> None:
@@ -53,7 +53,7 @@ async def test_abort_and_stop() -> None:
         rest = [delta async for deltas in reader for delta in deltas]
         ends = {delta.index: delta.finish_reason for delta in rest if delta.finish_reason}
         assert ends == {0: FinishReason.LENGTH, 1: FinishReason.STOP} or ends == {0: FinishReason.LENGTH}
-        await until(lambda: client.stats().kv_pages_used == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0)
 
 
 async def test_refusals_are_raised_by_submit() -> None:
@@ -118,7 +118,7 @@ async def test_close_ends_what_runs_and_frees_the_device() -> None:
         await client.close()
 
 
-async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_pages() -> None:
+async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_blocks() -> None:
     async with serving() as (client, _, gate):
         stream = await client.submit(ask("r", 4, 40))
         async for _ in stream:
@@ -126,7 +126,7 @@ async def test_leaving_a_stream_does_not_abort_and_an_abort_frees_the_pages() ->
         await stream.aclose()  # type: ignore[attr-defined]
         assert "r" in client._streams.request_ids or client.stats().running == 0
         client.abort("r")
-        await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0 and client.stats().running == 0)
         assert len(gate.plans) > 0
 
 
@@ -138,9 +138,9 @@ async def test_after_a_step_that_failed_streams_go_on() -> None:
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         assert client.stats().step_faults == 3
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
         assert client.ready
 
 
@@ -154,7 +154,7 @@ async def test_when_every_step_fails_streams_end_and_the_next_request_is_served(
         gate.fail_never()
         assert client.ready
         assert tokens_of(await read(await client.submit(ask("r0", 4, 5)))) == right(core, ask("r0", 4, 5))
-        assert client.stats().kv_pages_used == 0
+        assert client.stats().kv_blocks_used == 0
 
 
 async def test_a_step_that_stalls_is_the_engines_death(caplog: pytest.LogCaptureFixture) -> None:

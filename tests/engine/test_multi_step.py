@@ -5,7 +5,7 @@ import pytest
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason
 from tests.engine.faulty import FaultyRunner, faulty_core
-from tests.engine.ledger import check_pages, check_slots
+from tests.engine.ledger import check_blocks, check_slots
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 from tests.engine.stepping import step_deltas
 
@@ -21,12 +21,12 @@ def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
         got: Got = {}
         while core.has_work():
             step(core, got)
-            check_pages(core)
+            check_blocks(core)
             check_slots(core)
         for request in requests:
-            for choice in range(request.sampling.n):
-                deltas = got[request.request_id, choice]
-                assert tokens_of(deltas) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                deltas = got[request.request_id, index]
+                assert tokens_of(deltas) == right(core, request, index)
                 assert deltas[-1].finish_reason is FinishReason.LENGTH
 
 
@@ -77,7 +77,7 @@ def test_a_full_house_decodes_several_steps_though_others_wait() -> None:
     assert runner.plans[-1].samples.tolist() == [4] * 4
 
 
-def test_where_pages_are_short_one_step_is_planned() -> None:
+def test_where_blocks_are_short_one_step_is_planned() -> None:
     runner = RecordingRunner(small_shapes(9, decode_steps=16))
     core = small_core(runner, watermark=0.0)
     for i in range(3):

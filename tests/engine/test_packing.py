@@ -14,7 +14,7 @@ from jaxinfer.sampling import SamplingParams, columns
 from tests.parameter_values import another_value
 
 SHAPES = EngineShapes(
-    6, 40, 9, 64, 4, (KVGroup(None, 30), KVGroup(8, 20)), 61, admit_slots=2, admit_counts=5, copy_pages=3
+    6, 40, 9, 64, 4, (KVGroup(None, 30), KVGroup(8, 20)), 61, admit_slots=2, admit_counts=5, copy_blocks=3
 )
 LAYOUTS = Layouts(SHAPES)
 PACKER = Packer(SHAPES)
@@ -47,20 +47,20 @@ def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
         num_decode=held,
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
         targets=np.array(targets, np.int32),
-        page_updates=tuple(rows),
+        block_updates=tuple(rows),
         copies=tuple(rng.integers(1, 20, (group + 1, 2)).astype(np.int32) for group in range(len(SHAPES.groups))),
         logprobs=False,
     )
 
 
-def check_pages(view: dict[str, Any], plan: StepPlan) -> None:
-    for group, updates in enumerate(plan.page_updates):
+def check_blocks(view: dict[str, Any], plan: StepPlan) -> None:
+    for group, updates in enumerate(plan.block_updates):
         packed = [tuple(row) for row in view["updates"][group].tolist()]
         assert packed[: len(updates)] == [tuple(row) for row in updates.tolist()]
         assert all(row[0] == SHAPES.scratch_slot and row[2] == 0 for row in packed[len(updates) :])
         copies = [tuple(row) for row in view["copies"][group].tolist()]
         assert copies[: len(plan.copies[group])] == [tuple(row) for row in plan.copies[group].tolist()]
-        assert all(row == (0, 0) for row in copies[len(plan.copies[group]) :])  # the scratch page onto itself
+        assert all(row == (0, 0) for row in copies[len(plan.copies[group]) :])  # the scratch block onto itself
 
 
 def test_mixed_plans_are_read_back() -> None:
@@ -72,7 +72,7 @@ def test_mixed_plans_are_read_back() -> None:
         assert plan.num_tokens <= step.bucket
         assert step.sampled is not None
         view = LAYOUTS.mixed(step.bucket).views(step.array)
-        check_pages(view, plan)
+        check_blocks(view, plan)
         held = int(view["num_decode"][0])
         assert held == plan.num_decode
         at, tokens, scored = 0, [], []
@@ -106,8 +106,8 @@ def test_decode_plans_are_read_back() -> None:
         step = PACKER.pack(plan)
         view = LAYOUTS.decode(step.bucket).views(step.array)
         assert view["slots"].tolist() == plan.slots.tolist() + [SHAPES.scratch_slot] * (step.bucket - plan.num_rows)
-        if max(map(len, plan.page_updates)) <= step.bucket:
-            check_pages(view, plan)
+        if max(map(len, plan.block_updates)) <= step.bucket:
+            check_blocks(view, plan)
 
 
 def admission(slot: int, rng: np.random.Generator) -> SlotInit:
@@ -123,10 +123,10 @@ def admission(slot: int, rng: np.random.Generator) -> SlotInit:
     if slot % 3:
         ids = rng.permutation(61)[: rng.integers(1, 9)].astype(np.int32)
         counts = (ids, rng.integers(1, 2**15 - 1, len(ids)).astype(np.int32))
-    pages = tuple(rng.integers(1, 19, rng.integers(0, 16)).tolist() for _ in SHAPES.groups)
+    blocks = tuple(rng.integers(1, 19, rng.integers(0, 16)).tolist() for _ in SHAPES.groups)
     seed = [2**63 - 1, -(2**63), -1, 0, 2**64 - 1, 5][slot]
     stop_ids = tuple(rng.permutation(61)[: rng.integers(0, 5)].tolist())
-    return SlotInit(slot, 20 + slot, 7, 15, 9, seed, slot, params, stop_ids, pages, counts)
+    return SlotInit(slot, 20 + slot, 7, 15, 9, seed, slot, params, stop_ids, blocks, counts)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 6])
@@ -158,7 +158,7 @@ def test_admissions_are_read_back(count) -> None:
 
 
 def _check_row(row: dict[str, Any], a: SlotInit) -> None:
-    for name in ("length", "last_token", "prompt_len", "remaining", "choice"):
+    for name in ("length", "last_token", "prompt_len", "remaining", "sequence_index"):
         assert row[name] == getattr(a, name)
     for name in ("top_k", "min_tokens"):
         assert row[name] == getattr(a.params, name)
@@ -175,8 +175,8 @@ def _check_row(row: dict[str, Any], a: SlotInit) -> None:
     used = row["bias_ids"] >= 0
     values = row["bias_values"].view(np.float32)[used].tolist()
     assert dict(zip(row["bias_ids"][used].tolist(), values, strict=True)) == a.params.logit_bias
-    for group, pages in enumerate(a.pages):
-        assert row["tables"][group].tolist() == pages + [0] * (SHAPES.pages_per_row - len(pages))
+    for group, blocks in enumerate(a.blocks):
+        assert row["tables"][group].tolist() == blocks + [0] * (SHAPES.blocks_per_row - len(blocks))
 
 
 def test_no_array_is_used_twice() -> None:

@@ -13,9 +13,9 @@ from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
-    choice_of,
     right,
     run,
+    sequence_of,
     small_core,
     small_shapes,
     step,
@@ -62,8 +62,8 @@ def test_at_most_so_many_prompts_are_half_computed(limit, policy, ahead) -> None
         most = max(most, len(half_computed(core)))
     assert most == (limit or 6)  # a step's 16 tokens are five chunks of three and one of one token
     for request in requests:
-        for choice in range(request.sampling.n):
-            assert tokens_of(got[request.request_id, choice]) == right(core, request, choice)
+        for index in range(request.sampling.n):
+            assert tokens_of(got[request.request_id, index]) == right(core, request, index)
 
 
 @pytest.mark.parametrize(("limit", "order"), [(None, ["long", "short"]), (1, ["short", "long"])])
@@ -136,9 +136,9 @@ def test_a_prompt_that_one_step_finishes_is_not_counted() -> None:
     for name, length in (("first", 5), ("second", 6), ("third", 2)):
         core.add_request(ask(name, length, 8))
     step(core, got)
-    assert [choice_of(core, name).slot >= 0 for name in ("first", "second", "third")] == [True, False, False]
+    assert [sequence_of(core, name).slot >= 0 for name in ("first", "second", "third")] == [True, False, False]
     step(core, got)
-    assert choice_of(core, "second").slot >= 0
+    assert sequence_of(core, "second").slot >= 0
     run(core, got)
 
 
@@ -182,7 +182,7 @@ def test_a_prompt_that_is_scored_keeps_nobody_out(policy: str, ahead: int) -> No
 @pytest.mark.parametrize("limit", [1, None])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_a_better_prompt_does_not_wait_for_a_worse_one(policy: str, limit: int | None, ahead: int) -> None:
-    """There are slots and pages for both; the long one would take all tokens of four steps."""
+    """There are slots and blocks for both; the long one would take all tokens of four steps."""
     core = small_core(
         RecordingRunner(small_shapes(60, max_model_len=80)),
         ahead=ahead,
@@ -214,6 +214,6 @@ def test_a_half_computed_prompt_that_goes_leaves_its_place(ahead: int) -> None:
     core.abort("first")
     core.add_request(second)
     step(core, got)
-    core.scheduler.state.preempt(choice_of(core, "second"))
+    core.scheduler.state.preempt(sequence_of(core, "second"))
     run(core, got)
     assert tokens_of(got["second", 0]) == right(core, second)

@@ -9,17 +9,17 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import check_pages, live_names, live_requests
+from tests.engine.ledger import check_blocks, live_names, live_sequences
 from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
-    choice_of,
     right,
     run,
+    sequence_of,
     small_core,
     small_shapes,
     step,
@@ -61,10 +61,10 @@ class Clock:
 class Load:
     """Requests that come at random to an engine with few slots; checks every decision against `key`."""
 
-    def __init__(self, policy: str, seed: int, *, pages: int, ahead: int):
+    def __init__(self, policy: str, seed: int, *, blocks: int, ahead: int):
         self.policy = policy
         self.clock = Clock()
-        runner = RecordingRunner(small_shapes(pages, max_num_seqs=3))
+        runner = RecordingRunner(small_shapes(blocks, max_num_seqs=3))
         self.core = small_core(
             runner, ahead=ahead, caching=False, watermark=0.0, clock=self.clock, max_waiting=500, **POLICIES[policy]
         )
@@ -72,15 +72,15 @@ class Load:
         self.requests: dict[str, GenerateRequest] = {}
         self.keys: dict[str, tuple[float, ...]] = {}
         self.got: Got = {}
-        self.preempted: list[Request] = []
+        self.preempted: list[Sequence] = []
         preempt = self.core.scheduler.state.preempt
 
-        def checked(request: Request) -> None:
+        def checked(sequence: Sequence) -> None:
             running = self.core.scheduler.state.running
             assert self.core.scheduler.state.in_flight == 0
-            assert request is max(running, key=lambda other: (*self.keys[other.request_id], other.index))
-            self.preempted.append(request)
-            preempt(request)
+            assert sequence is max(running, key=lambda other: (*self.keys[other.request_id], other.index))
+            self.preempted.append(sequence)
+            preempt(sequence)
 
         self.core.scheduler.state.preempt = checked  # type: ignore[method-assign]
 
@@ -96,32 +96,36 @@ class Load:
     def step(self) -> None:
         self.clock.now += SECOND
         self.preempted.clear()
-        before = {id(choice): choice.status for choice in live_requests(self.core)}
+        before = {id(sequence): sequence.status for sequence in live_sequences(self.core)}
         step(self.core, self.got)
-        check_pages(self.core)
-        assert all(choice.slot < 0 for choice in self.preempted), "a victim was resumed by the plan that preempted it"
+        check_blocks(self.core)
+        assert all(sequence.slot < 0 for sequence in self.preempted), (
+            "a victim was resumed by the plan that preempted it"
+        )
         entered = [
-            self._place(choice)
-            for choice in live_requests(self.core)
-            if choice.slot >= 0 and before.get(id(choice)) is Status.WAITING
+            self._place(sequence)
+            for sequence in live_sequences(self.core)
+            if sequence.slot >= 0 and before.get(id(sequence)) is Status.WAITING
         ]
-        left = [choice for choice in live_requests(self.core) if choice.status is Status.WAITING]
-        waiting = [self._place(choice) for choice in left if choice not in self.preempted and id(choice) in before]
+        left = [sequence for sequence in live_sequences(self.core) if sequence.status is Status.WAITING]
+        waiting = [
+            self._place(sequence) for sequence in left if sequence not in self.preempted and id(sequence) in before
+        ]
         if entered and waiting:
             assert max(entered) < min(waiting), "somebody was passed"
 
-    def _place(self, choice: Request) -> tuple[float, ...]:
-        return (*self.keys[choice.request_id], choice.index)
+    def _place(self, sequence: Sequence) -> tuple[float, ...]:
+        return (*self.keys[sequence.request_id], sequence.index)
 
 
-@pytest.mark.parametrize("pages", [100, 13], ids=["slots", "pages"])
+@pytest.mark.parametrize("blocks", [100, 13], ids=["slots", "blocks"])
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
-    """With forks, aborts while waiting, and preemption for slots (`priority`) or for pages (all)."""
+def test_order_under_load(policy: str, ahead: int, blocks: int) -> None:
+    """With forks, aborts while waiting, and preemption for slots (`priority`) or for blocks (all)."""
     preemptions = 0
     for seed in range(3):
-        load = Load(policy, seed, pages=pages, ahead=ahead)
+        load = Load(policy, seed, blocks=blocks, ahead=ahead)
         aborted = set()
         for round_ in range(60):
             if round_ < 40 and load.draw.random() < 0.6:
@@ -134,10 +138,10 @@ def test_order_under_load(policy: str, ahead: int, pages: int) -> None:
         run(load.core, load.got)
         preemptions += load.core.stats().preemptions
         for name, request in load.requests.items():
-            for choice in range(request.sampling.n):
-                found, wanted = tokens_of(load.got[name, choice]), right(load.core, request, choice)
+            for index in range(request.sampling.n):
+                found, wanted = tokens_of(load.got[name, index]), right(load.core, request, index)
                 assert found == (wanted[: len(found)] if name in aborted else wanted)
-    assert bool(preemptions) == (pages == 13 or policy in ("priority", "strict"))
+    assert bool(preemptions) == (blocks == 13 or policy in ("priority", "strict"))
 
 
 def test_ties_go_by_arrival() -> None:
@@ -203,13 +207,13 @@ def test_who_has_waited_long_keeps_its_slot() -> None:
     step(core, got)
     assert core.stats().preemptions == 1
     run(core, got)
-    ends = [name for name, _ in sorted(got, key=lambda choice: len(got[choice]))]
+    ends = [name for name, _ in sorted(got, key=lambda key: len(got[key]))]
     assert set(ends) == {"old", "level better", "two levels better"}
 
 
-def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
+def test_a_better_request_gets_the_blocks_of_worse_ones() -> None:
     core = small_core(
-        RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     for name in ("a", "b"):
@@ -217,19 +221,19 @@ def test_a_better_request_gets_the_pages_of_worse_ones() -> None:
     while not got.get(("b", 0)):
         step(core, got)
     core.add_request(with_priority("best", 0, prompt=24, tokens=4))
-    while choice_of(core, "best").slot < 0:
+    while sequence_of(core, "best").slot < 0:
         step(core, got)
-    assert choice_of(core, "a").slot >= 0
-    assert choice_of(core, "b").slot == -1
+    assert sequence_of(core, "a").slot >= 0
+    assert sequence_of(core, "b").slot == -1
     assert core.stats().preemptions == 1
     run(core, got)
     assert tokens_of(got["b", 0]) == right(core, with_priority("b", 5, prompt=15, tokens=8))
 
 
 def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
-    """Though most of its pages are left over."""
+    """Though most of its blocks are left over."""
     core = small_core(
-        RecordingRunner(small_shapes(pages=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=13)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     core.add_request(with_priority("top", -9, prompt=12, tokens=8))
@@ -237,19 +241,19 @@ def test_a_victim_is_not_resumed_by_the_plan_that_preempted_it() -> None:
     while not got.get(("worse", 0)):
         step(core, got)
     core.add_request(with_priority("small", 0, prompt=3, tokens=2))
-    while choice_of(core, "small").slot < 0:
+    while sequence_of(core, "small").slot < 0:
         step(core, got)
-    assert choice_of(core, "worse").slot == -1
+    assert sequence_of(core, "worse").slot == -1
     assert core.scheduler.state.kv.pools[0].num_free > 3
     step(core, got)
-    assert choice_of(core, "worse").slot >= 0
+    assert sequence_of(core, "worse").slot >= 0
     run(core, got)
 
 
 def test_nobody_gives_way_where_it_would_not_help() -> None:
-    """A worse request holds two pages; the better one needs more than those and what is free."""
+    """A worse request holds two blocks; the better one needs more than those and what is free."""
     core = small_core(
-        RecordingRunner(small_shapes(pages=12)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
+        RecordingRunner(small_shapes(blocks=12)), caching=False, watermark=0.0, clock=Clock(), **POLICIES["strict"]
     )
     got: Got = {}
     core.add_request(with_priority("top", -9, prompt=28, tokens=4))
@@ -258,7 +262,7 @@ def test_nobody_gives_way_where_it_would_not_help() -> None:
         step(core, got)
     core.add_request(with_priority("big", 0, prompt=17, tokens=3))
     step(core, got)
-    assert choice_of(core, "worse").slot >= 0
+    assert sequence_of(core, "worse").slot >= 0
     run(core, got)
     assert core.stats().preemptions == 0
 
@@ -374,11 +378,11 @@ def test_a_resumed_request_keeps_its_rank() -> None:
         for _ in range(4):
             clock.now += SECOND
             step(core, got)
-        ranks = {choice.index: choice.rank for choice in live_requests(core)}
+        ranks = {sequence.index: sequence.rank for sequence in live_sequences(core)}
         assert [rank[-1] for rank in ranks.values()] == list(ranks)
-        core.scheduler.state.preempt(choice_of(core, "r", 1))
+        core.scheduler.state.preempt(sequence_of(core, "r", 1))
         core.add_request(ask("later", 4, 3))
         clock.now += SECOND
         step(core, got)
-        assert choice_of(core, "r", 1).rank == ranks[1]
+        assert sequence_of(core, "r", 1).rank == ranks[1]
         run(core, got)

@@ -4,20 +4,20 @@ import random
 from collections.abc import Callable
 
 from jaxinfer.engine.scheduler.queue import WaitingQueue
-from jaxinfer.engine.sequence import Request, Status
-from tests.engine.small import ask, choice_of, small_core
+from jaxinfer.engine.sequence import Sequence, Status
+from tests.engine.small import ask, sequence_of, small_core
 
 
-def request_maker() -> Callable[[int], Request]:
-    """Makes requests that wait, ranked by their numbers."""
+def sequence_maker() -> Callable[[int], Sequence]:
+    """Makes sequences that wait, ranked by their numbers."""
     core = small_core()
     core.add_request(ask("r", 1))
-    template = choice_of(core, "r")
+    template = sequence_of(core, "r")
 
-    def make(number: int) -> Request:
-        request = template.child(0)
-        request.request_id, request.rank = str(number), (number,)
-        return request
+    def make(number: int) -> Sequence:
+        sequence = template.child(0)
+        sequence.request_id, sequence.rank = str(number), (number,)
+        return sequence
 
     return make
 
@@ -37,45 +37,45 @@ class Counted(int):
 def test_the_queue_costs_the_logarithm_of_its_length() -> None:
     count = 100_000
     queue, order = WaitingQueue(), random.Random(0).sample(range(count), count)
-    make = request_maker()
+    make = sequence_maker()
     Counted.compared = 0
     for number in order:
-        request = make(number)
-        request.rank = (Counted(number),)
-        queue.push(request)
+        sequence = make(number)
+        sequence.rank = (Counted(number),)
+        queue.push(sequence)
     for number in range(100):
-        request = queue.peek()
-        assert request is not None
-        assert request.rank == (number,)
-        queue.take(request)
+        sequence = queue.peek()
+        assert sequence is not None
+        assert sequence.rank == (number,)
+        queue.take(sequence)
     assert len(queue) == queue.num_requests == count - 100
-    # Two comparisons a level of the heap, 17 levels; a search would need `count` a request.
+    # Two comparisons a level of the heap, 17 levels; a search would need `count` a sequence.
     assert Counted.compared < 2 * 17 * (count + 2 * 100)
 
 
 def test_those_that_are_to_be_alone_come_first_in_their_order() -> None:
-    queue, make = WaitingQueue(), request_maker()
-    requests = [make(number) for number in range(6)]
-    for request in requests:
-        request.isolated = request.rank[0] in (5, 3)
-        queue.push(request)
+    queue, make = WaitingQueue(), sequence_maker()
+    sequences = [make(number) for number in range(6)]
+    for sequence in sequences:
+        sequence.isolated = sequence.rank[0] in (5, 3)
+        queue.push(sequence)
     order = []
     for has_alone in (True, True, False, False, False, False):
         assert queue.has_isolated == has_alone
-        request = queue.peek()
-        assert request is not None
-        queue.take(request)
-        order.append(request.rank[0])
+        sequence = queue.peek()
+        assert sequence is not None
+        queue.take(sequence)
+        order.append(sequence.rank[0])
     assert order == [3, 5, 0, 1, 2, 4]
     assert queue.peek() is None
 
 
 def test_those_that_need_not_be_alone_any_more_stand_where_they_stood() -> None:
-    queue, make = WaitingQueue(), request_maker()
+    queue, make = WaitingQueue(), sequence_maker()
     for number in range(4):
-        request = make(number)
-        request.isolated = number == 2
-        queue.push(request)
+        sequence = make(number)
+        sequence.isolated = number == 2
+        queue.push(sequence)
     queue.end_isolation()
     assert not queue.has_isolated
     first = queue.peek()
@@ -85,13 +85,13 @@ def test_those_that_need_not_be_alone_any_more_stand_where_they_stood() -> None:
 
 
 def test_those_that_are_gone_take_no_room() -> None:
-    queue, make = WaitingQueue(), request_maker()
+    queue, make = WaitingQueue(), sequence_maker()
     for number in range(1000):
-        request = make(number)
-        request.isolated = True
-        queue.push(request)
-        request.status = Status.FINISHED
-        queue.remove(request)
+        sequence = make(number)
+        sequence.isolated = True
+        queue.push(sequence)
+        sequence.status = Status.FINISHED
+        queue.remove(sequence)
     assert len(queue._isolated) < 100
     assert len(queue) == 0
     assert not queue.has_isolated

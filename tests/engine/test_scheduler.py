@@ -8,18 +8,18 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.policy import FirstComeFirstServed
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import live_requests
+from tests.engine.ledger import live_sequences
 from tests.engine.small import (
     Got,
     RecordingRunner,
     ask,
-    choice_of,
     right,
     run,
+    sequence_of,
     small_core,
     small_shapes,
     step,
@@ -31,8 +31,8 @@ from tests.engine.stepping import step_deltas
 class LastComeFirstServed(FirstComeFirstServed):
     """Whoever comes later is served before, and preempted after."""
 
-    def rank(self, request: Request) -> tuple[int, ...]:
-        return (-request.arrival, request.index)
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        return (-sequence.arrival, sequence.index)
 
 
 def plans_of(core: EngineCore) -> list[StepPlan]:
@@ -68,10 +68,10 @@ def test_a_prompt_fills_what_decoding_leaves_of_a_step() -> None:
     core.add_request(ask("long", 40))
     step_deltas(core)
     assert plans_of(core)[-1].num_decode == 1
-    assert rows_of(plans_of(core)[-1])[choice_of(core, "long").slot] == (0, 15, 0)
+    assert rows_of(plans_of(core)[-1])[sequence_of(core, "long").slot] == (0, 15, 0)
     step_deltas(core)
     step_deltas(core)
-    assert rows_of(plans_of(core)[-1])[choice_of(core, "long").slot] == (30, 10, 1)
+    assert rows_of(plans_of(core)[-1])[sequence_of(core, "long").slot] == (30, 10, 1)
     run(core)
 
 
@@ -80,9 +80,12 @@ def test_running_requests_come_before_waiting_ones() -> None:
     core.add_request(ask("a", 20))
     core.add_request(ask("b", 20))
     step_deltas(core)
-    assert list(rows_of(plans_of(core)[-1])) == [choice_of(core, "a").slot]
+    assert list(rows_of(plans_of(core)[-1])) == [sequence_of(core, "a").slot]
     step_deltas(core)
-    assert rows_of(plans_of(core)[-1]) == {choice_of(core, "a").slot: (16, 4, 1), choice_of(core, "b").slot: (0, 12, 0)}
+    assert rows_of(plans_of(core)[-1]) == {
+        sequence_of(core, "a").slot: (16, 4, 1),
+        sequence_of(core, "b").slot: (0, 12, 0),
+    }
     run(core)
 
 
@@ -116,17 +119,17 @@ def test_a_prompt_that_is_scored_leaves_a_position_for_every_other_row() -> None
     got: Got = {}
     while core.scheduler.state.running[0].request_id != "scored":
         step(core, got)
-    slot = choice_of(core, "plain").slot
+    slot = sequence_of(core, "plain").slot
     step(core, got)
-    assert rows_of(plans_of(core)[-1]) == {choice_of(core, "scored").slot: (4, 3, 3), slot: (8, 2, 1)}
+    assert rows_of(plans_of(core)[-1]) == {sequence_of(core, "scored").slot: (4, 3, 3), slot: (8, 2, 1)}
     got = run(core, got)
     assert tokens_of(got["plain", 0]) == right(core, plain)
     assert tokens_of(got["scored", 0]) == right(core, scored)
 
 
 def starving(ahead: int, **options: Any) -> EngineCore:
-    """Pages for two of three requests."""
-    return small_core(RecordingRunner(small_shapes(pages=12)), ahead=ahead, caching=False, watermark=0.0, **options)
+    """Blocks for two of three requests."""
+    return small_core(RecordingRunner(small_shapes(blocks=12)), ahead=ahead, caching=False, watermark=0.0, **options)
 
 
 @pytest.mark.parametrize("policy", [FirstComeFirstServed(), LastComeFirstServed()])
@@ -136,12 +139,12 @@ def test_the_victim_is_the_last_in_rank_once_all_was_collected(ahead, policy, mo
     scheduler = core.scheduler
     preempt, victims = scheduler.state.preempt, []
 
-    def checked(request: Request) -> None:
+    def checked(sequence: Sequence) -> None:
         assert scheduler.state.in_flight == 0
-        assert request is max(scheduler.state.running, key=policy.rank)
-        assert request.status is Status.RUNNING
-        victims.append((request, len(plans_of(core))))
-        preempt(request)
+        assert sequence is max(scheduler.state.running, key=policy.rank)
+        assert sequence.status is Status.RUNNING
+        victims.append((sequence, len(plans_of(core))))
+        preempt(sequence)
 
     monkeypatch.setattr(scheduler.state, "preempt", checked)
     requests = [ask(f"r{i}", 8, 20) for i in range(3)]
@@ -163,38 +166,38 @@ def test_who_asks_may_be_the_victim() -> None:
     core.add_request(ask("b", 15, 20))
     while core.stats().preemptions == 0:
         step_deltas(core)
-    assert choice_of(core, "b").slot == -1
-    assert choice_of(core, "b").pages == [[]]
-    assert choice_of(core, "a").slot >= 0
+    assert sequence_of(core, "b").slot == -1
+    assert sequence_of(core, "b").blocks == [[]]
+    assert sequence_of(core, "a").slot >= 0
     run(core)
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_a_draining_request_has_no_row_keeps_its_pages_and_is_no_victim(ahead) -> None:
+def test_a_draining_request_has_no_row_keeps_its_blocks_and_is_no_victim(ahead) -> None:
     core = small_core(ahead=ahead)
     core.add_request(ask("a", 6, 1))
     step_deltas(core)
-    request = choice_of(core, "a")
-    assert request.status is Status.DRAINING
-    assert request not in core.scheduler.state.running
-    assert len(request.pages[0]) == 2
+    sequence = sequence_of(core, "a")
+    assert sequence.status is Status.DRAINING
+    assert sequence not in core.scheduler.state.running
+    assert len(sequence.blocks[0]) == 2
     assert core.scheduler.schedule() is None
     assert core.has_work()
     assert tokens_of(step_deltas(core)) == right(core, ask("a", 6, 1))  # an empty plan still collects
     assert not core.has_work()
-    assert request.status is Status.FINISHED
+    assert sequence.status is Status.FINISHED
 
 
-def test_the_watermark_keeps_pages_for_those_that_run() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.5, caching=False)
+def test_the_watermark_keeps_blocks_for_those_that_run() -> None:
+    core = small_core(RecordingRunner(small_shapes(blocks=13)), watermark=0.5, caching=False)
     core.add_request(ask("a", 16, 4))
-    step_deltas(core)  # 4 of 12 pages are used, 6 must stay free
+    step_deltas(core)  # 4 of 12 blocks are used, 6 must stay free
     core.add_request(ask("b", 12, 4))
     step_deltas(core)
-    assert choice_of(core, "b").slot == -1
+    assert sequence_of(core, "b").slot == -1
     run(core)
-    alone = small_core(RecordingRunner(small_shapes(pages=13)), watermark=0.99, caching=False)
-    alone.add_request(ask("a", 16, 4))  # with nobody running there is nobody to keep pages for
+    alone = small_core(RecordingRunner(small_shapes(blocks=13)), watermark=0.99, caching=False)
+    alone.add_request(ask("a", 16, 4))  # with nobody running there is nobody to keep blocks for
     run(alone)
 
 
@@ -213,7 +216,7 @@ def test_the_watermark_keeps_pages_for_those_that_run() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_can_never_be_served_is_refused_at_the_door(request_, param) -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=11)))
+    core = small_core(RecordingRunner(small_shapes(blocks=11)))
     with pytest.raises(ParameterError) as error:
         core.add_request(request_)
     assert error.value.param == param
@@ -223,8 +226,8 @@ def test_what_can_never_be_served_is_refused_at_the_door(request_, param) -> Non
 
 
 def test_a_request_that_just_fits_is_served() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=12)))
-    request = ask("r", 40, 5)  # 44 positions are computed: all 11 pages
+    core = small_core(RecordingRunner(small_shapes(blocks=12)))
+    request = ask("r", 40, 5)  # 44 positions are computed: all 11 blocks
     core.add_request(request)
     assert tokens_of(run(core)["r", 0]) == right(core, request)
     context = small_core()
@@ -235,28 +238,28 @@ def test_a_request_that_just_fits_is_served() -> None:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 @pytest.mark.parametrize("caching", [True, False])
-def test_choices_wait_for_slots_with_their_parents_pages(ahead, caching) -> None:
+def test_sequences_wait_for_slots_with_their_parents_blocks(ahead, caching) -> None:
     core = small_core(ahead=ahead, caching=caching)
     busy = [ask(f"busy{i}", 3, 10) for i in range(2)]
     forked = ask("forked", 10, 6, n=4)
     for request in (*busy, forked):
         core.add_request(request)
     got: Got = {}
-    while len(live_requests(core, "forked")) < 4:
+    while len(live_sequences(core, "forked")) < 4:
         step(core, got)
-    waiting = [choice for choice in live_requests(core, "forked") if choice.is_waiting_fork]
+    waiting = [sequence for sequence in live_sequences(core, "forked") if sequence.is_waiting_fork]
     assert len(waiting) >= 2
-    full = choice_of(core, "forked").pages[0][:2]
-    assert all(choice.pages[0][:2] == full for choice in waiting)
+    full = sequence_of(core, "forked").blocks[0][:2]
+    assert all(sequence.blocks[0][:2] == full for sequence in waiting)
     run(core, got)
-    # The prompt was computed once but for its last token: 9 tokens, and one a choice.
+    # The prompt was computed once but for its last token: 9 tokens, and one a sequence.
     prompt_tokens = [int(plan.counts[plan.slots == a.slot].sum()) for plan in plans_of(core) for a in plan.admissions]
     assert sum(prompt_tokens) <= 2 * 3 + 9 + 4
-    for choice in range(4):
-        assert tokens_of(got["forked", choice]) == right(core, forked, choice)
+    for index in range(4):
+        assert tokens_of(got["forked", index]) == right(core, forked, index)
 
 
-def test_a_full_last_page_is_shared_and_not_copied() -> None:
+def test_a_full_last_block_is_shared_and_not_copied() -> None:
     core = small_core()
     core.add_request(ask("whole", 9, 3, n=3))
     run(core)
@@ -276,9 +279,9 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     ranked = []
 
     class Counting(FirstComeFirstServed):
-        def rank(self, request: Request) -> tuple[int, ...]:
+        def rank(self, sequence: Sequence) -> tuple[int, ...]:
             ranked.append(1)
-            return super().rank(request)
+            return super().rank(sequence)
 
     core = small_core(policy=Counting(), max_waiting=200_000)
     count = 100_000  # about three seconds
@@ -297,13 +300,13 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     assert len(tokens_of(got["0", 0])) == 1
 
 
-def test_windowed_pages_are_freed_behind_the_window() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=12, window=6)), caching=False)
+def test_windowed_blocks_are_freed_behind_the_window() -> None:
+    core = small_core(RecordingRunner(small_shapes(blocks=12, window=6)), caching=False)
     request = ask("r", 12, 30)
     core.add_request(request)
     held = []
     while core.has_work():
         step_deltas(core)
-        held.append(core.scheduler.state.kv.pages_in_use)
-    assert max(held[3:]) <= 3  # 6 tokens and the next one touch three pages of 4 at most
-    assert np.concatenate([plan.page_updates[0][:, 1] for plan in plans_of(core)]).max() == 10
+        held.append(core.scheduler.state.kv.blocks_in_use)
+    assert max(held[3:]) <= 3  # 6 tokens and the next one touch three blocks of 4 at most
+    assert np.concatenate([plan.block_updates[0][:, 1] for plan in plans_of(core)]).max() == 10

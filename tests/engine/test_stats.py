@@ -53,7 +53,7 @@ async def test_a_thread_without_requests_is_idle() -> None:
 
 def reasons(core) -> tuple[int, int, int, int]:
     stats = core.stats()
-    told = stats.waiting_for_slots, stats.waiting_for_pages, stats.waiting_for_prefills, stats.waiting_for_step
+    told = stats.waiting_for_slots, stats.waiting_for_blocks, stats.waiting_for_prefills, stats.waiting_for_step
     assert sum(told) == stats.waiting
     return told
 
@@ -77,8 +77,8 @@ def test_requests_wait_for_a_step_then_for_slots() -> None:
     assert reasons(core) == (0, 0, 0, 0)
 
 
-def test_requests_wait_for_pages() -> None:
-    core = small_core(RecordingRunner(small_shapes(pages=13)))
+def test_requests_wait_for_blocks() -> None:
+    core = small_core(RecordingRunner(small_shapes(blocks=13)))
     for i in range(4):
         core.add_request(ask(f"r{i}", 20, 4))
     seen = reasons_until_the_end(core)

@@ -22,8 +22,8 @@ from tests.engine.faulty import (
     mixed,
     run_checked,
 )
-from tests.engine.ledger import live_requests
-from tests.engine.small import Got, ask, choice_of, right, run, small_core, small_shapes, step, tokens_of
+from tests.engine.ledger import live_sequences
+from tests.engine.small import Got, ask, right, run, sequence_of, small_core, small_shapes, step, tokens_of
 
 
 def now_and_then(seed: int, share: float) -> Callable[[FaultAt, StepPlan], bool]:
@@ -38,7 +38,7 @@ def test_a_fault_at_any_step_changes_no_stream(at, ahead) -> None:
     """Once for every step of the workload: over a hundred faults in all."""
     faults, number = 0, 0
     while faults == number:
-        core, runner = faulty_core(ahead, small_shapes(pages=24, window=11))
+        core, runner = faulty_core(ahead, small_shapes(blocks=24, window=11))
         runner.fail_once(at, after=number)
         number += 1
         requests = mixed()
@@ -56,7 +56,7 @@ def test_many_faults_change_no_stream(policy, step_seconds) -> None:
     """With a device thread the results of void steps are on their way when the next ones are dispatched."""
     faults = 0
     for seed in range(6):
-        runner = FaultyRunner(small_shapes(pages=24), step_seconds=step_seconds)
+        runner = FaultyRunner(small_shapes(blocks=24), step_seconds=step_seconds)
         core = small_core(runner, ahead=seed % 4, scheduling_policy=policy, max_step_retries=1000)
         runner.fails = now_and_then(seed, 0.06)
         requests = mixed(10)
@@ -141,16 +141,16 @@ def test_tries_are_counted_anew_once_a_request_comes_further() -> None:
 
 
 def test_those_outside_void_steps_lose_no_try() -> None:
-    """Requests that wait, and choices that wait with their parent's pages."""
+    """Requests that wait, and sequences that wait with their parent's blocks."""
     core, runner = faulty_core(ahead=0, max_step_retries=0)
     requests = {request.request_id: request for request in (ask("a", 5, 9, n=3), ask("b", 6, 9, n=3), ask("c", 7, 9))}
     got: Got = {}
     for name in "ab":
         core.add_request(requests[name])
-    while not any(choice.is_waiting_fork for choice in live_requests(core)) or core.scheduler.state.table.num_free:
+    while not any(sequence.is_waiting_fork for sequence in live_sequences(core)) or core.scheduler.state.table.num_free:
         step(core, got)
     core.add_request(requests["c"])
-    running = {(choice.request_id, choice.index) for choice in core.scheduler.state.running}
+    running = {(sequence.request_id, sequence.index) for sequence in core.scheduler.state.running}
     runner.fail_once("collect")
     step(core, got)
     check_empty(core)
@@ -309,15 +309,15 @@ def test_coming_as_far_as_before_is_no_progress() -> None:
     assert core.stats().step_faults == 3
 
 
-def test_choices_of_a_parent_that_failed_start_anew() -> None:
+def test_sequences_of_a_parent_that_failed_start_anew() -> None:
     core, runner = faulty_core(ahead=0)
     core.add_request(ask("r", 9, 6, n=2))
     for _ in range(2):
         runner.fail_once("collect")
         step(core, {})
-    assert choice_of(core, "r").failures == 2
+    assert sequence_of(core, "r").failures == 2
     got: Got = {}
-    while len(live_requests(core, "r")) == 1:
+    while len(live_sequences(core, "r")) == 1:
         step(core, got)
-    assert choice_of(core, "r", 1).failures == 0
+    assert sequence_of(core, "r", 1).failures == 0
     check_right(core, run_checked(core, got), [ask("r", 9, 6, n=2)])

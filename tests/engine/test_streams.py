@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.client.streams import Streams
-from jaxinfer.engine.client_ids import handle_of, owner_of, split_by_owner
+from jaxinfer.engine.client_ids import client_id_of, sequence_id_of, split_by_client
 from jaxinfer.engine.types import FinishReason, StepOutput, TokenDelta, output_of
 from jaxinfer.errors import EngineDeadError, ParameterError
 
 
-def first(name: str, handle: int, token: int, index: int = 0) -> TokenDelta:
-    return TokenDelta(name, index, [token], handle=handle)
+def first(name: str, sequence_id: int, token: int, index: int = 0) -> TokenDelta:
+    return TokenDelta(name, index, [token], sequence_id=sequence_id)
 
 
-def last(name: str, handle: int, token: int, index: int = 0) -> TokenDelta:
-    return TokenDelta(name, index, [token], finish_reason=FinishReason.LENGTH, handle=handle)
+def last(name: str, sequence_id: int, token: int, index: int = 0) -> TokenDelta:
+    return TokenDelta(name, index, [token], finish_reason=FinishReason.LENGTH, sequence_id=sequence_id)
 
 
 def plain(*rows: tuple[int, list[int]]) -> StepOutput:
-    handles, tokens = [handle for handle, _ in rows], [token for _, own in rows for token in own]
+    sequence_ids, tokens = [sequence_id for sequence_id, _ in rows], [token for _, own in rows for token in own]
     counts = [len(own) for _, own in rows]
-    return StepOutput(np.array(handles, np.int64), np.array(counts, np.int32), np.array(tokens, np.int32), [])
+    return StepOutput(np.array(sequence_ids, np.int64), np.array(counts, np.int32), np.array(tokens, np.int32), [])
 
 
-async def test_tokens_find_their_choices_by_the_handles_of_first_deltas() -> None:
+async def test_tokens_find_their_sequences_by_the_ids_of_first_deltas() -> None:
     streams = Streams()
     a, b = streams.open("a", 1), streams.open("b", 2)
     streams.deliver([output_of([first("a", 7, 1), first("b", 9, 2, index=1)])])
@@ -66,11 +66,13 @@ async def test_an_error_comes_after_what_came_before_it() -> None:
     assert streams.request_ids == []
 
 
-def test_outputs_are_split_by_owner() -> None:
-    one, two = handle_of(1, 5), handle_of(2, 5)
-    assert (owner_of(one), owner_of(two)) == (1, 2)
-    outputs = [plain((one, [1, 2]), (two, [3]), (handle_of(1, 6), [4])), output_of([first("x", two, 9)])]
-    parts = split_by_owner(outputs, [1, 2, 3])
+def test_outputs_are_split_by_client() -> None:
+    one, two = sequence_id_of(1, 5), sequence_id_of(2, 5)
+    assert (client_id_of(one), client_id_of(two)) == (1, 2)
+    outputs = [plain((one, [1, 2]), (two, [3]), (sequence_id_of(1, 6), [4])), output_of([first("x", two, 9)])]
+    parts = split_by_client(outputs, [1, 2, 3])
     assert sorted(parts) == [1, 2]
-    assert [(part.handles.tolist(), part.tokens.tolist()) for part in parts[1]] == [([one, handle_of(1, 6)], [1, 2, 4])]
+    assert [(part.sequence_ids.tolist(), part.tokens.tolist()) for part in parts[1]] == [
+        ([one, sequence_id_of(1, 6)], [1, 2, 4])
+    ]
     assert [(part.tokens.tolist(), len(part.deltas)) for part in parts[2]] == [([3], 0), ([], 1)]

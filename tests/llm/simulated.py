@@ -27,7 +27,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         max_num_batched_tokens=max(seqs, 32),
         max_scored=seqs,
         max_model_len=length,
-        page_size=4,
+        block_size=4,
         groups=(KVGroup(None, 200),),
         vocab_size=VOCAB,
     )
@@ -53,6 +53,6 @@ def install() -> None:
     jaxinfer.build.model_folder = model_folder
 
 
-def right_tokens(prompt: list[int], count: int, *, seed: int, choice: int = 0) -> list[int]:
+def right_tokens(prompt: list[int], count: int, *, seed: int, index: int = 0) -> list[int]:
     """What the simulated device must draw."""
-    return expected_tokens(prompt, count, seed=seed, choice=choice, windows=[None], vocab_size=VOCAB)
+    return expected_tokens(prompt, count, seed=seed, index=index, windows=[None], vocab_size=VOCAB)

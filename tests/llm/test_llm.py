@@ -54,7 +54,7 @@ def test_results_stand_in_the_order_of_the_prompts(make) -> None:
         assert (result.outputs[0].token_ids, result.outputs[0].text) == (ids, text)
         assert (result.outputs[0].finish_reason, result.finished) == ("length", True)
     assert not llm.engine.has_work()
-    assert llm.engine.stats().kv_pages_used == 0
+    assert llm.engine.stats().kv_blocks_used == 0
 
 
 def test_prompts_are_texts_or_token_ids_one_or_many(make) -> None:
@@ -72,7 +72,7 @@ def test_choices_are_numbered_and_drawn_apart(make) -> None:
     output = llm.generate("ab", SamplingParams(n=3, max_tokens=4, seed=2))[0]
     assert [choice.index for choice in output.outputs] == [0, 1, 2]
     for choice in output.outputs:
-        assert choice.token_ids == right(llm, "ab", 4, seed=2, choice=choice.index)[0]
+        assert choice.token_ids == right(llm, "ab", 4, seed=2, index=choice.index)[0]
 
 
 def test_more_prompts_than_may_wait_are_fed_bit_by_bit(make) -> None:
@@ -81,7 +81,7 @@ def test_more_prompts_than_may_wait_are_fed_bit_by_bit(make) -> None:
     assert [result.outputs[0].token_ids for result in results] == [right(llm, "hello", 3, seed=9)[0]] * 20
 
 
-def test_a_stop_string_cuts_the_text_and_frees_the_pages(make) -> None:
+def test_a_stop_string_cuts_the_text_and_frees_the_blocks(make) -> None:
     llm = make()
     ids, text = right(llm, "hello", 30, seed=3)
     at = next(i for i in range(4, 20) if "\ufffd" not in text[i : i + 2])
@@ -163,7 +163,7 @@ def test_a_stream_that_is_left_frees_its_request(make) -> None:
     stream.close()
     assert not llm.engine.has_work()
     assert llm.engine.stats().generation_tokens < 10
-    assert llm.engine.stats().kv_pages_used == 0
+    assert llm.engine.stats().kv_blocks_used == 0
 
 
 def test_nothing_else_runs_while_a_stream_is_open(make) -> None:

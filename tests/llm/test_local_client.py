@@ -50,18 +50,18 @@ async def test_an_abort_before_the_engine_has_seen_the_request_ends_it() -> None
     client.abort("a")
     deltas = [delta async for deltas in source for delta in deltas]
     assert [(delta.index, delta.finish_reason) for delta in deltas] == [(i, FinishReason.ABORT) for i in range(3)]
-    assert client.stats().kv_pages_used == 0
+    assert client.stats().kv_blocks_used == 0
     await client.close()
 
 
-async def test_close_ends_streams_and_frees_pages() -> None:
+async def test_close_ends_streams_and_frees_blocks() -> None:
     client = make_client()
     reading = [asyncio.create_task(read(client, request(f"r{i}", 60, n=2))) for i in range(6)]
     await asyncio.sleep(0.01)
     await client.close()
     for deltas in await asyncio.wait_for(asyncio.gather(*reading), 10):
         assert len(reasons(deltas)) == 2
-    assert client.stats().kv_pages_used == 0
+    assert client.stats().kv_blocks_used == 0
     with pytest.raises(EngineDeadError):
         await client.submit(request("late", 2))
 
@@ -78,10 +78,10 @@ async def test_a_request_that_cannot_be_queued_ends_alone(
 ) -> None:
     add = EngineCore.add
 
-    def failing(self: EngineCore, checked: CheckedRequest, *, owner: int = 0) -> None:
+    def failing(self: EngineCore, checked: CheckedRequest, *, client_id: int = 0) -> None:
         if checked.request.request_id == "bad":
             raise RuntimeError("a defect")
-        add(self, checked, owner=owner)
+        add(self, checked, client_id=client_id)
 
     monkeypatch.setattr(EngineCore, "add", failing)
     client = make_client()
@@ -140,7 +140,7 @@ def test_what_a_closed_event_loop_left_behind_is_ended(tmp_path: Path, monkeypat
         time.sleep(0.01)
     for _ in range(3):
         assert asyncio.run(ask("last", 3)) == 3
-    assert llm.client.stats().kv_pages_used == 0
+    assert llm.client.stats().kv_blocks_used == 0
     asyncio.run(llm.close())
 
 

@@ -15,7 +15,7 @@ CASES = [
     ("vllm:prompt_tokens_total", {}, {"prompt_tokens": 20}, 20),
     ("vllm:num_requests_waiting_by_reason", {"reason": "capacity"}, {"waiting_for_slots": 2, "waiting_for_step": 1}, 3),
     ("vllm:num_requests_waiting_by_reason", {"reason": "deferred"}, {"waiting_for_prefills": 2}, 2),
-    ("jaxinfer:num_requests_waiting_by_reason", {"reason": "pages"}, {"waiting_for_pages": 2}, 2),
+    ("jaxinfer:num_requests_waiting_by_reason", {"reason": "pages"}, {"waiting_for_blocks": 2}, 2),
     ("jaxinfer:engine_seconds_total", {"part": "wait"}, {"wait_seconds": 1.5}, 1.5),
     ("jaxinfer:device_idle_seconds_total", {}, {"starved_seconds": 0.5}, 0.5),
     ("jaxinfer:step_in_flight_seconds_total", {}, {"in_flight_seconds": 0.5}, 0.5),

@@ -75,12 +75,12 @@ def test_processes_that_share_counts_tell_their_sums_and_take_over_from_the_dead
         return ServerMetrics(INFO, "m", SharedCounts(shared.descriptor, 2, module.NUM_VALUES, index))
 
     first, second = process(0), process(1)
-    first.timer().choice_ended(FinishReason.STOP)
-    second.timer().choice_ended(FinishReason.STOP)
-    second.timer().choice_ended(FinishReason.LENGTH)
+    first.timer().sequence_ended(FinishReason.STOP)
+    second.timer().sequence_ended(FinishReason.STOP)
+    second.timer().sequence_ended(FinishReason.LENGTH)
     del second
     third = process(1)
-    third.timer().choice_ended(FinishReason.LENGTH)
+    third.timer().sequence_ended(FinishReason.LENGTH)
     for metrics in (first, third):
         assert value(metrics, "vllm:request_success_total", finished_reason="stop") == 2
         assert value(metrics, "vllm:request_success_total", finished_reason="length") == 2

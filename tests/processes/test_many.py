@@ -1,4 +1,4 @@
-"""Two thousand requests that end in every way: each ends rightly, pages come back, and memory does not grow."""
+"""Two thousand requests that end in every way: each ends rightly, blocks come back, and memory does not grow."""
 
 import asyncio
 import json

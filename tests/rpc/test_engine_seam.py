@@ -24,11 +24,11 @@ async def test_streams_are_those_of_the_engine() -> None:
         requests = [ask(f"r{i}", 3 + i, 8, n=1 + i % 3) for i in range(7)]
         streams = await asyncio.gather(*[read(await client.submit(request)) for request in requests])
         for request, deltas in zip(requests, streams, strict=True):
-            for choice in range(request.sampling.n):
-                own = [delta for delta in deltas if delta.index == choice]
-                assert tokens_of(own) == right(core, request, choice)
+            for index in range(request.sampling.n):
+                own = [delta for delta in deltas if delta.index == index]
+                assert tokens_of(own) == right(core, request, index)
                 assert own[-1].finish_reason is FinishReason.LENGTH
-        await until(lambda: client.stats().kv_pages_used == 0 and client.stats().running == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0 and client.stats().running == 0)
         await until(lambda: client.stats()._replace(idle_seconds=0) == core.stats()._replace(idle_seconds=0))
 
 
@@ -39,8 +39,8 @@ async def test_log_probabilities_and_times_come_over_as_they_are() -> None:
         deltas = await read(await client.submit(request))
     other.add_request(request)
     expected = [delta for _ in range(20) for output in other.step() for delta in output.deltas]
-    assert [delta._replace(times=None, handle=0) for delta in deltas] == [
-        delta._replace(times=None, handle=0) for delta in expected
+    assert [delta._replace(times=None, sequence_id=0) for delta in deltas] == [
+        delta._replace(times=None, sequence_id=0) for delta in expected
     ]
     assert deltas[0].times is not None
     assert deltas[0].times.prefill > 0
@@ -85,7 +85,7 @@ async def test_abort_and_stop() -> None:
         ends = {d.index: d.finish_reason for d in await read(stopped) if d.finish_reason}
         assert ends[0] is FinishReason.LENGTH
         assert ends[1] in (FinishReason.STOP, FinishReason.LENGTH)
-        await until(lambda: client.stats().kv_pages_used == 0)
+        await until(lambda: client.stats().kv_blocks_used == 0)
 
 
 async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_clients_hear_their_own_and_one_that_goes_leaves_nothing_behind(tm
             with pytest.raises(EngineDeadError):
                 await read(streams[1])
         assert tokens_of(await read(streams[0])) == right(core, ask("stays", 5, 30))
-        await until(lambda: core.stats().kv_pages_used == 0 and core.stats().running == 0)
+        await until(lambda: core.stats().kv_blocks_used == 0 and core.stats().running == 0)
         assert core.stats().abandoned_requests == 1
 
 
@@ -153,7 +153,7 @@ async def test_an_engine_of_another_model_is_not_taken_for_the_one_that_was_ther
         assert len([record for record in caplog.records if "another model" in record.message]) == 1
 
 
-async def test_an_engine_that_comes_back_with_other_pages_is_the_same_to_its_clients(tmp_path: Path) -> None:
+async def test_an_engine_that_comes_back_with_other_blocks_is_the_same_to_its_clients(tmp_path: Path) -> None:
     address = f"unix:{tmp_path / 'engine'}"
     async with engine_at(small_core(), address) as server, attached(address) as client:
         await server._server.stop(grace=None)

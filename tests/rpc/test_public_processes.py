@@ -77,7 +77,7 @@ async def test_health_reflection_and_streaming_with_a_plain_client(folder: Path)
         many = await asyncio.gather(*(collect(stub.Generate(ask([i, 3], 30, n=2))) for i in range(40)))
         for i, messages in enumerate(many):
             for choice in range(2):
-                assert tokens_of(messages, choice) == right_tokens([i, 3], 30, seed=1, choice=choice)
+                assert tokens_of(messages, choice) == right_tokens([i, 3], 30, seed=1, index=choice)
 
         leaving = [stub.Generate(ask([i], 60)) for i in range(12)]
         await asyncio.gather(*(call.initial_metadata() for call in leaving))

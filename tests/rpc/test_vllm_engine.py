@@ -64,14 +64,14 @@ async def test_streams_and_whole_answers_have_the_engines_tokens(simulated_serve
     chunks, ends = await answers(stub.Generate(ask(**params)))
     _, whole = await answers(stub.Generate(ask(stream=False, **params)))
     for index in range(2):
-        right = simulated.right_tokens(IDS, 7, seed=3, choice=index)
+        right = simulated.right_tokens(IDS, 7, seed=3, index=index)
         own = [chunk for chunk in chunks if chunk.index == index]
         assert [token for chunk in own for token in chunk.token_ids] == right == list(whole[index].output_ids)
         assert sum(chunk.completion_tokens for chunk in own) == 7 == ends[index].completion_tokens
         assert ends[index].output_ids == own[-1].token_ids
         for end in (ends[index], whole[index]):
             assert (end.finish_reason, end.prompt_tokens, end.completion_tokens) == ("length", 3, 7)
-    await until(lambda: simulated_server.engine.stats().kv_pages_used == 0)
+    await until(lambda: simulated_server.engine.stats().kv_blocks_used == 0)
 
 
 async def test_a_value_of_zero_is_none_where_it_makes_no_sense_and_defaults_are_vllms(

@@ -39,14 +39,14 @@ def test_every_bit_of_a_seed_crosses_and_nothing_stays_nothing(seed: int) -> Non
 
 def test_numbers_and_arrays_of_numpy_cross() -> None:
     tokens: Any = np.arange(6, dtype=np.int32)[::2]
-    delta = TokenDelta("r", 0, [], cached_tokens=np.int64(7), handle=np.int32(5))  # pyright: ignore[reportArgumentType]
-    output = output_of([delta])._replace(handles=np.arange(3), counts=np.ones(3, np.int32), tokens=tokens)
+    delta = TokenDelta("r", 0, [], cached_tokens=np.int64(7), sequence_id=np.int32(5))  # pyright: ignore[reportArgumentType]
+    output = output_of([delta])._replace(sequence_ids=np.arange(3), counts=np.ones(3, np.int32), tokens=tokens)
     (event,) = wire.decode_events(wire.encode([wire.Step([output])]))
     assert isinstance(event, wire.Step)
     (found,) = event.outputs
     assert found.deltas == [delta]
-    assert type(found.deltas[0].handle) is int
-    for name in ("handles", "counts", "tokens"):
+    assert type(found.deltas[0].sequence_id) is int
+    for name in ("sequence_ids", "counts", "tokens"):
         np.testing.assert_array_equal(getattr(found, name), getattr(output, name), strict=True)
 
 
@@ -74,6 +74,6 @@ def test_an_error_keeps_its_kind(error: JaxinferError) -> None:
 
 @pytest.mark.parametrize("sizes", [(2, 1, 1), (1, 1, 2), (0, 0, 1)])
 def test_arrays_that_do_not_fit_each_other_are_refused(sizes: tuple[int, int, int]) -> None:
-    handles, counts, tokens = (("<i4", np.ones(size, np.int32).data) for size in sizes)
+    sequence_ids, counts, tokens = (("<i4", np.ones(size, np.int32).data) for size in sizes)
     with pytest.raises(ValueError, match="do not fit"):
-        wire.decode_events(wire.encode([("Step", [(handles, counts, tokens, [])])]))
+        wire.decode_events(wire.encode([("Step", [(sequence_ids, counts, tokens, [])])]))

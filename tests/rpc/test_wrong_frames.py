@@ -99,7 +99,7 @@ async def test_a_damaged_frame_ends_its_stream_with_an_error_and_no_other(tmp_pa
         gate.open.set()
         assert tokens_of(await read(stream)) == right(core, ask("r", 4, 3))
         await until(lambda: core.stats().running + core.stats().waiting == 0)
-        assert core.stats().kv_pages_used == 0
+        assert core.stats().kv_blocks_used == 0
 
 
 async def test_a_damaged_event_ends_every_stream_of_its_client(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +124,7 @@ def test_whatever_comes_is_decoded_or_a_value_error(kind: str) -> None:
     request = ask("r", 9, 4, logit_bias={4: 0.25}, seed=-7, stop_token_ids=(7,))
     entry = TokenLogprobs(3, -0.5, 1, [(3, -0.5)])
     delta = TokenDelta("r", 0, [3], [entry], FinishReason.STOP, 3, 0, [None, entry], "e", RequestTimes(0.5, 0.1), 5)
-    output = output_of([delta])._replace(handles=np.arange(2), counts=np.array([1, 1]), tokens=np.arange(2))
+    output = output_of([delta])._replace(sequence_ids=np.arange(2), counts=np.array([1, 1]), tokens=np.arange(2))
     refused = wire.pack_error(ParameterError("n", "is wrong"))
     stats, info = EngineStats(1, 2, 3, 4), small_core().info
     events = [wire.Hello(info, stats), wire.Answer("r", refused), wire.Step([output]), wire.Stats(stats, 3)]

@@ -65,11 +65,11 @@ def inverse_cdf(probabilities: np.ndarray, uniform: float) -> int:
 
 
 @cache
-def uniform(seed: int, choice: int, position: int, purpose: int = 0) -> float:
+def uniform(seed: int, index: int, position: int, purpose: int = 0) -> float:
     """The number that a draw at `position` uses, made alone."""
     words = jnp.array([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], jnp.uint32)
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    for part in (choice, position, purpose):
+    for part in (index, position, purpose):
         key = jax.random.fold_in(key, part)
     return float(jax.random.uniform(key))
 

@@ -22,7 +22,7 @@ class Row(NamedTuple):
     prompt: Sequence[int] = (0,)
     output: Sequence[int] = ()
     stop_ids: Sequence[int] = ()
-    choice: int = 0
+    sequence_index: int = 0
     target: int = -1
 
     @property
@@ -75,7 +75,7 @@ def slot_params(rows: Sequence[Row]) -> SlotParams:
     fields: dict[str, Any] = {
         "prompt_len": np.array([len(row.prompt) for row in rows], np.int32),
         "seed": np.array([[seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF] for seed in seeds], np.uint32),
-        "choice": np.array([row.choice for row in rows], np.int32),
+        "sequence_index": np.array([row.sequence_index for row in rows], np.int32),
         "columns": {
             name: np.array([getattr(row.params, name) for row in rows], own.dtype) for name, own in columns().items()
         },

@@ -228,7 +228,7 @@ def test_timing_runs_decode_and_prefill():
 def test_each_kv_group_is_timed_for_all_of_its_layers(monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[int, int | None]] = []
 
-    def seconds(_model: Any, _page: int, _backend: str, _rows: Any, tokens: int, window: int | None) -> float:
+    def seconds(_model: Any, _block_size: int, _backend: str, _rows: Any, tokens: int, window: int | None) -> float:
         seen.append((tokens, window))
         return {None: 1.0, 6: 10.0}[window]
 
@@ -247,7 +247,7 @@ def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
         model = tiny_model((None, 6))
         model, name = choose_attention(model, tiny_shapes(model), backend, None)
         runner = JaxRunner(
-            model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, page_size=16, pages=12), backend=name
+            model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12), backend=name
         )
         runner.warm_up(lazy=True)
         core = make_core(runner)

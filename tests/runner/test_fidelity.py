@@ -63,12 +63,12 @@ def _subjects() -> list[GenerateRequest]:
     return [
         GenerateRequest("short", random_prompt(rng, 1), greedy(30)),
         GenerateRequest("long", random_prompt(rng, 66), greedy(20)),
-        GenerateRequest("whole pages", [*common, *random_prompt(rng, 8)], greedy(24, repetition_penalty=1.3)),
+        GenerateRequest("whole blocks", [*common, *random_prompt(rng, 8)], greedy(24, repetition_penalty=1.3)),
         GenerateRequest("seeded", [*common, *random_prompt(rng, 5)], seeded(30, 7)),
         GenerateRequest("top_k", random_prompt(rng, 33), seeded(20, 2**63 - 1, top_k=20, min_p=0.01, top_p=1.0)),
         GenerateRequest("greedy choices", random_prompt(rng, 22), greedy(12, n=3)),
         GenerateRequest("choices", [*common, *random_prompt(rng, 7)], seeded(16, -5, n=4)),
-        GenerateRequest("choices of whole pages", random_prompt(rng, 21), seeded(16, 11, n=4)),
+        GenerateRequest("choices of whole blocks", random_prompt(rng, 21), seeded(16, 11, n=4)),
         GenerateRequest("choices of one token", random_prompt(rng, 1), seeded(10, 12, n=2)),
     ]
 
@@ -113,7 +113,7 @@ def preempting(every: int) -> Callable[[EngineCore, int], None]:
     """Preempts running requests in turn, parents and draining ones as they come."""
 
     def between(core: EngineCore, number: int) -> None:
-        running = [request for request in core.scheduler.state.running if request.status is Status.RUNNING]
+        running = [sequence for sequence in core.scheduler.state.running if sequence.status is Status.RUNNING]
         if number % every == every - 1 and running:
             core.scheduler.state.preempt(running[number // every % len(running)])
 
@@ -149,14 +149,14 @@ def test_with_prefix_hits(models, ahead) -> None:
     outputs = drive(core, SUBJECTS)
     assert_same(models, outputs, SUBJECTS)
     for subject in SUBJECTS:
-        # All whole pages but that of the last token are hit.
+        # All whole blocks but that of the last token are hit.
         whole = (len(subject.prompt_token_ids) - 1) // 4 * 4
         assert outputs[subject.request_id, 0].cached == whole
     assert sum(output.cached > 0 for output in outputs.values()) > 5
     assert all(output.cached == 0 for output in models.alone.values())
 
 
-def test_a_prompt_that_goes_on_from_an_output_hits_its_pages(models) -> None:
+def test_a_prompt_that_goes_on_from_an_output_hits_its_blocks(models) -> None:
     core = make_core(models.runner)
     first = drive(core, [SUBJECTS[1]])["long", 0]
     prompt = [*SUBJECTS[1].prompt_token_ids, *first.tokens]
@@ -183,8 +183,8 @@ def test_after_preemption(models, every, ahead) -> None:
     assert_same(models, outputs, requests)
 
 
-def test_choices(models) -> None:
-    """A choice does not depend on how many there are; the first is what a request of one gives."""
+def test_sequences_of_one_request(models) -> None:
+    """A sequence does not depend on how many there are; the first is what a request of one gives."""
     one = [replace(s, sampling=replace(s.sampling, n=1)) for s in SUBJECTS if s.sampling.n > 1]
     two = [replace(s, sampling=replace(s.sampling, n=2)) for s in SUBJECTS if s.sampling.n > 1]
     for requests in (one, two):
@@ -280,7 +280,7 @@ def test_logits_that_are_not_finite_end_their_request_alone(models, ahead, monke
     assert_same(models, {key: output for key, output in outputs.items() if key in models.alone}, healthy)
 
 
-def test_a_stop_string_ends_a_choice_where_it_is_told_to() -> None:
+def test_a_stop_string_ends_a_sequence_where_it_is_told_to() -> None:
     """`stop` comes late: what overran is dropped, and the others do not notice."""
     models = bench("full")
     core = make_core(models.runner, ahead=3)

@@ -1,4 +1,4 @@
-"""How many KV pages fit, and that what is reckoned is what programs and arrays really take."""
+"""How many KV blocks fit, and that what is reckoned is what programs and arrays really take."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,19 +22,19 @@ MODEL = tiny_model((None, 12))
 SHAPES = tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=32)
 
 
-def test_pages_fit_the_budget_and_no_grid_step_more_would() -> None:
+def test_blocks_fit_the_budget_and_no_grid_step_more_would() -> None:
     rng = np.random.default_rng(50)
     for _ in range(300):
         groups = int(rng.integers(1, 4))
         costs = rng.integers(1, 5000, groups).tolist()
         caps = rng.integers(2, 10_000, groups).tolist()
         budget = int(rng.integers(0, 10_000_000))
-        pages = memory.fit_pages(budget, costs, caps)
-        taken = sum(cost * count for cost, count in zip(costs, pages, strict=True))
+        blocks = memory.fit_blocks(budget, costs, caps)
+        taken = sum(cost * count for cost, count in zip(costs, blocks, strict=True))
         assert taken <= budget
-        assert all(count <= cap for count, cap in zip(pages, caps, strict=True))
-        level = max(pages)
-        assert all(count == min(level, cap) for count, cap in zip(pages, caps, strict=True))
+        assert all(count <= cap for count, cap in zip(blocks, caps, strict=True))
+        level = max(blocks)
+        assert all(count == min(level, cap) for count, cap in zip(blocks, caps, strict=True))
         more = [min(level + 64, cap) for cap in caps]
         if level + 64 <= max(caps):
             assert sum(cost * count for cost, count in zip(costs, more, strict=True)) > budget
@@ -42,17 +42,17 @@ def test_pages_fit_the_budget_and_no_grid_step_more_would() -> None:
             assert level % 64 == 0  # a coarse grid, so that a little less memory gives the same programs
 
 
-def test_a_page_costs_what_its_arrays_take() -> None:
+def test_a_block_costs_what_its_arrays_take() -> None:
     runner = JaxRunner(MODEL, SHAPES)
     for group, kv in enumerate(runner.kv):
-        assert memory.page_bytes(MODEL, group, 4) * SHAPES.groups[group].num_pages == kv.nbytes
+        assert memory.block_bytes(MODEL, group, 4) * SHAPES.groups[group].num_blocks == kv.nbytes
 
 
 def test_slot_state_is_not_underestimated() -> None:
     runner = JaxRunner(MODEL, SHAPES)
     arrays = jax.tree.leaves((runner._state, runner._params, runner._tables))
     slots, groups = SHAPES.num_slots, len(SHAPES.groups)
-    assert sum(array.nbytes for array in arrays) <= slots * (2 * 300 + 4 * groups * SHAPES.pages_per_row + 4096)
+    assert sum(array.nbytes for array in arrays) <= slots * (2 * 300 + 4 * groups * SHAPES.blocks_per_row + 4096)
 
 
 def temporaries(shapes: EngineShapes, name: Name) -> int:
@@ -61,12 +61,12 @@ def temporaries(shapes: EngineShapes, name: Name) -> int:
 
 
 @pytest.mark.parametrize("name", [("mixed", 32), ("decode", 2)])
-def test_temporaries_do_not_depend_on_the_page_count(name) -> None:
-    few = temporaries(memory.with_pages(SHAPES, [64, 64]), name)
-    many = temporaries(memory.with_pages(SHAPES, [16384, 1024]), name)
+def test_temporaries_do_not_depend_on_the_block_count(name) -> None:
+    few = temporaries(memory.with_blocks(SHAPES, [64, 64]), name)
+    many = temporaries(memory.with_blocks(SHAPES, [16384, 1024]), name)
     assert few == many
-    # A copy of all pages would show.
-    assert 16384 * memory.page_bytes(MODEL, 0, 4) > 10 * few
+    # A copy of all blocks would show.
+    assert 16384 * memory.block_bytes(MODEL, 0, 4) > 10 * few
 
 
 def test_step_temporaries_are_those_of_the_largest_program() -> None:
@@ -76,11 +76,11 @@ def test_step_temporaries_are_those_of_the_largest_program() -> None:
     assert found == max(temporaries(SHAPES, name) for name in largest)
 
 
-def pages_of(model, limit: int, cache: Path | None = None) -> list[int]:
-    return memory.device_pages(model, SHAPES, limit=limit // 2, backend="xla", cache=cache)
+def blocks_of(model, limit: int, cache: Path | None = None) -> list[int]:
+    return memory.device_blocks(model, SHAPES, limit=limit // 2, backend="xla", cache=cache)
 
 
-def test_a_devices_pages_are_what_is_left(tmp_path, monkeypatch) -> None:
+def test_a_devices_blocks_are_what_is_left(tmp_path, monkeypatch) -> None:
     made = []
     measure = memory.step_temporaries
 
@@ -91,19 +91,19 @@ def test_a_devices_pages_are_what_is_left(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(memory, "step_temporaries", measured)
     weights = sum(array.nbytes for array in (*MODEL.weights, *MODEL.head))
     limit = 8 << 20
-    pages = pages_of(MODEL, limit, tmp_path)
-    taken = sum(memory.page_bytes(MODEL, g, 4) * count for g, count in enumerate(pages))
-    step, cost = measure(MODEL, SHAPES, "xla"), sum(memory.page_bytes(MODEL, g, 4) for g in range(2))
+    blocks = blocks_of(MODEL, limit, tmp_path)
+    taken = sum(memory.block_bytes(MODEL, g, 4) * count for g, count in enumerate(blocks))
+    step, cost = measure(MODEL, SHAPES, "xla"), sum(memory.block_bytes(MODEL, g, 4) for g in range(2))
     assert weights + taken + step <= limit // 2
     assert weights + taken + step > limit // 2 - 64 * cost - 40_000
-    assert pages_of(MODEL, limit, tmp_path) == pages
+    assert blocks_of(MODEL, limit, tmp_path) == blocks
     assert len(made) == 1  # remembered beside the compile cache
     (note,) = tmp_path.glob("temporaries-*.json")
     note.write_text("{")
-    assert pages_of(MODEL, limit, tmp_path) == pages
+    assert blocks_of(MODEL, limit, tmp_path) == blocks
     assert len(made) == 2
-    with pytest.raises(ParameterError, match="no room for KV pages") as error:
-        pages_of(MODEL, 2 * weights, tmp_path)
+    with pytest.raises(ParameterError, match="no room for KV blocks") as error:
+        blocks_of(MODEL, 2 * weights, tmp_path)
     assert error.value.param == "gpu_memory_utilization"
 
 
@@ -113,13 +113,13 @@ def test_a_tied_head_is_counted_once(monkeypatch) -> None:
     head = MODEL.head[0].nbytes
     own = sum(array.nbytes for array in MODEL.weights)
     assert sum(array.nbytes for array in tied.weights) == own
-    # With so much more memory as its own head takes, the untied model has as many pages.
-    assert pages_of(tied, 2_000_000) == pages_of(MODEL, 2_000_000 + 2 * head)
+    # With so much more memory as its own head takes, the untied model has as many blocks.
+    assert blocks_of(tied, 2_000_000) == blocks_of(MODEL, 2_000_000 + 2 * head)
 
 
-def test_useful_pages_hold_what_can_run() -> None:
-    assert memory.useful_pages(SHAPES) == [2**31, 1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
+def test_useful_blocks_hold_what_can_run() -> None:
+    assert memory.useful_blocks(SHAPES) == [2**31, 1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
     only = replace(SHAPES, groups=SHAPES.groups[1:])
-    assert memory.useful_pages(only) == [1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
-    assert memory.cpu_pages([1, 1]) == [4096, 4096]
-    assert memory.cpu_pages([1 << 20]) == [2048]
+    assert memory.useful_blocks(only) == [1 + 2 * 2 * ((12 + 2 * 32) // 4 + 1)]
+    assert memory.cpu_blocks([1, 1]) == [4096, 4096]
+    assert memory.cpu_blocks([1 << 20]) == [2048]

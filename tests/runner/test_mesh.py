@@ -44,7 +44,7 @@ from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
 def answers(mesh):
     model = tiny_model((None, 6), mesh=mesh)
-    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, page_size=16, pages=12))
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12))
     runner.warm_up(lazy=True)
     prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
     requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]

@@ -181,7 +181,7 @@ def folder_of(**changes: Any) -> str:
 def test_what_programs_follow_from_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     changed: dict[str, Any] = {
         "shapes": dataclasses.replace(SHAPES, max_model_len=64),
-        "pages": tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=16, decode_steps=3, pages=401),
+        "blocks": tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=16, decode_steps=3, blocks=401),
         "backend": "mosaic_gpu",
         "options": {"xla_backend_optimization_level": "0"},
         "another model": tiny_model((None, 8)),

@@ -1,4 +1,4 @@
-"""Random histories on real programs, with NaN in every page and tail that nobody may read."""
+"""Random histories on real programs, with NaN in every block and tail that nobody may read."""
 
 from functools import cache, partial
 from typing import Any
@@ -20,7 +20,7 @@ from tests.engine.outputs import Output
 from tests.runner.tiny import Judge, make_core, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
-PAGE = 4
+BLOCK = 4
 
 
 class PoisoningRunner(JaxRunner):
@@ -33,15 +33,15 @@ class PoisoningRunner(JaxRunner):
 
     def sample(self, step: PackedForward) -> Any:
         handle = super().sample(step)
-        self._poison_pages()
+        self._poison_blocks()
         return handle
 
     def decode_steps(self, step: PackedMultiStep) -> Any:
         handle = super().decode_steps(step)
-        self._poison_pages()
+        self._poison_blocks()
         return handle
 
-    def _poison_pages(self) -> None:
+    def _poison_blocks(self) -> None:
         """The device runs this after the step, and before the next one."""
         self.kv = tuple(_poison(kv, unread(self.core, group)) for group, kv in enumerate(self.kv))
 
@@ -53,10 +53,10 @@ def _poison(kv: jax.Array, unread: jax.Array) -> jax.Array:
 
 @cache
 def runner(windows: tuple[int | None, ...]) -> PoisoningRunner:
-    """Three rows of 48 tokens at most, and pages for less than that."""
+    """Three rows of 48 tokens at most, and blocks for less than that."""
     model = tiny_model(windows)
-    sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "pages": 20}
-    made = PoisoningRunner(model, tiny_shapes(model, **sizes, page_size=PAGE, admit_slots=2, copy_pages=2))
+    sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
+    made = PoisoningRunner(model, tiny_shapes(model, **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2))
     made.warm_up(lazy=True)
     return made
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.engine.step.slot_init import packed_counts
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn
@@ -57,13 +57,13 @@ def random_row(rng: np.random.Generator) -> Row:
         prompt=rng.choice(likely, rng.integers(1, 20)).tolist(),
         output=rng.choice(likely, rng.integers(0, 20)).tolist(),
         stop_ids=rng.choice(likely, rng.integers(1, 5), replace=False).tolist(),
-        choice=int(rng.integers(0, 5)),
+        sequence_index=int(rng.integers(0, 5)),
     )
 
 
 def expected(row: Row) -> tuple[int, set[int]]:
     logits = oracle.adjusted(row.logits, row.params, row.prompt, row.output, row.stop_ids)
-    return oracle.choose(logits, row.params, oracle.uniform(row.params.seed or 0, row.choice, row.position))
+    return oracle.choose(logits, row.params, oracle.uniform(row.params.seed or 0, row.sequence_index, row.position))
 
 
 @pytest.mark.smoke
@@ -341,7 +341,7 @@ def test_draws_have_the_oracles_frequencies(asked) -> None:
     assert chi_square < freedom + 4.75 * np.sqrt(2 * freedom) + 15
 
 
-def test_uniform_numbers_differ_by_seed_choice_and_position_and_are_even() -> None:
+def test_uniform_numbers_differ_by_seed_sequence_and_position_and_are_even() -> None:
     numbers = np.array([oracle.uniform(s, c, p) for s in range(12) for c in range(8) for p in range(10)])
     assert len(np.unique(numbers)) == len(numbers)
     ranks = (np.arange(len(numbers)) + 0.5) / len(numbers)
@@ -432,9 +432,9 @@ def test_counts_are_rebuilt_from_known_tokens() -> None:
     rng = np.random.default_rng(13)
     prompt, output = rng.integers(0, 30, 40).tolist(), [*rng.integers(0, 30, 50).tolist(), *[7] * (MAX_COUNT + 5)]
     params = SamplingParams(presence_penalty=1.0)
-    request = Request("r", prompt, params, limit=10**6, seed=0, stop_ids=frozenset(), arrival=0, num_groups=1)
-    request.waiting_tokens = np.array([*prompt, *output], np.int32)  # as after a preemption
-    ids, values = packed_counts(request)
+    sequence = Sequence("r", prompt, params, limit=10**6, seed=0, stop_ids=frozenset(), arrival=0, num_groups=1)
+    sequence.waiting_tokens = np.array([*prompt, *output], np.int32)  # as after a preemption
+    ids, values = packed_counts(sequence)
     assert len(set(ids.tolist())) == len(ids)
     found = dict(zip(ids.tolist(), values.tolist(), strict=True))
     for token in range(30):

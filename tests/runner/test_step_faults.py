@@ -28,9 +28,9 @@ from tests.runner.tiny import (
 
 @cache
 def runner() -> JaxRunner:
-    """Two KV groups, prompts of several chunks, too few pages for all at once."""
+    """Two KV groups, prompts of several chunks, too few blocks for all at once."""
     model = tiny_model((None, 12))
-    made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, pages=30, admit_slots=2))
+    made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, blocks=30, admit_slots=2))
     made.warm_up()
     return made
 

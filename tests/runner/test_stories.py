@@ -20,7 +20,7 @@ from tests.runner.tiny import Judge, check_all, check_logprobs, drive, greedy, m
 def runner() -> JaxRunner:
     folder = material("models", "stories260K")
     model = load_model(folder, read_model_files(folder).config, dtype=jnp.dtype("float32"))
-    made = JaxRunner(model, tiny_shapes(model, page_size=16, pages=64, max_model_len=160))
+    made = JaxRunner(model, tiny_shapes(model, block_size=16, blocks=64, max_model_len=160))
     made.warm_up(lazy=True)
     return made
 

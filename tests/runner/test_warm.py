@@ -55,10 +55,10 @@ TABLE: dict[str, Sequence[Any]] = {
 
 @cache
 def runner() -> JaxRunner:
-    """Two KV groups, prompts of several chunks, pages for less than four long requests, bursts of three steps."""
+    """Two KV groups, prompts of several chunks, blocks for less than four long requests, bursts of three steps."""
     assert MAX_LOGIT_BIAS >= VOCABULARY
     model = tiny_model((None, 12))
-    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "pages": 30, "admit_slots": 2, "decode_steps": 3}
+    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 30, "admit_slots": 2, "decode_steps": 3}
     made = JaxRunner(model, tiny_shapes(model, **sizes))
     made.warm_up()
     return made
@@ -233,7 +233,7 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
 
 def test_lazy_compiling_compiles_only_what_runs() -> None:
     model = tiny_model()
-    lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, pages=30))
+    lazy = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, blocks=30))
     lazy.warm_up(lazy=True)
     assert lazy.compiles_after_ready == 0
     assert not lazy.programs._compiled

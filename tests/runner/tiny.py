@@ -1,4 +1,4 @@
-"""Small random models, an engine driven over them, and a judge that knows neither pages nor steps."""
+"""Small random models, an engine driven over them, and a judge that knows neither blocks nor steps."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -42,23 +42,23 @@ def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0, me
 
 
 def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:
-    """Few buckets: budget 64, pages of 4."""
+    """Few buckets: budget 64, blocks of 4."""
     sizes: dict[str, Any] = {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 64,
         "max_scored": changes.get("max_num_seqs", 8),
         "max_model_len": 96,
-        "page_size": 4,
+        "block_size": 4,
         "vocab_size": model.config.vocab_size,
         **changes,
     }
-    pages = sizes.pop("pages", 400)
-    groups = tuple(KVGroup(group.window, pages) for group in model.config.kv_groups)
+    blocks = sizes.pop("blocks", 400)
+    groups = tuple(KVGroup(group.window, blocks) for group in model.config.kv_groups)
     return EngineShapes(groups=groups, **sizes)
 
 
 def make_core(runner: Any, *, ahead: int = 1, **options: Any) -> EngineCore:
-    """An engine over a runner whose steps have all been collected; slot state and pages of others do not matter."""
+    """An engine over a runner whose steps have all been collected; slot state and blocks of others do not matter."""
     return small_core(runner, ahead=ahead, **options)
 
 
@@ -118,7 +118,7 @@ class Judge:
 def check_all(
     judge: Judge, requests: Sequence[GenerateRequest], outputs: Outputs, stop_ids: Sequence[int] = ()
 ) -> None:
-    """Judges every choice; prints how many near ties fell the other way."""
+    """Judges every sequence; prints how many near ties fell the other way."""
     by_id = {request.request_id: request for request in requests}
     flips = {key: judge.flips(by_id[key[0]], key[1], output, stop_ids) for key, output in outputs.items()}
     count = sum(map(len, flips.values()))

@@ -86,13 +86,13 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         if self._dead is not None:
             raise self._dead
-        pages = 2 * len(self._active)
+        blocks = 2 * len(self._active)
         prompt_tokens = sum(len(request.prompt_token_ids) for request in self.submitted)
         return EngineStats(
             running=len(self._active),
             waiting=0,
-            kv_pages_used=pages,
-            kv_pages_total=64,
+            kv_blocks_used=blocks,
+            kv_blocks_total=64,
             prompt_tokens=prompt_tokens,
             generation_tokens=self._generated,
         )

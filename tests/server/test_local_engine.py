@@ -56,7 +56,7 @@ async def _one_client(local: Local, rng: random.Random, i: int) -> str:
     n, seed, leave = rng.choice([1, 1, 1, 3]), rng.randrange(5), rng.choice(["end", "end", "close", "cancel", "stop"])
     ids = local.tokenizer.encode(prompt)
     length = rng.randrange(2, 40)
-    right = [local.tokenizer.decode(simulated.right_tokens(ids, length, seed=seed, choice=j)) for j in range(n)]
+    right = [local.tokenizer.decode(simulated.right_tokens(ids, length, seed=seed, index=j)) for j in range(n)]
     stop = next((c for c in right[0][1:] if c.isascii() and c.isprintable()), "zz") if leave == "stop" else None
     body = {"model": "m", "prompt": prompt, "max_tokens": length, "n": n, "seed": seed, "stop": stop, "temperature": 1}
     texts, reasons = [""] * n, [None] * n
@@ -80,7 +80,7 @@ async def _one_client(local: Local, rng: random.Random, i: int) -> str:
     return leave
 
 
-async def test_two_hundred_streams_that_end_in_every_way_leave_no_page_behind(
+async def test_two_hundred_streams_that_end_in_every_way_leave_no_block_behind(
     serve_local, caplog: pytest.LogCaptureFixture
 ) -> None:
     local: Local = await serve_local(max_num_seqs=64)
@@ -93,10 +93,10 @@ async def test_two_hundred_streams_that_end_in_every_way_leave_no_page_behind(
     assert not wrong, wrong[0]
     assert {"end", "close", "stop"} <= {end for end in ends if isinstance(end, str)}
     await until(lambda: local.engine.stats().running + local.engine.stats().waiting == 0)
-    assert local.engine.stats().kv_pages_used == 0
+    assert local.engine.stats().kv_blocks_used == 0
     assert local.engine.stats().preemptions > 0
     assert not local.engine._streams.request_ids
-    assert not local.engine._streams._choices._by_handle
+    assert not local.engine._streams._sequence_ids._by_id
     # The client's own library complains of streams that it was told to leave; the server must not.
     assert not [record for record in caplog.records if record.name.startswith(("jaxinfer", "aiohttp"))]
     assert local.engine._engine._submitted.total == 0

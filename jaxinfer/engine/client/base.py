@@ -25,7 +25,7 @@ class EngineClient(Protocol):
         ...
 
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
-        """Queues a request; returns an iterator of what each engine step adds, until every choice has finished.
+        """Queues a request; returns an iterator of what each engine step adds, until every sequence has finished.
 
         The request is queued when this returns. Errors, raised here and not by the iterator:
         ParameterError (it can never be served), QueueFullError, EngineDeadError. When the engine dies
@@ -35,16 +35,16 @@ class EngineClient(Protocol):
         ...
 
     def stop(self, request_id: str, index: int) -> None:
-        """Ends one choice because of a stop string. Tokens that come after it are the caller's to drop.
+        """Ends one sequence because of a stop string. Tokens that come after it are the caller's to drop.
 
-        A last delta with finish_reason `stop` and no tokens follows, unless the choice had ended before.
+        A last delta with finish_reason `stop` and no tokens follows, unless the sequence had ended before.
         """
         ...
 
     def abort(self, request_id: str) -> None:
-        """Ends every choice of a request and frees its slots and pages. Unknown ids are ignored.
+        """Ends every sequence of a request and frees its slots and blocks. Unknown ids are ignored.
 
-        A last delta with finish_reason `abort` follows for each choice that had not ended.
+        A last delta with finish_reason `abort` follows for each sequence that had not ended.
         """
         ...
 

@@ -21,7 +21,7 @@ class LocalEngineClient:
     def __init__(self, core: EngineCore):
         self._streams = Streams()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._owner = 0
+        self._client_id = 0
         self._abandoned: dict[int, list[str]] = {}
         self._engine = EngineThread(core, self)
         self._engine.start()
@@ -41,7 +41,7 @@ class LocalEngineClient:
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         self._use_loop(asyncio.get_running_loop())
         self._streams.check_free(request.request_id)
-        self._engine.submit(request, self._owner)
+        self._engine.submit(request, self._client_id)
         return self._streams.open(request.request_id, request.sampling.n)
 
     def stop(self, request_id: str, index: int) -> None:
@@ -66,20 +66,20 @@ class LocalEngineClient:
         if self._loop is not None and not self._loop.is_closed():
             raise RuntimeError("the engine is in use by another event loop, which is not closed")
         self._loop = loop
-        self._abandoned[self._owner] = self._streams.request_ids
-        self._engine.forget(self._owner)
-        self._owner += 1
+        self._abandoned[self._client_id] = self._streams.request_ids
+        self._engine.forget(self._client_id)
+        self._client_id += 1
 
     # In the engine's thread
 
     def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
         self._tell(self._streams.deliver, outputs)
 
-    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
+    def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         self._tell(self._streams.fail, request_id, error)
 
-    def on_forgotten(self, owner: int) -> None:
-        self._tell(self._streams.forget, self._abandoned.pop(owner))
+    def on_forgotten(self, client_id: int) -> None:
+        self._tell(self._streams.forget, self._abandoned.pop(client_id))
 
     def on_death(self) -> None:
         self._tell(self._streams.fail_all, "the engine has stopped")

@@ -1,4 +1,4 @@
-"""Choices: which choice of which request a handle names."""
+"""SequenceIds: which sequence of which request an id names."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -6,21 +6,21 @@ from typing import NamedTuple
 from jaxinfer.engine.types import StepOutput, TokenDelta
 
 
-class Choice(NamedTuple):
-    """Choice `index` of a request."""
+class SequenceName(NamedTuple):
+    """Sequence `index` of a request."""
 
     request_id: str
     index: int
 
 
-class Choices:
-    """Learns handles from the first delta of each choice, and forgets them with the last."""
+class SequenceIds:
+    """Learns ids from the first delta of each sequence, and forgets them with the last."""
 
     def __init__(self) -> None:
-        self._by_handle: dict[int, Choice] = {}
+        self._by_id: dict[int, SequenceName] = {}
 
     def expand(self, outputs: Iterable[StepOutput]) -> list[TokenDelta]:
-        """What steps add, a delta for each choice and step, in the order of the steps."""
+        """What steps add, a delta for each sequence and step, in the order of the steps."""
         deltas: list[TokenDelta] = []
         for output in outputs:
             self._expand_plain(output, deltas)
@@ -32,18 +32,18 @@ class Choices:
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forgets requests whose end will not be heard."""
         gone = set(request_ids)
-        self._by_handle = {handle: choice for handle, choice in self._by_handle.items() if choice[0] not in gone}
+        self._by_id = {id: name for id, name in self._by_id.items() if name.request_id not in gone}
 
     def _expand_plain(self, output: StepOutput, deltas: list[TokenDelta]) -> None:
         tokens, at = output.tokens.tolist(), 0
-        for handle, count in zip(output.handles.tolist(), output.counts.tolist(), strict=True):
-            choice = self._by_handle.get(handle)
-            if choice is not None:
-                deltas.append(TokenDelta(choice.request_id, choice.index, tokens[at : at + count]))
+        for sequence_id, count in zip(output.sequence_ids.tolist(), output.counts.tolist(), strict=True):
+            name = self._by_id.get(sequence_id)
+            if name is not None:
+                deltas.append(TokenDelta(name.request_id, name.index, tokens[at : at + count]))
             at += count
 
     def _note(self, delta: TokenDelta) -> None:
         if delta.finish_reason is not None:
-            self._by_handle.pop(delta.handle, None)
-        elif delta.handle not in self._by_handle:
-            self._by_handle[delta.handle] = Choice(delta.request_id, delta.index)
+            self._by_id.pop(delta.sequence_id, None)
+        elif delta.sequence_id not in self._by_id:
+            self._by_id[delta.sequence_id] = SequenceName(delta.request_id, delta.index)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-from jaxinfer.engine.client.sequence_ids import Choices
+from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.types import StepOutput, TokenDelta
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 
@@ -13,7 +13,7 @@ class Streams:
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
-        self._choices = Choices()
+        self._sequence_ids = SequenceIds()
 
     @property
     def request_ids(self) -> list[str]:
@@ -25,15 +25,15 @@ class Streams:
         if request_id in self._streams:
             raise ParameterError("request_id", f"{request_id!r} is in use")
 
-    def open(self, request_id: str, choices: int) -> AsyncIterator[list[TokenDelta]]:
-        """What comes for a request of so many choices; it ends with the last of them, or raises what failed."""
-        stream = self._streams[request_id] = _Stream(choices)
+    def open(self, request_id: str, sequences: int) -> AsyncIterator[list[TokenDelta]]:
+        """What comes for a request of so many sequences; it ends with the last of them, or raises what failed."""
+        stream = self._streams[request_id] = _Stream(sequences)
         return stream.read()
 
     def deliver(self, outputs: Iterable[StepOutput]) -> None:
         """Hands out what steps gave: one item a request."""
         by_request: dict[str, list[TokenDelta]] = {}
-        for delta in self._choices.expand(outputs):
+        for delta in self._sequence_ids.expand(outputs):
             by_request.setdefault(delta.request_id, []).append(delta)
         for request_id, deltas in by_request.items():
             stream = self._streams.get(request_id)
@@ -50,28 +50,28 @@ class Streams:
         """Ends every request with an EngineDeadError of its own."""
         for request_id in self.request_ids:
             self.fail(request_id, EngineDeadError(message))
-        self._choices = Choices()
+        self._sequence_ids = SequenceIds()
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Drops requests that nobody reads, and whose end was not told."""
         gone = set(request_ids)
         for request_id in gone:
             self._streams.pop(request_id, None)
-        self._choices.forget(gone)
+        self._sequence_ids.forget(gone)
 
 
 class _Stream:
     """What waits for one reader; what came since it last looked, it gets at once."""
 
-    def __init__(self, choices: int):
+    def __init__(self, sequences: int):
         self._deltas: list[TokenDelta] = []
         self._error: JaxinferError | None = None
         self._reader: asyncio.Future[None] | None = None
-        self._open = choices
-        self._unread = choices
+        self._open = sequences
+        self._unread = sequences
 
     def put(self, deltas: list[TokenDelta]) -> bool:
-        """True once every choice has ended."""
+        """True once every sequence has ended."""
         self._deltas += deltas
         self._open -= _ended(deltas)
         self._wake()

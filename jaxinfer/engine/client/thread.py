@@ -25,11 +25,11 @@ class Listener(Protocol):
     def on_outputs(self, outputs: Sequence[StepOutput]) -> None:
         """What steps gave."""
 
-    def on_error(self, owner: int, request_id: str, error: JaxinferError) -> None:
+    def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         """A submitted request could not be queued."""
 
-    def on_forgotten(self, owner: int) -> None:
-        """`forget` is done: no output of that owner's earlier requests follows."""
+    def on_forgotten(self, client_id: int) -> None:
+        """`forget` is done: no output of that client's earlier requests follows."""
 
     def on_death(self) -> None:
         """The engine has failed, and every request with it."""
@@ -40,7 +40,7 @@ class EngineThread:
 
     A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
 
-    Requests are submitted on behalf of an owner, a number that comes back in their handles (client_ids.py).
+    Requests are submitted for a client, whose id comes back in their sequence ids (client_ids.py).
     """
 
     def __init__(self, core: EngineCore, listener: Listener):
@@ -71,7 +71,7 @@ class EngineThread:
         """True while requests can be submitted."""
         return self._dead is None and not self._closing
 
-    def submit(self, request: GenerateRequest, owner: int = 0) -> None:
+    def submit(self, request: GenerateRequest, client_id: int = 0) -> None:
         """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
         if not self.alive:
             raise EngineDeadError("the engine has stopped") from self._dead
@@ -80,19 +80,19 @@ class EngineThread:
         with self._lock:
             self._core.check_room(tenant, self._submitted)
             self._submitted.add(tenant)
-        self._commands.put(lambda: self._add(checked, owner))
+        self._commands.put(lambda: self._add(checked, client_id))
 
     def stop(self, request_id: str, index: int) -> None:
-        """Ends one choice because of a stop string."""
+        """Ends one sequence because of a stop string."""
         self._commands.put(lambda: self._core.stop(request_id, index))
 
     def abort(self, request_id: str) -> None:
-        """Ends every choice of a request."""
+        """Ends every sequence of a request."""
         self._commands.put(lambda: self._core.abort(request_id))
 
-    def forget(self, owner: int) -> None:
-        """Aborts the requests of an owner that has gone; `on_forgotten` follows their last output."""
-        self._commands.put(lambda: self._forget(owner))
+    def forget(self, client_id: int) -> None:
+        """Aborts the requests of a client that has gone; `on_forgotten` follows their last output."""
+        self._commands.put(lambda: self._forget(client_id))
 
     def stats(self) -> EngineStats:
         """The newest reading; what the engine has not taken up yet waits, too."""
@@ -165,26 +165,26 @@ class EngineThread:
         self._core.timer.end(IDLE)
         return command
 
-    def _add(self, checked: CheckedRequest, owner: int) -> None:
+    def _add(self, checked: CheckedRequest, client_id: int) -> None:
         request = checked.request
         # An id that ended a moment ago is taken until its last result in flight is read.
         while self._core.is_retiring(request.request_id):
             self._step()
         try:
-            self._core.add(checked, owner=owner)
+            self._core.add(checked, client_id=client_id)
         except JaxinferError as error:
-            self._listener.on_error(owner, request.request_id, error)
+            self._listener.on_error(client_id, request.request_id, error)
         except Exception as error:  # whatever is wrong with one request ends no other
             log.exception("request %s could not be queued", request.request_id)
             failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
-            self._listener.on_error(owner, request.request_id, failure)
+            self._listener.on_error(client_id, request.request_id, failure)
         with self._lock:
             self._submitted.remove(self._core.tenant_of(request))
 
-    def _forget(self, owner: int) -> None:
-        self._core.abort_owner(owner)
+    def _forget(self, client_id: int) -> None:
+        self._core.abort_client(client_id)
         self._step()
-        self._listener.on_forgotten(owner)
+        self._listener.on_forgotten(client_id)
 
     # In the watchdog's thread
 

@@ -52,7 +52,7 @@ class Runner(Protocol):
         ...
 
     def init_slots(self, packed: np.ndarray) -> None:
-        """Starts to write the state of slots that requests have got: int32, as `Layouts.admit` has it."""
+        """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
         ...
 
     def forward(self, step: PackedForward) -> None:
@@ -72,7 +72,7 @@ class Runner(Protocol):
         ...
 
     def reset(self) -> None:
-        """Drops steps in flight and makes pages and slot state anew; weights and programs stay.
+        """Drops steps in flight and makes blocks and slot state anew; weights and programs stay.
 
         Raises what is wrong where the device is gone.
         """

@@ -1,7 +1,7 @@
 """SimulatedRunner: a device in NumPy that keeps the step contract honest, and costs what it is told to.
 
 It stores token ids where a model stores keys and values, and draws each next token from what it reads
-back through the page tables: a wrong page, a page reused too early or a host array that changed under
+back through the block tables: a wrong block, a block reused too early or a host array that changed under
 a step in flight gives a wrong token. It reads the same packed arrays that device programs read.
 """
 
@@ -23,10 +23,10 @@ from jaxinfer.sampling import MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 _NEVER_WRITTEN = -(2**20)
 
 
-def draw(visible: Sequence[np.ndarray], position: int, seed: int, choice: int, vocab_size: int) -> int:
+def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vocab_size: int) -> int:
     """The token that follows `position`, from the tokens that each KV group sees up to there."""
     mask = (1 << 64) - 1
-    state = (seed * 1_000_003 + choice * 7_919 + position) & mask
+    state = (seed * 1_000_003 + index * 7_919 + position) & mask
     for tokens in visible:
         weights = np.arange(len(tokens), 0, -1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         content = int(((tokens.astype(np.uint64) + np.uint64(1)) * weights).sum())
@@ -40,15 +40,15 @@ def expected_tokens(
     count: int,
     *,
     seed: int,
-    choice: int,
+    index: int,
     windows: Sequence[int | None],
     vocab_size: int,
 ) -> list[int]:
-    """What a request must generate, from the rules alone: no pages, no steps."""
+    """What a sequence must generate, from the rules alone: no blocks, no steps."""
     tokens = np.array(prompt, np.int64)
     for _ in range(count):
         visible = [tokens if window is None else tokens[-window:] for window in windows]
-        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, choice, vocab_size))
+        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, index, vocab_size))
     return tokens[len(prompt) :].tolist()
 
 
@@ -125,8 +125,8 @@ class SimulatedRunner:
         self._start()
 
     def memory(self) -> DeviceMemory:
-        """That of the arrays that stand for KV pages."""
-        used = sum(pages.nbytes for pages in self.kv)
+        """That of the arrays that stand for KV blocks."""
+        used = sum(blocks.nbytes for blocks in self.kv)
         return DeviceMemory(used, used, used)
 
     def close(self) -> None:
@@ -137,13 +137,13 @@ class SimulatedRunner:
 
     def _start(self) -> None:
         shapes = self.shapes
-        slots, width = shapes.num_slots, shapes.pages_per_row
-        self.kv = [np.full((g.num_pages, shapes.page_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
+        slots, width = shapes.num_slots, shapes.blocks_per_row
+        self.kv = [np.full((g.num_blocks, shapes.block_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
         self.tables = np.zeros((len(shapes.groups), slots, width), np.int32)
         self.length = np.zeros(slots, np.int32)
         self.last_token = np.zeros(slots, np.int32)
         self._seed = np.zeros(slots, np.int64)
-        self._choice = np.zeros(slots, np.int64)
+        self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
         self._inits.clear()
         self._busy_until = 0.0
@@ -184,14 +184,14 @@ class SimulatedRunner:
         self._seed[slots] = (view["seed_high"].astype(np.int64) << 32) | (
             view["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
-        self._choice[slots] = view["choice"]
+        self._sequence_index[slots] = view["sequence_index"]
         self._stop_ids[slots] = view["stop_ids"]
         self.tables[:, slots] = view["tables"]
 
     def _decode(self, step: PackedForward) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(step.bucket).views(step.array)
         slots = view["slots"]
-        self._change_pages(view)
+        self._change_blocks(view)
         self._write(slots, self.length[slots], self.last_token[slots])
         positions = self.length[slots].copy()
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
@@ -203,7 +203,7 @@ class SimulatedRunner:
         tokens, counts = np.zeros((len(slots), self.shapes.decode_steps), np.int32), np.zeros(len(slots), np.int32)
         if not self._draws:
             return tokens, most.copy()
-        self._change_pages(view)
+        self._change_blocks(view)
         left = most > 0
         for at in range(most.max(initial=0)):
             open_slots = np.where(left, slots, self.shapes.scratch_slot)
@@ -224,22 +224,22 @@ class SimulatedRunner:
         positions = starts[row] + np.arange(len(row)) - first[row]
         tokens = view["tokens"][: len(row)].copy()
         tokens[:held] = self.last_token[slots[:held]]
-        self._change_pages(view)
+        self._change_blocks(view)
         self._write(slots[row], positions, tokens)
         drawn = np.zeros(len(view["draws"]), np.int32)
         for i in np.flatnonzero(view["draws"]):
             drawn[i] = self._draw(slots[view["scored_row"][i]], positions[view["scored_token"][i]])
         return drawn, view["targets"]
 
-    def _change_pages(self, view: dict[str, np.ndarray]) -> None:
+    def _change_blocks(self, view: dict[str, np.ndarray]) -> None:
         for group, table in enumerate(self.tables):
             source, destination = view["copies"][group].T
             self.kv[group][destination] = self.kv[group][source]
-            slot, index, page = view["updates"][group].T
-            table[slot, index] = page
+            slot, index, block = view["updates"][group].T
+            table[slot, index] = block
 
     def _write(self, slots: np.ndarray, positions: np.ndarray, tokens: np.ndarray) -> None:
-        size = self.shapes.page_size
+        size = self.shapes.block_size
         for table, kv in zip(self.tables, self.kv, strict=True):
             kv[table[slots, positions // size], positions % size] = tokens
 
@@ -247,14 +247,14 @@ class SimulatedRunner:
         if slot == self.shapes.scratch_slot:
             return 0
         visible = [self._read(group, slot, position) for group in range(len(self.kv))]
-        seed, choice = int(self._seed[slot]), int(self._choice[slot])
-        token = draw(visible, int(position), seed, choice, self.shapes.vocab_size)
+        seed, index = int(self._seed[slot]), int(self._sequence_index[slot])
+        token = draw(visible, int(position), seed, index, self.shapes.vocab_size)
         self.last_token[slot] = token
         self.length[slot] = position + 1
         return token
 
     def _read(self, group: int, slot: int, position: int) -> np.ndarray:
-        size, window = self.shapes.page_size, self.shapes.groups[group].window
+        size, window = self.shapes.block_size, self.shapes.groups[group].window
         first = 0 if window is None else max(0, position - window + 1)
         positions = np.arange(first, position + 1)
         return self.kv[group][self.tables[group, slot, positions // size], positions % size]

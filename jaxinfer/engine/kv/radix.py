@@ -1,7 +1,7 @@
-"""RadixTree: computed KV pages by the tokens that lead to them.
+"""RadixTree: computed KV blocks by the tokens that lead to them.
 
-An edge is one whole page of tokens. A tree is rooted by namespace (adapter, cache salt), so that
-nothing is shared between namespaces. A child is found by its page's bytes: the dictionary hashes
+An edge is one whole block of tokens. A tree is rooted by namespace (adapter, cache salt), so that
+nothing is shared between namespaces. A child is found by its block's bytes: the dictionary hashes
 them with Python's keyed hash and compares them byte by byte, so that no collision can be built.
 """
 
@@ -9,25 +9,25 @@ import heapq
 import itertools
 from collections.abc import Iterable, Sequence
 
-from jaxinfer.engine.kv.block_pool import PagePool
+from jaxinfer.engine.kv.block_pool import BlockPool
 
 Namespace = tuple[str, str]
 
 
 class Node:
-    """One page of tokens. pages holds a page id a KV group, 0 where the group has none.
+    """One block of tokens. blocks holds a block id a KV group, 0 where the group has none.
 
-    key is the page's bytes, or the namespace in a root. time is that of the last use.
-    pins counts requests that will extend the tree at this node.
+    key is the block's bytes, or the namespace in a root. time is that of the last use.
+    pins counts sequences that will extend the tree at this node.
     """
 
-    __slots__ = ("children", "depth", "key", "pages", "parent", "pins", "queued", "time")
+    __slots__ = ("blocks", "children", "depth", "key", "parent", "pins", "queued", "time")
 
     def __init__(self, parent: "Node | None", key: bytes | Namespace, num_groups: int):
         self.parent = parent
         self.key = key
         self.children: dict[bytes | Namespace, Node] = {}
-        self.pages = [0] * num_groups
+        self.blocks = [0] * num_groups
         self.depth = parent.depth + 1 if parent else 0
         self.time = 0
         self.pins = 0
@@ -35,16 +35,16 @@ class Node:
 
 
 class RadixTree:
-    """Pages of all groups, evicted least recently used first.
+    """Blocks of all groups, evicted least recently used first.
 
-    pools and windows have an entry a KV group; a window of None is full attention. Pages of a full
-    group leave with their node, leaves first; a windowed group may lose pages anywhere.
+    pools and windows have an entry a KV group; a window of None is full attention. Blocks of a full
+    group leave with their node, leaves first; a windowed group may lose blocks anywhere.
     """
 
-    def __init__(self, pools: Sequence[PagePool], windows: Sequence[int | None], page_size: int):
+    def __init__(self, pools: Sequence[BlockPool], windows: Sequence[int | None], block_size: int):
         self._pools = pools
         self._windows = windows
-        self._page_size = page_size
+        self._block_size = block_size
         self._roots: dict[Namespace, Node] = {}
         self._nodes: list[dict[int, Node]] = [{} for _ in pools]
         self._heaps: list[list[tuple[int, int, int, Node]]] = [[] for _ in pools]
@@ -58,7 +58,7 @@ class RadixTree:
         return root
 
     def match(self, namespace: Namespace, keys: Iterable[bytes]) -> list[Node]:
-        """The longest path along `keys` (page bytes) whose pages suffice to go on after it."""
+        """The longest path along `keys` (block bytes) whose blocks suffice to go on after it."""
         path: list[Node] = []
         node = self._roots.get(namespace)
         for key in keys:
@@ -72,9 +72,9 @@ class RadixTree:
         return path[:length]
 
     def first_needed(self, length: int, group: int) -> int:
-        """Index of the first page that a query at position `length * page_size` can see."""
+        """Index of the first block that a query at position `length * block_size` can see."""
         window = self._windows[group]
-        return 0 if window is None else max(0, length * self._page_size - window + 1) // self._page_size
+        return 0 if window is None else max(0, length * self._block_size - window + 1) // self._block_size
 
     def use(self, node: Node) -> None:
         """Marks the path from the root to `node` as used now."""
@@ -84,17 +84,17 @@ class RadixTree:
             step.time = self._clock
             step = step.parent
 
-    def extend(self, node: Node, key: bytes, pages: Sequence[int]) -> Node:
-        """The child of `node` along `key`; made of `pages` (an id a group) where it, or its page, is missing."""
+    def extend(self, node: Node, key: bytes, blocks: Sequence[int]) -> Node:
+        """The child of `node` along `key`; made of `blocks` (an id a group) where it, or its block, is missing."""
         child = node.children.get(key)
         if child is None:
             child = node.children[key] = Node(node, key, len(self._pools))
         child.time = node.time = self._clock
-        for group, page in enumerate(pages):
-            if page and not child.pages[group]:
-                child.pages[group] = page
-                self._nodes[group][page] = child
-                self._pools[group].cache(page)
+        for group, block in enumerate(blocks):
+            if block and not child.blocks[group]:
+                child.blocks[group] = block
+                self._nodes[group][block] = child
+                self._pools[group].cache(block)
         return child
 
     def pin(self, node: Node) -> None:
@@ -109,12 +109,12 @@ class RadixTree:
         child.pins += 1
         node.pins -= 1
 
-    def became_evictable(self, group: int, page: int) -> None:
-        """Must be called when the last reference to a page of the tree is dropped."""
-        self._queue(self._nodes[group][page], group)
+    def became_evictable(self, group: int, block: int) -> None:
+        """Must be called when the last reference to a block of the tree is dropped."""
+        self._queue(self._nodes[group][block], group)
 
     def evict(self, group: int, count: int) -> None:
-        """Frees at least `count` pages of a group, which must be evictable."""
+        """Frees at least `count` blocks of a group, which must be evictable."""
         pool = self._pools[group]
         goal = pool.num_free + count
         heap = self._heaps[group]
@@ -128,19 +128,19 @@ class RadixTree:
             elif self._windows[group] is None:
                 self._drop_leaf(node)
             else:
-                self._drop_page(node, group)
+                self._drop_block(node, group)
                 self._prune(node)
 
-    def pages(self, group: int) -> list[int]:
-        """Every page of a group that the tree holds."""
+    def blocks(self, group: int) -> list[int]:
+        """Every block of a group that the tree holds."""
         return list(self._nodes[group])
 
     def _sees_window(self, path: Sequence[Node], length: int, group: int) -> bool:
-        return all(node.pages[group] for node in path[self.first_needed(length, group) : length])
+        return all(node.blocks[group] for node in path[self.first_needed(length, group) : length])
 
     def _can_go(self, node: Node, group: int) -> bool:
-        page = node.pages[group]
-        if not page or self._pools[group].references(page):
+        block = node.blocks[group]
+        if not block or self._pools[group].references(block):
             return False
         return self._windows[group] is not None or not node.children
 
@@ -151,25 +151,25 @@ class RadixTree:
             heapq.heappush(self._heaps[group], (node.time, node.depth, next(self._ticket), node))
 
     def _drop_leaf(self, node: Node) -> None:
-        for group, page in enumerate(node.pages):
-            if page:
-                self._drop_page(node, group)
+        for group, block in enumerate(node.blocks):
+            if block:
+                self._drop_block(node, group)
         self._prune(node)
 
-    def _drop_page(self, node: Node, group: int) -> None:
-        page = node.pages[group]
-        node.pages[group] = 0
-        del self._nodes[group][page]
-        # NOTE: a choice that waits with its parent's partial page may hold the windowed pages of a node that got them
-        # when the parent filled that page, and not the node's full page, which had come from another request.
-        if self._pools[group].references(page):
-            self._pools[group].uncache(page)
+    def _drop_block(self, node: Node, group: int) -> None:
+        block = node.blocks[group]
+        node.blocks[group] = 0
+        del self._nodes[group][block]
+        # NOTE: a sequence that waits with its parent's partial block may hold the windowed blocks of a node that got
+        # them when the parent filled that block, and not the node's full block, which had come from another sequence.
+        if self._pools[group].references(block):
+            self._pools[group].uncache(block)
         else:
-            self._pools[group].evict(page)
+            self._pools[group].evict(block)
 
     def _prune(self, node: Node) -> None:
         """Removes nodes that hold nothing and lead nowhere, from `node` upwards."""
-        while not (node.children or node.pins or any(node.pages)):
+        while not (node.children or node.pins or any(node.blocks)):
             parent = node.parent
             if parent is None:
                 del self._roots[node.key]  # type: ignore[arg-type]  # a root's key is its namespace

@@ -1,13 +1,13 @@
-"""Admission: which waiting requests get a slot, and which running ones are preempted for them."""
+"""Admission: which waiting sequences get a slot, and which running ones are preempted for them."""
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.allocation_failure import AllocationFailure
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.scheduler.preemption import victims_for_pages, victims_for_slots
+from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.slot_init import slot_init
 
@@ -15,8 +15,8 @@ from jaxinfer.engine.step.slot_init import slot_init
 class Admission:
     """The way from the queue into slots.
 
-    failure: the request that found too few pages last. num_partial: prompts that the current plan leaves half computed.
-    prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
+    failure: the sequence that found too few blocks last. num_partial: prompts that the current plan leaves half
+    computed. prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class Admission:
         self._rows = rows
         self._preempts = policy.preempts
         self._max_partial = scheduler.max_num_partial_prefills
-        self._watermark = int(cache.kv_watermark * min(group.num_pages for group in state.shapes.groups))
-        self._first_victim: Request | None = None
+        self._watermark = int(cache.kv_watermark * min(group.num_blocks for group in state.shapes.groups))
+        self._first_victim: Sequence | None = None
         self._preemptions_before = 0
         self.failure: AllocationFailure | None = None
         self.num_partial = 0
@@ -49,36 +49,36 @@ class Admission:
         return self._max_partial is None or self.num_partial < self._max_partial
 
     def begin_plan(self) -> None:
-        """Must be called first: where the policy allows it, running requests are preempted for waiting ones."""
+        """Must be called first: where the policy allows it, running sequences are preempted for waiting ones."""
         self._first_victim = None
         if self._preempts and not self._isolation.active:
             self._preempt_for_waiting()
         self._preemptions_before = self._state.num_preemptions
 
-    def admit_waiting(self, plan: PlanBuilder, *, before: Request | None = None) -> None:
-        """Gives waiting requests slots while slots, pages and both budgets last; only those that outrank `before`."""
+    def admit_waiting(self, plan: PlanBuilder, *, before: Sequence | None = None) -> None:
+        """Gives waiting sequences slots while slots, blocks and both budgets last; only those that outrank `before`."""
         state = self._state
-        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of pages.
+        # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
         if state.num_preemptions != self._preemptions_before or state.must_drain:
             return
         budgets = plan.tokens_left, plan.scored_left
         while self._has_room(plan):
-            request = state.queue.peek(deferred=self.takes_partial)
-            if request is None or any(other and request.rank >= other.rank for other in (self._first_victim, before)):
+            sequence = state.queue.peek(deferred=self.takes_partial)
+            if sequence is None or any(other and sequence.rank >= other.rank for other in (self._first_victim, before)):
                 return
-            if request.is_waiting_fork:
-                admitted = self._admit_fork(plan, request)
+            if sequence.is_waiting_fork:
+                admitted = self._admit_fork(plan, sequence)
             else:
                 is_first = budgets == (plan.tokens_left, plan.scored_left)
-                admitted = self._admit(plan, request, is_first=is_first)
+                admitted = self._admit(plan, sequence, is_first=is_first)
             if admitted:
                 continue
-            # With nobody running, pages that waiting forks hold would block the queue for good.
+            # With nobody running, blocks that waiting forks hold would hold up the queue for good.
             if state.running or state.in_flight or not state.forks.drop_last_reference():
                 return
 
     def somebody_may_enter(self) -> bool:
-        """True where a waiting request could use a share of this step's tokens."""
+        """True where a waiting sequence could use a share of this step's tokens."""
         state = self._state
         head = state.queue.peek(deferred=self.takes_partial) if state.table.num_free else None
         return head is not None and not self._still_fails(head)
@@ -89,7 +89,7 @@ class Admission:
         )
 
     def _preempt_for_waiting(self) -> None:
-        """Preempts running requests for waiting ones that outrank them and lack a slot or pages."""
+        """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""
         state = self._state
         head = state.queue.peek(deferred=self.takes_partial)
         if head is None or not state.running or head.rank > state.running[-1].rank:
@@ -99,7 +99,7 @@ class Admission:
         elif self.failure is None or not self._still_fails(head) or state.forks.drop_last_reference(head):
             return
         else:
-            victims = victims_for_pages(head, self.failure.missing, state.running)
+            victims = victims_for_blocks(head, self.failure.missing, state.running)
         if victims and state.in_flight:
             state.must_drain = True
             return
@@ -107,87 +107,89 @@ class Admission:
             state.preempt(victim)
             self._first_victim = victim
 
-    def _admit(self, plan: PlanBuilder, request: Request, *, is_first: bool) -> bool:
-        """A slot for a request that holds no pages, and a row for what of it fits. False: nobody else can enter.
+    def _admit(self, plan: PlanBuilder, sequence: Sequence, *, is_first: bool) -> bool:
+        """A slot for a sequence that holds no blocks, and a row for what of it fits. False: nobody else can enter.
 
         is_first: nobody was admitted before it to this plan.
         """
         state = self._state
-        if self._still_fails(request):
+        if self._still_fails(sequence):
             return False
-        goal = request.num_known - request.is_parent
-        start = state.kv.match(request)
-        size = self._rows.size(plan, request, goal - start, plan.tokens_left)
+        goal = sequence.num_known - sequence.is_parent
+        start = state.kv.match(sequence)
+        size = self._rows.size(plan, sequence, goal - start, plan.tokens_left)
         left_to_compute = goal - start - size.tokens
-        # The last token of a request that samples is not prefill.
-        is_partial = left_to_compute > (0 if request.is_parent else 1)
+        # The last token of a sequence that samples is not prefill.
+        is_partial = left_to_compute > (0 if sequence.is_parent else 1)
         if is_partial and not self.takes_partial:
-            state.kv.release(request)
+            state.kv.release(sequence)
             # NOTE: one that was not the first to be tried may fit into the next plan.
             if is_first:
-                state.queue.defer(request)
+                state.queue.defer(sequence)
             return is_first
-        if not self._allocate(request, start, size.tokens, goal):
+        if not self._allocate(sequence, start, size.tokens, goal):
             return False
         self.num_partial += is_partial
-        self._count_lookup(request, start)
-        self._enter(plan, request, start, goal)
+        self._count_lookup(sequence, start)
+        self._enter(plan, sequence, start, goal)
         if size.tokens:
-            self._rows.add(plan, request, start, size)
+            self._rows.add(plan, sequence, start, size)
         return True
 
-    def _allocate(self, request: Request, start: int, count: int, goal: int) -> bool:
-        """Pages for a request's first row; where there are too few, none, and `failure` says what is missing."""
+    def _allocate(self, sequence: Sequence, start: int, count: int, goal: int) -> bool:
+        """Blocks for a sequence's first row; where there are too few, none, and `failure` says what is missing."""
         kv = self._state.kv
         reserve = self._watermark if self._state.running else 0
         has_row = count > 0 or start == goal
-        if has_row and kv.grow(request, start + count, reserve=reserve):
+        if has_row and kv.grow(sequence, start + count, reserve=reserve):
             self.failure = None
             return True
-        missing = kv.missing(request, start + count, reserve=reserve)
-        kv.release(request)
+        missing = kv.missing(sequence, start + count, reserve=reserve)
+        kv.release(sequence)
         if has_row:
-            self.failure = AllocationFailure(request, self._available(), missing)
+            self.failure = AllocationFailure(sequence, self._available(), missing)
         return False
 
-    def _admit_fork(self, plan: PlanBuilder, request: Request) -> bool:
-        """A slot for a choice that waits with its parent's pages; it owns its last page from now on."""
+    def _admit_fork(self, plan: PlanBuilder, sequence: Sequence) -> bool:
+        """A slot for a sequence that waits with its parent's blocks; it owns its last block from now on."""
         state = self._state
-        start = request.fork_computed
-        if start % state.shapes.page_size:
+        start = sequence.fork_computed
+        if start % state.shapes.block_size:
             if not plan.copies_left:
                 return False
-            copies = state.kv.own_last_page(request)
+            copies = state.kv.own_last_block(sequence)
             if copies is not None:
                 plan.add_copies(copies)
         else:
-            copies = state.kv.grow(request, start + 1) or None
+            copies = state.kv.grow(sequence, start + 1) or None
         if copies is None:
-            self.failure = AllocationFailure(request, self._available(), 1)
+            self.failure = AllocationFailure(sequence, self._available(), 1)
             return False
-        self._enter(plan, request, start, request.num_known)
-        self._rows.add(plan, request, start, RowSize(1, 1))
+        self._enter(plan, sequence, start, sequence.num_known)
+        self._rows.add(plan, sequence, start, RowSize(1, 1))
         return True
 
-    def _enter(self, plan: PlanBuilder, request: Request, computed: int, total: int) -> None:
-        self._state.admit(request, computed=computed, total=total)
-        self._isolation.note_admission(request)
-        plan.admissions.append(slot_init(request))
+    def _enter(self, plan: PlanBuilder, sequence: Sequence, computed: int, total: int) -> None:
+        self._state.admit(sequence, computed=computed, total=total)
+        self._isolation.note_admission(sequence)
+        plan.admissions.append(slot_init(sequence))
 
-    def _still_fails(self, request: Request) -> bool:
+    def _still_fails(self, sequence: Sequence) -> bool:
         return (
-            self.failure is not None and bool(self._state.running) and self.failure.persists(request, self._available())
+            self.failure is not None
+            and bool(self._state.running)
+            and self.failure.persists(sequence, self._available())
         )
 
     def _available(self) -> list[int]:
         return [pool.num_available for pool in self._state.kv.pools]
 
-    def _count_lookup(self, request: Request, hit: int) -> None:
-        if request.was_admitted:
+    def _count_lookup(self, sequence: Sequence, hit: int) -> None:
+        if sequence.was_admitted:
             return
-        request.was_admitted = True
-        request.cached_tokens = hit
-        self.admitted_tokens += request.prompt_len
+        sequence.was_admitted = True
+        sequence.cached_tokens = hit
+        self.admitted_tokens += sequence.prompt_len
         if self._state.kv.caching:
-            self.prefix_queries += request.prompt_len
+            self.prefix_queries += sequence.prompt_len
             self.prefix_hits += hit

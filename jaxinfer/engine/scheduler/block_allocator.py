@@ -1,22 +1,22 @@
-"""BlockAllocator: pages for running requests, by preemption where there are too few."""
+"""BlockAllocator: blocks for running sequences, by preemption where there are too few."""
 
 import numpy as np
 
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 
 
 class BlockAllocator:
-    """Grows the page tables of running requests, and queues the updates for the device."""
+    """Grows the block tables of running sequences, and queues the updates for the device."""
 
     def __init__(self, state: SchedulerState):
         self._state = state
 
-    def grow(self, plan: PlanBuilder, request: Request, num_tokens: int) -> bool:
-        """Pages for `num_tokens` positions of a request. False where it must wait, or was itself preempted."""
+    def grow(self, plan: PlanBuilder, sequence: Sequence, num_tokens: int) -> bool:
+        """Blocks for `num_tokens` positions of a sequence. False where it must wait, or was itself preempted."""
         state = self._state
-        while not state.kv.grow(request, num_tokens):
+        while not state.kv.grow(sequence, num_tokens):
             if state.in_flight:
                 state.must_drain = True
                 return False
@@ -24,50 +24,50 @@ class BlockAllocator:
                 continue
             victim = state.running[-1]
             if plan.has_row[victim.slot]:
-                # It will be preempted when it asks for its own next page, or finish before.
+                # It will be preempted when it asks for its own next block, or finish before.
                 return False
             state.preempt(victim)
-            if victim is request:
+            if victim is sequence:
                 return False
-        self.send_new_pages(plan, request)
+        self.send_new_blocks(plan, sequence)
         return True
 
     def grow_slot(self, plan: PlanBuilder, slot: int) -> bool:
-        """A page for the next position of the request in a slot, where there still is one."""
+        """A block for the next position of the sequence in a slot, where there still is one."""
         state = self._state
-        request = state.table.requests[slot]
+        sequence = state.table.sequences[slot]
         return (
-            request is not None
+            sequence is not None
             and not state.must_drain
-            and self.grow(plan, request, int(state.table.computed[slot]) + 1)
+            and self.grow(plan, sequence, int(state.table.computed[slot]) + 1)
         )
 
     def grow_each(self, plan: PlanBuilder, slots: np.ndarray) -> bool:
-        """One page for each of `slots`; False, and no change, where there are too few."""
-        table, size = self._state.table, self._state.shapes.page_size
-        requests = [request for request in map(table.requests.__getitem__, slots.tolist()) if request is not None]
-        pages = self._state.kv.grow_each(requests)
-        if pages is None:
+        """One block for each of `slots`; False, and no change, where there are too few."""
+        table, size = self._state.table, self._state.shapes.block_size
+        sequences = [sequence for sequence in map(table.sequences.__getitem__, slots.tolist()) if sequence is not None]
+        blocks = self._state.kv.grow_each(sequences)
+        if blocks is None:
             return False
-        plan.add_page_each(slots, table.capacity[slots] // size, pages)
+        plan.add_block_each(slots, table.capacity[slots] // size, blocks)
         table.capacity[slots] += size
         return True
 
-    def send_new_pages(self, plan: PlanBuilder, request: Request) -> None:
-        """Queues page-table updates for newly allocated pages."""
-        table, size, slot = self._state.table, self._state.shapes.page_size, request.slot
+    def send_new_blocks(self, plan: PlanBuilder, sequence: Sequence) -> None:
+        """Queues block-table updates for newly allocated blocks."""
+        table, size, slot = self._state.table, self._state.shapes.block_size, sequence.slot
         first = int(table.capacity[slot]) // size
-        if len(request.pages[0]) > first:
-            plan.add_pages(slot, first, [pages[first:] for pages in request.pages])
-            table.capacity[slot] = len(request.pages[0]) * size
+        if len(sequence.blocks[0]) > first:
+            plan.add_blocks(slot, first, [blocks[first:] for blocks in sequence.blocks])
+            table.capacity[slot] = len(sequence.blocks[0]) * size
 
     def trim_windows(self) -> None:
-        """Frees pages that fell behind a window.
+        """Frees blocks that fell behind a window.
 
-        By what was collected, not by what was dispatched: the tree is offered a page before it is dropped.
+        By what was collected, not by what was dispatched: the tree is offered a block before it is dropped.
         """
         table, slots = self._state.table, self._state.running_slots()
         for slot in slots[table.collected[slots] >= table.next_trim[slots]].tolist():
-            request = table.requests[slot]
-            assert request is not None
-            table.next_trim[slot] = self._state.kv.trim(request, int(table.collected[slot]))
+            sequence = table.sequences[slot]
+            assert sequence is not None
+            table.next_trim[slot] = self._state.kv.trim(sequence, int(table.collected[slot]))

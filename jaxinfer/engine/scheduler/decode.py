@@ -8,14 +8,14 @@ from jaxinfer.engine.step.builder import PlanBuilder
 
 
 class Decode:
-    """Adds decode rows to a plan, and the pages that they need."""
+    """Adds decode rows to a plan, and the blocks that they need."""
 
     def __init__(self, state: SchedulerState, blocks: BlockAllocator):
         self._state = state
         self._blocks = blocks
 
     def plan(self, plan: PlanBuilder) -> bool:
-        """Adds every row that is ready; True where those are all running requests."""
+        """Adds every row that is ready; True where those are all running sequences."""
         table, slots = self._state.table, self._state.running_slots()
         computed = table.computed[slots]
         ready = (table.total[slots] - computed == 1) & table.samples[slots]
@@ -24,7 +24,7 @@ class Decode:
         full = slots[ready & (computed >= table.capacity[slots])]
         if len(full) and not self._blocks.grow_each(plan, full):
             waiting = [slot for slot in full.tolist() if not self._blocks.grow_slot(plan, slot)]
-            preempted = [slot for slot in decode.tolist() if table.requests[slot] is None]
+            preempted = [slot for slot in decode.tolist() if table.sequences[slot] is None]
             decode = decode[~np.isin(decode, waiting + preempted)]
         plan.add_decode(decode)
         return everyone
@@ -33,29 +33,29 @@ class Decode:
         """Tokens that each running slot may decode in one dispatch, int32; None where a single step must be planned.
 
         That is where a row has a prompt to compute or reports log-probabilities, where nobody has more than one token
-        left, and where pages are too few: then the next step evicts, preempts or waits.
+        left, and where blocks are too few: then the next step evicts, preempts or waits.
         """
         state = self._state
         if state.shapes.decode_steps == 1 or state.must_drain:
             return None
-        table, slots, size = state.table, state.running_slots(), state.shapes.page_size
+        table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
         if not len(slots) or table.logprobs[slots].any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
         counts = np.minimum(state.shapes.decode_steps, table.limit[slots] - total)
-        pages = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
-        if counts.max() < 2 or pages.sum() > min(pool.num_available for pool in state.kv.pools):
+        blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
+        if counts.max() < 2 or blocks.sum() > min(pool.num_available for pool in state.kv.pools):
             return None
         return counts
 
     def plan_multi_step(self, plan: PlanBuilder, counts: np.ndarray) -> None:
-        """Adds a row of `counts` tokens for every running slot, and the pages that they need."""
+        """Adds a row of `counts` tokens for every running slot, and the blocks that they need."""
         table, slots = self._state.table, self._state.running_slots()
         ends = table.computed[slots] + counts
         for row in np.flatnonzero(ends > table.capacity[slots]).tolist():
-            request = table.requests[slots[row]]
-            assert request is not None
-            if not self._state.kv.grow(request, int(ends[row])):
-                raise RuntimeError("pages that were available are not")
-            self._blocks.send_new_pages(plan, request)
+            sequence = table.sequences[slots[row]]
+            assert sequence is not None
+            if not self._state.kv.grow(sequence, int(ends[row])):
+                raise RuntimeError("blocks that were available are not")
+            self._blocks.send_new_blocks(plan, sequence)
         plan.add_multi_step(slots, counts)

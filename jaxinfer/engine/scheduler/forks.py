@@ -1,51 +1,51 @@
-"""Forks: how one computed prompt becomes several choices."""
+"""Forks: how one computed prompt becomes several sequences."""
 
 from operator import attrgetter
 
 from jaxinfer.engine.kv.manager import KVCache
 from jaxinfer.engine.scheduler.queue import WaitingQueue
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
 
 
 class Forks:
-    """Parents whose choices have not parted yet, and choices that wait for a slot with pages of their parent.
+    """Parents whose sequences have not parted yet, and sequences that wait for a slot with blocks of their parent.
 
-    new_choices: choices that were made and nobody has fetched yet.
+    new_sequences: sequences that were made and nobody has fetched yet.
     """
 
     def __init__(self, kv: KVCache, table: SlotTable, waiting: WaitingQueue):
         self._kv = kv
         self._table = table
         self._waiting = waiting
-        self._parents: list[Request] = []
-        self._waiting_forks: list[Request] = []
-        self.new_choices: list[Request] = []
+        self._parents: list[Sequence] = []
+        self._waiting_forks: list[Sequence] = []
+        self.new_sequences: list[Sequence] = []
 
-    def enter(self, request: Request) -> None:
-        """Must be called when a request gets a slot."""
-        if request.is_parent:
-            self._parents.append(request)
-        if request.is_waiting_fork:
-            self._waiting_forks.remove(request)
-            request.is_waiting_fork = False
+    def enter(self, sequence: Sequence) -> None:
+        """Must be called when a sequence gets a slot."""
+        if sequence.is_parent:
+            self._parents.append(sequence)
+        if sequence.is_waiting_fork:
+            self._waiting_forks.remove(sequence)
+            sequence.is_waiting_fork = False
 
-    def leave(self, request: Request) -> None:
-        """Must be called when a request loses its slot or its place in the queue."""
-        if request in self._parents:
-            self._parents.remove(request)
-        if request.is_waiting_fork:
-            self._waiting_forks.remove(request)
-            request.is_waiting_fork = False
+    def leave(self, sequence: Sequence) -> None:
+        """Must be called when a sequence loses its slot or its place in the queue."""
+        if sequence in self._parents:
+            self._parents.remove(sequence)
+        if sequence.is_waiting_fork:
+            self._waiting_forks.remove(sequence)
+            sequence.is_waiting_fork = False
 
     def part(self) -> None:
-        """Parts the choices of every parent whose prompt but the last token is computed."""
+        """Parts the sequences of every parent whose prompt but the last token is computed."""
         for parent in list(self._parents):
             slot = parent.slot
             if self._table.computed[slot] == self._table.total[slot] and self._kv.all_committed(parent):
                 self._part(parent)
 
-    def _part(self, parent: Request) -> None:
+    def _part(self, parent: Sequence) -> None:
         children = [parent.child(index) for index in range(1, parent.fork_to)]
         for child in children:
             self._kv.fork(parent, child)
@@ -57,12 +57,12 @@ class Forks:
         self._parents.remove(parent)
         self._table.total[parent.slot] = parent.prompt_len
         self._table.samples[parent.slot] = True
-        self.new_choices += children
+        self.new_sequences += children
 
-    def drop_last_reference(self, outranked_by: Request | None = None) -> bool:
-        """Lets the last waiting choice in rank give up its parent's pages: it will compute its prompt itself.
+    def drop_last_reference(self, outranked_by: Sequence | None = None) -> bool:
+        """Lets the last waiting sequence in rank give up its parent's blocks: it will compute its prompt itself.
 
-        outranked_by: only where it comes after that request. False where there is none.
+        outranked_by: only where it comes after that sequence. False where there is none.
         """
         child = max(self._waiting_forks, key=attrgetter("rank"), default=None)
         if child is None or (outranked_by is not None and child.rank <= outranked_by.rank):
@@ -73,7 +73,7 @@ class Forks:
         return True
 
     def drop_all_references(self) -> None:
-        """Lets every waiting choice give up its parent's pages."""
+        """Lets every waiting sequence give up its parent's blocks."""
         for child in self._waiting_forks:
             child.is_waiting_fork = False
             self._kv.release(child)

@@ -1,15 +1,15 @@
-"""The order in which waiting requests are served, and in which running ones are preempted.
+"""The order in which waiting sequences are served, and in which running ones are preempted.
 
-A rank never changes: waiting makes all requests older at the same rate, so whatever ageing gives them, the order
+A rank never changes: waiting makes all sequences older at the same rate, so whatever ageing gives them, the order
 of two of them stays as it is. A heap keyed by rank is then exact, what resumes after preemption keeps its place,
-and the best of all requests is never preempted: something always ends.
+and the best of all sequences is never preempted: something always ends.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 from jaxinfer.config import SchedulerConfig
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 
 _NANOSECONDS = 1_000_000_000
 _AGEING_SECONDS = 60.0
@@ -17,36 +17,36 @@ _TOKENS_PER_SECOND = 1000.0
 
 
 class Policy(Protocol):
-    """A total order over requests: the lowest rank is served first and preempted last.
+    """A total order over sequences: the lowest rank is served first and preempted last.
 
-    preempts: whether a waiting request may take the slot or the pages of a running one that it outranks.
+    preempts: whether a waiting sequence may take the slot or the blocks of a running one that it outranks.
     uses_priority: whether requests may bring a priority.
     """
 
     preempts: bool
     uses_priority: bool
 
-    def rank(self, request: Request) -> tuple[int, ...]:
-        """Asked once, when a request is queued. The last entry is the index of the choice."""
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        """Asked once, when a sequence is queued. The last entry is its index."""
         ...
 
 
 class FirstComeFirstServed:
-    """By arrival; choices of one request by their index."""
+    """By arrival; sequences of one request by their index."""
 
     preempts = False
     uses_priority = False
 
-    def rank(self, request: Request) -> tuple[int, ...]:
-        return (request.arrival, request.index)
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        return (sequence.arrival, sequence.index)
 
 
 class PriorityFirst:
     """By priority, the lower the better, then by arrival.
 
-    ageing_seconds: what a level of priority is worth in waiting time: a request goes before all that come later
+    ageing_seconds: what a level of priority is worth in waiting time: a sequence goes before all that come later
     than that, a level better though they are. So it has a deadline, arrival + priority · ageing_seconds, and the
-    earliest goes first. 0: no ageing; a steady stream of better requests then keeps the others waiting for ever.
+    earliest goes first. 0: no ageing; a steady stream of better sequences then keeps the others waiting for ever.
     """
 
     preempts = True
@@ -55,16 +55,16 @@ class PriorityFirst:
     def __init__(self, ageing_seconds: float):
         self._level = round(ageing_seconds * _NANOSECONDS)
 
-    def rank(self, request: Request) -> tuple[int, ...]:
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
         if not self._level:
-            return (request.priority, request.arrival, request.index)
-        return (request.queued_at + request.priority * self._level, request.arrival, request.index)
+            return (sequence.priority, sequence.arrival, sequence.index)
+        return (sequence.queued_at + sequence.priority * self._level, sequence.arrival, sequence.index)
 
 
 class ShortestJobFirst:
     """By the prompt tokens that are not in the prefix cache, then by arrival.
 
-    That is the work that is known when a request comes, and what its first token waits for. `max_tokens` is left
+    That is the work that is known when a sequence comes, and what its first token waits for. `max_tokens` is left
     out: it bounds the output and does not foretell it, most clients leave it at a default, and an output shares
     its steps with others, while a prompt fills its own.
     tokens_per_second: prompt tokens that a second of waiting makes up for. 0: no ageing.
@@ -73,19 +73,19 @@ class ShortestJobFirst:
     preempts = False
     uses_priority = False
 
-    def __init__(self, tokens_per_second: float, cached_tokens: Callable[[Request], int]):
+    def __init__(self, tokens_per_second: float, cached_tokens: Callable[[Sequence], int]):
         self._token = round(_NANOSECONDS / tokens_per_second) if tokens_per_second else 0
         self._cached_tokens = cached_tokens
 
-    def rank(self, request: Request) -> tuple[int, ...]:
-        work = request.prompt_len - self._cached_tokens(request)
+    def rank(self, sequence: Sequence) -> tuple[int, ...]:
+        work = sequence.prompt_len - self._cached_tokens(sequence)
         if not self._token:
-            return (work, request.arrival, request.index)
-        return (request.queued_at + work * self._token, request.arrival, request.index)
+            return (work, sequence.arrival, sequence.index)
+        return (sequence.queued_at + work * self._token, sequence.arrival, sequence.index)
 
 
-def make_policy(config: SchedulerConfig, cached_tokens: Callable[[Request], int]) -> Policy:
-    """The policy that a configuration names. cached_tokens: prompt tokens of a request in the prefix cache now."""
+def make_policy(config: SchedulerConfig, cached_tokens: Callable[[Sequence], int]) -> Policy:
+    """The policy that a configuration names. cached_tokens: prompt tokens of a sequence in the prefix cache now."""
     if config.scheduling_policy == "fcfs":
         return FirstComeFirstServed()
     if config.scheduling_policy == "priority":

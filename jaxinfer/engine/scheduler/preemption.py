@@ -1,13 +1,13 @@
-"""Which running requests give way to waiting ones that outrank them."""
+"""Which running sequences give way to waiting ones that outrank them."""
 
-from collections.abc import Sequence
+from collections import abc
 
 from jaxinfer.engine.scheduler.queue import WaitingQueue
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 
 
-def outranks(head: Request, running: Request) -> bool:
-    """Whether a waiting request may take what a running one has.
+def outranks(head: Sequence, running: Sequence) -> bool:
+    """Whether a waiting sequence may take what a running one has.
 
     Among tenants of one priority the rounds decide who is admitted: who came earlier has no claim to what another was
     given, and what one took from the other would be taken back for ever.
@@ -15,14 +15,14 @@ def outranks(head: Request, running: Request) -> bool:
     return head.rank < running.rank and (head.priority != running.priority or head.tenant == running.tenant)
 
 
-def victims_for_slots(waiting: WaitingQueue, running: Sequence[Request], *, deferred: bool) -> list[Request]:
-    """One for each waiting request that outranks it: the last of `running`, which is in rank's order, first.
+def victims_for_slots(waiting: WaitingQueue, running: abc.Sequence[Sequence], *, deferred: bool) -> list[Sequence]:
+    """One for each waiting sequence that outranks it: the last of `running`, which is in rank's order, first.
 
-    Where the queue's order depends on what its next request will be charged, one for the next request alone.
-    deferred: whether deferred requests count.
+    Where the queue's order depends on what its next sequence will be charged, one for the next sequence alone.
+    deferred: whether deferred sequences count.
     """
-    victims: list[Request] = []
-    heads: list[Request] = []
+    victims: list[Sequence] = []
+    heads: list[Sequence] = []
     for candidate in reversed(running):
         head = waiting.peek(deferred=deferred)
         if head is None or head.rank > candidate.rank:
@@ -39,20 +39,20 @@ def victims_for_slots(waiting: WaitingQueue, running: Sequence[Request], *, defe
     return victims
 
 
-def victims_for_pages(head: Request, missing: int, running: Sequence[Request]) -> list[Request]:
-    """As few as hold `missing` pages in each group, the last in rank first; none where they hold too few.
+def victims_for_blocks(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
+    """As few as hold `missing` blocks in each group, the last in rank first; none where they hold too few.
 
-    Pages that a victim shares are counted as if they came free: where they do not, the next plan asks again.
+    Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
     """
-    victims: list[Request] = []
-    lacks = [missing] * len(head.pages)
-    for request in reversed(running):
-        if request.rank < head.rank:
+    victims: list[Sequence] = []
+    lacks = [missing] * len(head.blocks)
+    for sequence in reversed(running):
+        if sequence.rank < head.rank:
             break
-        if not outranks(head, request):
+        if not outranks(head, sequence):
             continue
-        victims.append(request)
-        lacks = [lack - sum(map(bool, pages)) for lack, pages in zip(lacks, request.pages, strict=True)]
+        victims.append(sequence)
+        lacks = [lack - sum(map(bool, blocks)) for lack, blocks in zip(lacks, sequence.blocks, strict=True)]
         if max(lacks) <= 0:
             return victims
     return []

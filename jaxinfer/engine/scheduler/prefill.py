@@ -1,4 +1,4 @@
-"""Prefill: rows of running requests with prompt tokens, or recomputed ones, to compute."""
+"""Prefill: rows of running sequences with prompt tokens, or recomputed ones, to compute."""
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.scheduler.admission import Admission
@@ -6,7 +6,7 @@ from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 
 
@@ -38,20 +38,20 @@ class Prefill:
         sharers = len(chunked) + self._admission.somebody_may_enter() if self._fair else 1
         self._admission.num_partial = 0
         for slot in chunked.tolist():
-            request = table.requests[slot]
-            if request is not None and not state.must_drain:
+            sequence = table.sequences[slot]
+            if sequence is not None and not state.must_drain:
                 if self._admits_better_first:
-                    self._admission.admit_waiting(plan, before=request)
-                end = self._plan_chunk(plan, request, -(-plan.tokens_left // sharers))
+                    self._admission.admit_waiting(plan, before=sequence)
+                end = self._plan_chunk(plan, sequence, -(-plan.tokens_left // sharers))
                 self._admission.num_partial += int(table.total[slot] - end > table.samples[slot])
             sharers = max(1, sharers - 1)
 
-    def _plan_chunk(self, plan: PlanBuilder, request: Request, room: int) -> int:
+    def _plan_chunk(self, plan: PlanBuilder, sequence: Sequence, room: int) -> int:
         """Adds a row of at most `room` tokens; returns how many positions are computed after it."""
-        table, slot = self._state.table, request.slot
+        table, slot = self._state.table, sequence.slot
         start = int(table.computed[slot])
-        size = self._rows.size(plan, request, int(table.total[slot]) - start, room)
-        if not size.tokens or not self._blocks.grow(plan, request, start + size.tokens):
+        size = self._rows.size(plan, sequence, int(table.total[slot]) - start, room)
+        if not size.tokens or not self._blocks.grow(plan, sequence, start + size.tokens):
             return start
-        self._rows.add(plan, request, start, size)
+        self._rows.add(plan, sequence, start, size)
         return start + size.tokens

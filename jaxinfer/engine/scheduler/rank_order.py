@@ -1,10 +1,10 @@
-"""RankOrder: requests in the order of their ranks, with a second line for those that others may pass."""
+"""RankOrder: sequences in the order of their ranks, with a second line for those that others may pass."""
 
 import heapq
 
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 
-_Heap = list[tuple[tuple[int, ...], Request]]
+_Heap = list[tuple[tuple[int, ...], Sequence]]
 
 
 class RankOrder:
@@ -20,7 +20,7 @@ class RankOrder:
 
     @property
     def num_entries(self) -> int:
-        """Entries kept, those of requests that are gone included."""
+        """Entries kept, those of sequences that are gone included."""
         return len(self._heap) + len(self._deferred)
 
     @property
@@ -28,49 +28,49 @@ class RankOrder:
         """True: there is no other order."""
         return True
 
-    def push(self, request: Request) -> None:
-        heapq.heappush(self._heap, (request.rank, request))
+    def push(self, sequence: Sequence) -> None:
+        heapq.heappush(self._heap, (sequence.rank, sequence))
         self._length += 1
 
-    def peek(self, *, deferred: bool = True) -> Request | None:
-        """The request of the lowest rank. deferred: whether a deferred one may be next."""
+    def peek(self, *, deferred: bool = True) -> Sequence | None:
+        """The sequence of the lowest rank. deferred: whether a deferred one may be next."""
         first = _head(self._heap)
         second = _head(self._deferred) if deferred else None
         if first is None or (second is not None and second[0] < first[0]):
             first = second
         return None if first is None else first[1]
 
-    def take(self, request: Request) -> None:
+    def take(self, sequence: Sequence) -> None:
         """Takes out what `peek` has just returned."""
-        heap = self._heap if self._heap and self._heap[0][1] is request else self._deferred
+        heap = self._heap if self._heap and self._heap[0][1] is sequence else self._deferred
         heapq.heappop(heap)
         self._shrink()
 
-    def defer(self, request: Request) -> None:
-        """Lets others pass the request that `peek` has just returned."""
-        if self._heap and self._heap[0][1] is request:
+    def defer(self, sequence: Sequence) -> None:
+        """Lets others pass the sequence that `peek` has just returned."""
+        if self._heap and self._heap[0][1] is sequence:
             heapq.heappush(self._deferred, heapq.heappop(self._heap))
 
-    def remove(self, request: Request) -> None:
-        """Takes out a request whose status is no longer WAITING."""
+    def remove(self, sequence: Sequence) -> None:
+        """Takes out a sequence whose status is no longer WAITING."""
         self._shrink()
 
     def _shrink(self) -> None:
         self._length -= 1
-        # Without this, requests that come and are aborted while one waits in front would pile up. There may be a line
+        # Without this, sequences that come and are aborted while one waits in front would pile up. There may be a line
         # for each of many tenants, so an empty one keeps none.
         if self.num_entries > 2 * self._length:
             self._heap, self._deferred = _without_gone(self._heap), _without_gone(self._deferred)
 
-    def charge(self, request: Request, start: int) -> None:
+    def charge(self, sequence: Sequence, start: int) -> None:
         """Who comes next does not depend on what was served."""
 
-    def settle(self, request: Request, computed: int) -> None:
+    def settle(self, sequence: Sequence, computed: int) -> None:
         """Who comes next does not depend on what was served."""
 
 
-def _head(heap: _Heap) -> tuple[tuple[int, ...], Request] | None:
-    # Removed requests are skipped when they surface: to search for them would cost the queue's length.
+def _head(heap: _Heap) -> tuple[tuple[int, ...], Sequence] | None:
+    # Removed sequences are skipped when they surface: to search for them would cost the queue's length.
     while heap and heap[0][1].status is not Status.WAITING:
         heapq.heappop(heap)
     return heap[0] if heap else None

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 
 
@@ -23,27 +23,27 @@ class HostRows:
         self._split = config.enable_chunked_prefill
         self._max_chunk = config.long_prefill_token_threshold or state.shapes.max_num_batched_tokens
 
-    def size(self, plan: PlanBuilder, request: Request, pending: int, room: int) -> RowSize:
-        """How much of a request's `pending` tokens a row of at most `room` takes."""
+    def size(self, plan: PlanBuilder, sequence: Sequence, pending: int, room: int) -> RowSize:
+        """How much of a sequence's `pending` tokens a row of at most `room` takes."""
         count = min(pending, room, self._max_chunk)
-        if request.owes_prompt_logprobs:
+        if sequence.owes_prompt_logprobs:
             # Every position is scored: by its next token, or, at the prompt's end, by a sample.
             count = min(count, self._scored_left(plan))
             return RowSize(count, count)
         if count < pending and not self._split:
             return RowSize(0, 0)
-        return RowSize(count, int(count == pending and not request.is_parent))
+        return RowSize(count, int(count == pending and not sequence.is_parent))
 
-    def add(self, plan: PlanBuilder, request: Request, start: int, size: RowSize) -> None:
-        """A row of a request that has a slot, from position `start` on."""
+    def add(self, plan: PlanBuilder, sequence: Sequence, start: int, size: RowSize) -> None:
+        """A row of a sequence that has a slot, from position `start` on."""
         end = start + size.tokens
-        samples = end == self._state.table.total[request.slot] and not request.is_parent
+        samples = end == self._state.table.total[sequence.slot] and not sequence.is_parent
         targets: list[int] = []
-        if request.owes_prompt_logprobs:
-            targets = request.tokens[start + 1 : end + 1].tolist()
+        if sequence.owes_prompt_logprobs:
+            targets = sequence.tokens[start + 1 : end + 1].tolist()
         if samples:
             targets = [*targets[: size.scored - 1], -1]
-        plan.add_chunk(request.slot, request.tokens[start:end], targets, samples=samples)
+        plan.add_chunk(sequence.slot, sequence.tokens[start:end], targets, samples=samples)
 
     def _scored_left(self, plan: PlanBuilder) -> int:
         """Scored positions for a prompt that could use them all for as long as it takes: every other row needs one."""

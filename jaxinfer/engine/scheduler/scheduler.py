@@ -1,12 +1,12 @@
 """Scheduler: decides what the next step computes. It knows no phases.
 
-Every running request has `computed` chasing `total`; a step spends two budgets (tokens, scored positions) on running
-requests first, then on waiting ones. A chunk of a prompt, a prefix hit, a resumed request and a decoded token are then
-the same case.
+Every running sequence has `computed` chasing `total`; a step spends two budgets (tokens, scored positions) on running
+sequences first, then on waiting ones. A chunk of a prompt, a prefix hit, a resumed sequence and a decoded token are
+then the same case.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import abc
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.admission import Admission
@@ -17,7 +17,7 @@ from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -38,7 +38,7 @@ class Scheduler:
         scheduler: SchedulerConfig,
         cache: CacheConfig,
         policy: Policy | None = None,
-        clock: Callable[[], int] = time.monotonic_ns,
+        clock: abc.Callable[[], int] = time.monotonic_ns,
     ):
         self.state = state = SchedulerState(shapes, scheduler, cache, clock)
         self.policy = policy or make_policy(scheduler, state.kv.cached_tokens)
@@ -50,19 +50,19 @@ class Scheduler:
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
 
-    def add(self, request: Request) -> None:
-        """Queues a new request."""
-        request.queued_at = self.state.clock()
-        request.rank = self.policy.rank(request)
-        request.tenant = self.tenant_of(request.tenant)
-        self.state.queue.push(request)
+    def add(self, sequence: Sequence) -> None:
+        """Queues a new sequence."""
+        sequence.queued_at = self.state.clock()
+        sequence.rank = self.policy.rank(sequence)
+        sequence.tenant = self.tenant_of(sequence.tenant)
+        self.state.queue.push(sequence)
 
     def tenant_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The part of a tenant's names that tells it from others: all, the API key, or none."""
         return (*names, "", "")[: self._tenant_parts]
 
-    def retry(self, discarded: Sequence[StepPlan]) -> list[Request]:
-        """After a step fault: queues every request that holds anything; returns those that have failed too often."""
+    def retry(self, discarded: abc.Sequence[StepPlan]) -> list[Sequence]:
+        """After a step fault: queues every sequence that holds anything; returns those that have failed too often."""
         failed = self.isolation.retry(discarded)
         self.admission.failure = None
         return failed
@@ -83,7 +83,7 @@ class Scheduler:
         return self._finish_plan(plan)
 
     def _plan_multi_step(self, plan: PlanBuilder) -> bool:
-        """Several decode steps for all running requests, unless a waiting one could enter now."""
+        """Several decode steps for all running sequences, unless a waiting one could enter now."""
         counts = self._decode.multi_step_counts()
         if counts is None:
             return False

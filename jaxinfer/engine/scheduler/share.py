@@ -5,25 +5,25 @@ from collections.abc import Iterator, Mapping
 
 from jaxinfer.engine.scheduler.rank_order import RankOrder
 from jaxinfer.engine.scheduler.share_heap import Place, ShareHeap
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 
 QUANTUM = 256
 """Tokens of a round. Shares that differ by less are equal, and the one that waits longest for its turn has it."""
 
 _FIRST_GUESS = 128.0
-"""Tokens that the first request of a share is expected to generate."""
+"""Tokens that the first sequence of a share is expected to generate."""
 _NEWEST = 1 / 8
-"""Weight of the newest request in what is expected of the next."""
+"""Weight of the newest sequence in what is expected of the next."""
 
 
 class Share(ABC):
-    """An API key's requests of one priority, or those of one user of a key.
+    """An API key's sequences of one priority, or those of one user of a key.
 
     rounds: where it takes turns with others.
     charged: tokens; round r is open to shares that were charged less than (r + 1) · QUANTUM.
     turn: who waits for longest has the lowest: the number of its last turn, or of one when it began to wait.
     joined: True where it has had no turn since it began to wait.
-    waiting, open: its requests that wait, and those that have not ended.
+    waiting, open: its sequences that wait, and those that have not ended.
     """
 
     __slots__ = ("charged", "joined", "name", "open", "rounds", "turn", "waiting")
@@ -45,16 +45,16 @@ class Share(ABC):
     @property
     @abstractmethod
     def num_entries(self) -> int:
-        """Entries kept, those of requests that are gone included."""
+        """Entries kept, those of sequences that are gone included."""
 
     @property
     @abstractmethod
     def in_rank_order(self) -> bool:
-        """True where all its requests that wait are of one tenant."""
+        """True where all its sequences that wait are of one tenant."""
 
     @abstractmethod
-    def head(self, *, deferred: bool) -> Request | None:
-        """Its next request. deferred: whether a deferred one may be next."""
+    def head(self, *, deferred: bool) -> Sequence | None:
+        """Its next sequence. deferred: whether a deferred one may be next."""
 
     @abstractmethod
     def tenant(self, names: tuple[str, ...]) -> "TenantShare":
@@ -68,20 +68,20 @@ class Share(ABC):
             share = share.rounds.owner
 
     def place(self, *, deferred: bool) -> Place | None:
-        """Its place in its rounds, or None where it has no request that could be next."""
-        request = self.head(deferred=deferred) if self.waiting else None
-        if request is None:
+        """Its place in its rounds, or None where it has no sequence that could be next."""
+        sequence = self.head(deferred=deferred) if self.waiting else None
+        if sequence is None:
             return None
         # What resumes was charged when it was admitted first, and waits for no round.
-        if request.charged:
-            return (0, 0, 0, request.rank)
-        return (1, self.charged // QUANTUM, self.turn, request.rank)
+        if sequence.charged:
+            return (0, 0, 0, sequence.rank)
+        return (1, self.charged // QUANTUM, self.turn, sequence.rank)
 
 
 class TenantShare(Share):
-    """The smallest share: its requests wait in a line of their own.
+    """The smallest share: its sequences wait in a line of their own.
 
-    expected: tokens that its next request is expected to generate.
+    expected: tokens that its next sequence is expected to generate.
     """
 
     __slots__ = ("expected", "line")
@@ -103,33 +103,33 @@ class TenantShare(Share):
     def in_rank_order(self) -> bool:
         return True
 
-    def head(self, *, deferred: bool) -> Request | None:
+    def head(self, *, deferred: bool) -> Sequence | None:
         return self.line.peek(deferred=deferred)
 
     def tenant(self, names: tuple[str, ...]) -> "TenantShare":
         return self
 
     def begin_waiting(self, turn: int) -> None:
-        """One more request waits; shares that had their last turn after `turn` come after it."""
+        """One more sequence waits; shares that had their last turn after `turn` come after it."""
         for share in self.path():
             if not share.waiting:
                 share.rounds.join(share, turn)
             share.waiting += 1
 
     def end_waiting(self) -> None:
-        """One request less waits."""
+        """One sequence less waits."""
         for share in self.path():
             share.waiting -= 1
             if not share.waiting:
                 share.rounds.num_waiting -= 1
 
     def charge(self, tokens: int, turn: int) -> None:
-        """A request of its own has its turn."""
+        """A sequence of its own has its turn."""
         for share in self.path():
             share.rounds.charge(share, tokens, turn)
 
     def correct(self, tokens: int, outputs: int) -> None:
-        """A request of its own has ended: what it was charged too little, and how many tokens it generated."""
+        """A sequence of its own has ended: what it was charged too little, and how many tokens it generated."""
         self.expected += _NEWEST * (outputs - self.expected)
         for share in self.path():
             share.charged += tokens
@@ -156,7 +156,7 @@ class KeyShare(Share):
     def in_rank_order(self) -> bool:
         return self.users.in_rank_order
 
-    def head(self, *, deferred: bool) -> Request | None:
+    def head(self, *, deferred: bool) -> Sequence | None:
         return self.users.head(deferred=deferred)
 
     def tenant(self, names: tuple[str, ...]) -> TenantShare:
@@ -172,7 +172,7 @@ class RoundRobin:
     owner: the share that they are parts of; None: they are all of a priority.
     start: what a share that begins to wait was charged at least. It grows with every turn by an equal part of the
         tokens (the virtual time of weighted fair queueing), up to what the next share was charged.
-    num_waiting: shares that have requests waiting.
+    num_waiting: shares that have sequences waiting.
     """
 
     def __init__(self, priority: int, owner: Share | None = None):
@@ -186,24 +186,24 @@ class RoundRobin:
 
     @property
     def num_entries(self) -> int:
-        """Entries kept, those of requests that are gone included."""
+        """Entries kept, those of sequences that are gone included."""
         return sum(part.num_entries for part in self.parts.values())
 
     @property
     def in_rank_order(self) -> bool:
-        """True where all requests that wait are of one tenant."""
+        """True where all sequences that wait are of one tenant."""
         first = self._every.first()
         return first is None or (self.num_waiting <= 1 and first.in_rank_order)
 
-    def head(self, *, deferred: bool) -> Request | None:
-        """The next request. deferred: whether a deferred one may be next."""
+    def head(self, *, deferred: bool) -> Sequence | None:
+        """The next sequence. deferred: whether a deferred one may be next."""
         share = (self._every if deferred else self._not_deferred).first()
         return None if share is None else share.head(deferred=deferred)
 
     def place(self, *, deferred: bool) -> Place | None:
-        """Its place among other priorities: that of its next request's rank."""
-        request = self.head(deferred=deferred)
-        return None if request is None else (0, 0, 0, request.rank)
+        """Its place among other priorities: that of its next sequence's rank."""
+        sequence = self.head(deferred=deferred)
+        return None if sequence is None else (0, 0, 0, sequence.rank)
 
     def tenant(self, names: tuple[str, ...]) -> TenantShare:
         """The share of a tenant: of its API key, or of its API key and user."""
@@ -239,7 +239,7 @@ class RoundRobin:
         self._not_deferred.update(share)
 
     def forget(self, share: Share) -> None:
-        """Lets go of a share that has no request."""
+        """Lets go of a share that has no sequence."""
         del self.parts[share.name]
         self._every.discard(share)
         self._not_deferred.discard(share)

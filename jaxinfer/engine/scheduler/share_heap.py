@@ -4,14 +4,14 @@ import heapq
 from typing import Generic, Protocol, TypeVar
 
 Place = tuple[int, int, int, tuple[int, ...]]
-"""Whether its next request must wait for a round; the round, the turn, and the request's rank."""
+"""Whether its next sequence must wait for a round; the round, the turn, and the sequence's rank."""
 
 
 class Placed(Protocol):
     """A share, or all shares of a priority."""
 
     def place(self, *, deferred: bool) -> Place | None:
-        """Its place among its like, or None where it has no request that could be next."""
+        """Its place among its like, or None where it has no sequence that could be next."""
         ...
 
 
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Placed)
 class ShareHeap(Generic[T]):
     """A change costs the logarithm of the number of shares when `first` is asked for next.
 
-    deferred: whether a deferred request may be next.
+    deferred: whether a deferred sequence may be next.
     """
 
     def __init__(self, *, deferred: bool):
@@ -40,7 +40,7 @@ class ShareHeap(Generic[T]):
         self._places.pop(share, None)
 
     def first(self) -> T | None:
-        """The share whose request is next."""
+        """The share whose sequence is next."""
         for share in self._changed:
             self._place(share)
         self._changed.clear()

@@ -11,7 +11,7 @@ from jaxinfer.engine.kv.manager import KVCache
 from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
-from jaxinfer.engine.sequence import Request, Status
+from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -20,12 +20,12 @@ _BY_RANK = attrgetter("rank")
 
 
 class SchedulerState:
-    """Slots, pages, the queue, and which request has what of them.
+    """Slots, blocks, the queue, and which sequence has what of them.
 
-    running: requests with a slot that still have tokens to plan, in rank order.
+    running: sequences with a slot that still have tokens to plan, in rank order.
     in_flight: steps that were dispatched and not collected.
     must_drain: the caller must collect every step in flight before the next plan: nobody is preempted while a result
-        in flight may free pages.
+        in flight may free blocks.
     """
 
     def __init__(
@@ -39,29 +39,29 @@ class SchedulerState:
         self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
         self.queue = WaitingQueue(None if scheduler.fair_share == "off" else FairOrder())
         self.forks = Forks(self.kv, self.table, self.queue)
-        self.running: list[Request] = []
+        self.running: list[Sequence] = []
         self.in_flight = 0
         self.must_drain = False
         self.num_preemptions = 0
         self._running_slots: np.ndarray | None = None
 
     def running_slots(self) -> np.ndarray:
-        """Slots of the running requests, int32, in rank order."""
+        """Slots of the running sequences, int32, in rank order."""
         if self._running_slots is None:
-            self._running_slots = np.array([request.slot for request in self.running], np.int32)
+            self._running_slots = np.array([sequence.slot for sequence in self.running], np.int32)
         return self._running_slots
 
-    def admit(self, request: Request, *, computed: int, total: int) -> None:
-        """Gives a slot to the request that `queue.peek` has just returned, whose pages hold `computed` positions."""
-        self.queue.take(request)
-        self.queue.charge(request, computed)
-        request.status = Status.RUNNING
-        if request.scheduled_at is None:
-            request.scheduled_at = self.clock()
-        capacity = len(request.pages[0]) * self.shapes.page_size
-        self.table.take(request, computed=computed, total=total, capacity=capacity)
-        insort(self.running, request, key=_BY_RANK)
-        self.forks.enter(request)
+    def admit(self, sequence: Sequence, *, computed: int, total: int) -> None:
+        """Gives a slot to the sequence that `queue.peek` has just returned, whose blocks hold `computed` positions."""
+        self.queue.take(sequence)
+        self.queue.charge(sequence, computed)
+        sequence.status = Status.RUNNING
+        if sequence.scheduled_at is None:
+            sequence.scheduled_at = self.clock()
+        capacity = len(sequence.blocks[0]) * self.shapes.block_size
+        self.table.take(sequence, computed=computed, total=total, capacity=capacity)
+        insort(self.running, sequence, key=_BY_RANK)
+        self.forks.enter(sequence)
         self._running_slots = None
 
     def dispatch(self, plan: StepPlan) -> None:
@@ -71,50 +71,50 @@ class SchedulerState:
         table.computed[slots] += plan.counts + np.maximum(plan.samples - 1, 0)
         table.total[slots] += plan.samples
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
-            request = table.requests[slot]
-            assert request is not None
-            request.status = Status.DRAINING
-            self.running.remove(request)
+            sequence = table.sequences[slot]
+            assert sequence is not None
+            sequence.status = Status.DRAINING
+            self.running.remove(sequence)
             self._running_slots = None
         self.in_flight += 1
 
-    def finish(self, request: Request) -> None:
-        """Takes a request out wherever it is; its slot and pages are free for later plans."""
-        waiting = request.status is Status.WAITING
-        request.status = Status.FINISHED
+    def finish(self, sequence: Sequence) -> None:
+        """Takes a sequence out wherever it is; its slot and blocks are free for later plans."""
+        waiting = sequence.status is Status.WAITING
+        sequence.status = Status.FINISHED
         if waiting:
-            self.queue.remove(request)
-        computed = request.prompt_len if request.slot < 0 else int(self.table.computed[request.slot])
-        self.queue.settle(request, computed)
-        self._release(request)
+            self.queue.remove(sequence)
+        computed = sequence.prompt_len if sequence.slot < 0 else int(self.table.computed[sequence.slot])
+        self.queue.settle(sequence, computed)
+        self._release(sequence)
 
-    def preempt(self, request: Request) -> None:
-        """Takes slot and pages from a running request, which will compute its tokens again."""
-        self.requeue(request)
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes slot and blocks from a running sequence, which will compute its tokens again."""
+        self.requeue(sequence)
         self.num_preemptions += 1
-        request.preemptions += 1
+        sequence.preemptions += 1
 
-    def requeue(self, request: Request) -> None:
-        """Takes slot and pages from a request and puts it back in the queue."""
-        self._release(request)
-        if request.owes_prompt_logprobs:
-            request.prompt_logprobs = [None]
-        request.status = Status.WAITING
-        self.queue.push(request)
+    def requeue(self, sequence: Sequence) -> None:
+        """Takes slot and blocks from a sequence and puts it back in the queue."""
+        self._release(sequence)
+        if sequence.owes_prompt_logprobs:
+            sequence.prompt_logprobs = [None]
+        sequence.status = Status.WAITING
+        self.queue.push(sequence)
 
     def requeue_all(self) -> None:
-        """After the device has lost its pages and slots, and every step in flight."""
-        for request in [request for request in self.table.requests if request is not None]:
-            self.requeue(request)
+        """After the device has lost its blocks and slots, and every step in flight."""
+        for sequence in [sequence for sequence in self.table.sequences if sequence is not None]:
+            self.requeue(sequence)
         self.forks.drop_all_references()
         self.kv.forget_all()
         self.in_flight = 0
 
-    def _release(self, request: Request) -> None:
-        if request.slot >= 0:
-            self.table.release(request)
-            if request in self.running:
-                self.running.remove(request)
+    def _release(self, sequence: Sequence) -> None:
+        if sequence.slot >= 0:
+            self.table.release(sequence)
+            if sequence in self.running:
+                self.running.remove(sequence)
             self._running_slots = None
-        self.forks.leave(request)
-        self.kv.release(request)
+        self.forks.leave(sequence)
+        self.kv.release(sequence)

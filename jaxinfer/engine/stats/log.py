@@ -43,6 +43,6 @@ def stats_line(before: EngineStats, now: EngineStats, seconds: float) -> str:
     hits = (now.prefix_hits - before.prefix_hits) / looked_up if looked_up else 0.0
     return (
         f"prompt {prompt:.1f} tokens/s, generation {generation:.1f} tokens/s, running {now.running}, "
-        f"waiting {now.waiting}, KV cache {now.kv_pages_used / max(now.kv_pages_total, 1):.1%} used, "
+        f"waiting {now.waiting}, KV cache {now.kv_blocks_used / max(now.kv_blocks_total, 1):.1%} used, "
         f"prefix cache hits {hits:.1%}"
     )

@@ -8,12 +8,12 @@ from jaxinfer.engine.scheduler.scheduler import Scheduler
 class QueueReasons(NamedTuple):
     """Waiting requests by what they wait for.
 
-    slots, pages: nobody enters before one comes free. prefills: deferred until a long prompt that is half computed is
+    slots, blocks: nobody enters before one comes free. prefills: deferred until a long prompt that is half computed is
     done (`max_num_partial_prefills`). step: a step with room for them.
     """
 
     slots: int = 0
-    pages: int = 0
+    blocks: int = 0
     prefills: int = 0
     step: int = 0
 
@@ -26,5 +26,5 @@ def queue_reasons(scheduler: Scheduler) -> QueueReasons:
     if not state.table.num_free:
         return QueueReasons(slots=others, prefills=prefills)
     if scheduler.admission.failure is not None or state.must_drain:
-        return QueueReasons(pages=others, prefills=prefills)
+        return QueueReasons(blocks=others, prefills=prefills)
     return QueueReasons(step=others, prefills=prefills)

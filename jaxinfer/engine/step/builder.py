@@ -1,4 +1,4 @@
-"""PlanBuilder: collects the rows and page changes of one step."""
+"""PlanBuilder: collects the rows and block changes of one step."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ class PlanBuilder:
         self.admissions: list[SlotInit] = []
         self.tokens_left = shapes.max_num_batched_tokens
         self.scored_left = shapes.max_scored
-        self.copies_left = shapes.copy_pages
+        self.copies_left = shapes.copy_blocks
         self.has_row = np.zeros(shapes.num_slots, bool)
 
     @property
@@ -70,14 +70,14 @@ class PlanBuilder:
         self.scored_left -= len(targets)
         return None
 
-    def add_pages(self, slot: int, first: int, pages: Sequence[Sequence[int]]) -> None:
-        """New pages of a slot, a list a KV group, from index `first` of its page table on."""
-        for group, new in enumerate(pages):
-            self._updates[group] += [(slot, first + i, page) for i, page in enumerate(new)]
+    def add_blocks(self, slot: int, first: int, blocks: Sequence[Sequence[int]]) -> None:
+        """New blocks of a slot, a list a KV group, from index `first` of its block table on."""
+        for group, new in enumerate(blocks):
+            self._updates[group] += [(slot, first + i, block) for i, block in enumerate(new)]
 
-    def add_page_each(self, slots: np.ndarray, indexes: np.ndarray, pages: Sequence[Sequence[int]]) -> None:
-        """One new page a slot, at an index of its page table; a list of pages a KV group. Once a plan."""
-        self._each = [np.stack([slots, indexes, np.array(new, np.int32)], axis=1) for new in pages]
+    def add_block_each(self, slots: np.ndarray, indexes: np.ndarray, blocks: Sequence[Sequence[int]]) -> None:
+        """One new block a slot, at an index of its block table; a list of blocks a KV group. Once a plan."""
+        self._each = [np.stack([slots, indexes, np.array(new, np.int32)], axis=1) for new in blocks]
 
     def add_copies(self, copies: Sequence[tuple[int, int]]) -> None:
         """One (source, destination) a KV group."""
@@ -112,7 +112,7 @@ class PlanBuilder:
             num_decode=len(decode),
             tokens=tokens,
             targets=targets,
-            page_updates=tuple(self._page_updates(group) for group in range(len(self._updates))),
+            block_updates=tuple(self._block_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
         )
@@ -123,7 +123,7 @@ class PlanBuilder:
             return StepKind.MULTI_STEP
         return StepKind.MIXED if self._slots else StepKind.DECODE
 
-    def _page_updates(self, group: int) -> np.ndarray:
+    def _block_updates(self, group: int) -> np.ndarray:
         rows = self._updates[group]
         each = self._each[group] if self._each else _NO_UPDATES
         return np.concatenate([each, np.array(rows, np.int32)]) if rows else each

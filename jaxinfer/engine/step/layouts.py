@@ -9,7 +9,7 @@ import numpy as np
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
 
-SLOT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "choice",
+SLOT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "sequence_index",
                "uses_counts", "wants_logprobs")  # fmt: skip
 
 
@@ -45,14 +45,14 @@ class Layouts:
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
         if rows not in self._decode:
-            self._decode[rows] = Layout({"slots": (rows,), **self._pages(rows)})
+            self._decode[rows] = Layout({"slots": (rows,), **self._blocks(rows)})
         return self._decode[rows]
 
     def multi_step(self, rows: int) -> Layout:
         """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
         if rows not in self._multi_step:
-            updates = rows * -(-self._shapes.decode_steps // self._shapes.page_size)
-            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._pages(updates)})
+            updates = rows * -(-self._shapes.decode_steps // self._shapes.block_size)
+            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._blocks(updates)})
         return self._multi_step[rows]
 
     def mixed(self, tokens: int) -> Layout:
@@ -60,7 +60,7 @@ class Layouts:
         if tokens not in self._mixed:
             rows = min(tokens, self._shapes.max_num_seqs)
             scored = min(tokens, self._shapes.max_scored)
-            updates = rows + tokens // self._shapes.page_size
+            updates = rows + tokens // self._shapes.block_size
             self._mixed[tokens] = Layout(
                 {
                     "num_decode": (1,),
@@ -72,7 +72,7 @@ class Layouts:
                     "scored_token": (scored,),
                     "draws": (scored,),
                     "targets": (scored,),
-                    **self._pages(updates),
+                    **self._blocks(updates),
                 }
             )
         return self._mixed[tokens]
@@ -86,11 +86,11 @@ class Layouts:
             "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
             "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),
             "bias_values": (s.admit_slots, MAX_LOGIT_BIAS),
-            "tables": (len(s.groups), s.admit_slots, s.pages_per_row),
+            "tables": (len(s.groups), s.admit_slots, s.blocks_per_row),
             "counts": (s.admit_counts, 3),
         }
         return Layout(sections)
 
-    def _pages(self, updates: int) -> dict[str, tuple[int, ...]]:
+    def _blocks(self, updates: int) -> dict[str, tuple[int, ...]]:
         groups = len(self._shapes.groups)
-        return {"updates": (groups, updates, 3), "copies": (groups, self._shapes.copy_pages, 2)}
+        return {"updates": (groups, updates, 3), "copies": (groups, self._shapes.copy_blocks, 2)}

@@ -13,7 +13,7 @@ from jaxinfer.sampling import columns
 
 
 class Packer:
-    """Packs plans and slot initialisations. Padding rows use the scratch slot, padding pages the scratch page."""
+    """Packs plans and slot initialisations. Padding rows use the scratch slot, padding blocks the scratch block."""
 
     def __init__(self, shapes: EngineShapes):
         self._shapes = shapes
@@ -44,7 +44,7 @@ class Packer:
         view = layout.views(packed)
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
-        self._pack_pages(view, plan)
+        self._pack_blocks(view, plan)
         return packed
 
     def _multi_step(self, plan: StepPlan, bucket: int) -> np.ndarray:
@@ -54,7 +54,7 @@ class Packer:
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
         view["counts"][: plan.num_rows] = plan.samples
-        self._pack_pages(view, plan)
+        self._pack_blocks(view, plan)
         return packed
 
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
@@ -69,7 +69,7 @@ class Packer:
         view["counts"][:rows] = plan.counts
         view["tokens"][plan.num_decode : plan.num_tokens] = plan.tokens
         self._pack_scored(view, plan)
-        self._pack_pages(view, plan)
+        self._pack_blocks(view, plan)
         return packed
 
     def no_slots(self) -> np.ndarray:
@@ -100,9 +100,9 @@ class Packer:
         view["draws"][last_of_row[plan.samples > 0]] = 1
         view["targets"][plan.num_decode : total] = plan.targets
 
-    def _pack_pages(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
+    def _pack_blocks(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
         view["updates"][:, :, 0] = self._shapes.scratch_slot
-        for group, (updates, copies) in enumerate(zip(plan.page_updates, plan.copies, strict=True)):
+        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
             view["updates"][group, : len(updates)] = updates
             view["copies"][group, : len(copies)] = copies
 
@@ -124,7 +124,7 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) ->
     params = admission.params
     seed = admission.seed & 0xFFFFFFFFFFFFFFFF
     ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
-            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.choice, params.uses_counts,
+            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.sequence_index, params.uses_counts,
             params.logprobs is not None)  # fmt: skip
     for name, value in zip(SLOT_FIELDS, ints, strict=True):
         view[name][i] = value
@@ -134,8 +134,8 @@ def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) ->
     count = len(params.logit_bias)
     view["bias_ids"][i, :count] = list(params.logit_bias.keys())
     view["bias_values"].view(np.float32)[i, :count] = list(params.logit_bias.values())
-    for group, pages in enumerate(admission.pages):
-        view["tables"][group, i, : len(pages)] = pages
+    for group, blocks in enumerate(admission.blocks):
+        view["tables"][group, i, : len(blocks)] = blocks
 
 
 def _count_entries(admissions: Sequence[SlotInit]) -> np.ndarray:
@@ -167,7 +167,7 @@ def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
         num_decode=0,
         tokens=none,
         targets=none,
-        page_updates=(np.zeros((0, 3), np.int32),) * groups,
+        block_updates=(np.zeros((0, 3), np.int32),) * groups,
         copies=(np.zeros((0, 2), np.int32),) * groups,
         logprobs=False,
     )

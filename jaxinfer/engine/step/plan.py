@@ -9,10 +9,10 @@ from jaxinfer.sampling import SamplingParams
 
 
 class SlotInit(NamedTuple):
-    """A request that gets a slot: everything that `admit` writes there.
+    """A sequence that gets a slot: everything that `admit` writes there.
 
     length: position of last_token, the newest known token. remaining: tokens it may still make.
-    pages: its page table so far, a list a KV group.
+    blocks: its block table so far, a list a KV group.
     counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
     """
 
@@ -22,10 +22,10 @@ class SlotInit(NamedTuple):
     prompt_len: int
     remaining: int
     seed: int
-    choice: int
+    sequence_index: int
     params: SamplingParams
     stop_ids: tuple[int, ...]
-    pages: tuple[list[int], ...]
+    blocks: tuple[list[int], ...]
     counts: tuple[np.ndarray, np.ndarray] | None
 
 
@@ -53,8 +53,8 @@ class StepPlan(NamedTuple):
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
-    page_updates: a KV group, int32 [n, 3]: (slot, index in the page table, page).
-    copies: a KV group, int32 [n, 2]: (source, destination) pages, copied before anything is written.
+    block_updates: a KV group, int32 [n, 3]: (slot, index in the block table, block).
+    copies: a KV group, int32 [n, 2]: (source, destination) blocks, copied before anything is written.
     logprobs: whether any row wants log-probabilities.
     """
 
@@ -70,7 +70,7 @@ class StepPlan(NamedTuple):
     num_decode: int
     tokens: np.ndarray
     targets: np.ndarray
-    page_updates: tuple[np.ndarray, ...]
+    block_updates: tuple[np.ndarray, ...]
     copies: tuple[np.ndarray, ...]
     logprobs: bool
 

@@ -7,33 +7,33 @@ from jaxinfer.errors import ParameterError
 
 
 class KVGroup(NamedTuple):
-    """Layers that share one pool of pages and one page table.
+    """Layers that share one pool of blocks and one block table.
 
     window: tokens that a query sees, itself included; None: all before it.
-    num_pages: pages of the pool, the scratch page 0 included.
+    num_blocks: blocks of the pool, the scratch block 0 included.
     """
 
     window: int | None
-    num_pages: int
+    num_blocks: int
 
 
 @dataclass(frozen=True)
 class EngineShapes:
-    """Sizes, all in tokens, rows or pages; constant from start to end of an engine."""
+    """Sizes, all in tokens, rows or blocks; constant from start to end of an engine."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_scored: int
     max_model_len: int
-    page_size: int
+    block_size: int
     groups: tuple[KVGroup, ...]
     vocab_size: int
     admit_slots: int = 8
     """Slots that one call of `admit` fills."""
     admit_counts: int = 1024
     """Entries of penalty counts that one call of `admit` carries."""
-    copy_pages: int = 8
-    """Pages a group that one forward copies for forks."""
+    copy_blocks: int = 8
+    """Blocks a group that one forward copies for forks."""
     decode_steps: int = 1
     """Decode steps of one dispatch, at most."""
 
@@ -46,9 +46,9 @@ class EngineShapes:
             raise ParameterError("decode_steps", "must be at least 1")
 
     @property
-    def pages_per_row(self) -> int:
-        """Width of a page table."""
-        return -(-self.max_model_len // self.page_size)
+    def blocks_per_row(self) -> int:
+        """Width of a block table."""
+        return -(-self.max_model_len // self.block_size)
 
     @property
     def scratch_slot(self) -> int:

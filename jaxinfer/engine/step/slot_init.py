@@ -1,32 +1,32 @@
-"""What a request that enters a slot tells the device."""
+"""What a sequence that enters a slot tells the device."""
 
 import numpy as np
 
-from jaxinfer.engine.sequence import Request
+from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
 
 
-def slot_init(request: Request) -> SlotInit:
-    """The slot state of a request that has just got its slot, with all of its known tokens."""
+def slot_init(sequence: Sequence) -> SlotInit:
+    """The slot state of a sequence that has just got its slot, with all of its known tokens."""
     return SlotInit(
-        slot=request.slot,
-        length=request.num_known - 1,
-        last_token=int(request.tokens[-1]),
-        prompt_len=request.prompt_len,
-        remaining=request.limit - request.num_known,
-        seed=request.seed,
-        choice=request.index,
-        params=request.params,
-        stop_ids=tuple(request.stop_ids),
-        pages=tuple(list(pages) for pages in request.pages),
-        counts=packed_counts(request) if request.params.uses_counts else None,
+        slot=sequence.slot,
+        length=sequence.num_known - 1,
+        last_token=int(sequence.tokens[-1]),
+        prompt_len=sequence.prompt_len,
+        remaining=sequence.limit - sequence.num_known,
+        seed=sequence.seed,
+        sequence_index=sequence.index,
+        params=sequence.params,
+        stop_ids=tuple(sequence.stop_ids),
+        blocks=tuple(list(blocks) for blocks in sequence.blocks),
+        counts=packed_counts(sequence) if sequence.params.uses_counts else None,
     )
 
 
-def packed_counts(request: Request) -> tuple[np.ndarray, np.ndarray]:
-    """(token ids, packed counts) of a request's known tokens, both int32, ids distinct."""
-    ids, where = np.unique(request.tokens, return_inverse=True)
-    generated = np.bincount(where[request.prompt_len :], minlength=len(ids))
+def packed_counts(sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """(token ids, packed counts) of a sequence's known tokens, both int32, ids distinct."""
+    ids, where = np.unique(sequence.tokens, return_inverse=True)
+    generated = np.bincount(where[sequence.prompt_len :], minlength=len(ids))
     seen = np.zeros(len(ids), np.int32)
-    seen[where[: request.prompt_len]] = SEEN_IN_PROMPT
+    seen[where[: sequence.prompt_len]] = SEEN_IN_PROMPT
     return ids.astype(np.int32), (seen + np.minimum(generated, MAX_COUNT)).astype(np.int32)

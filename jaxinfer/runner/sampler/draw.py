@@ -18,18 +18,18 @@ class Purpose(enum.IntEnum):
 
 
 def uniforms(params: SlotParams, positions: jax.Array, purpose: Purpose) -> jax.Array:
-    """float32 [S] in [0, 1): of each row's seed, choice and position alone, whatever runs beside it.
+    """float32 [S] in [0, 1): of each row's seed, sequence index and position alone, whatever runs beside it.
 
     params: rows gathered to [S]. positions: int32 [S], of the token to be drawn.
     """
 
-    def one(seed: jax.Array, choice: jax.Array, position: jax.Array) -> jax.Array:
+    def one(seed: jax.Array, index: jax.Array, position: jax.Array) -> jax.Array:
         key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-        for part in (choice, position, int(purpose)):
+        for part in (index, position, int(purpose)):
             key = jax.random.fold_in(key, part)
         return jax.random.uniform(key)
 
-    return jax.vmap(one)(params.seed, params.choice, positions)
+    return jax.vmap(one)(params.seed, params.sequence_index, positions)
 
 
 def weights_left(logits: jax.Array, asked: dict[str, jax.Array]) -> jax.Array:

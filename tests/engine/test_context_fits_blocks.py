@@ -1,4 +1,4 @@
-"""Pools of pages that hold no request at all are refused at start."""
+"""Pools of blocks that hold no request at all are refused at start."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 
 
-@pytest.mark.parametrize(("pages", "size"), [(1, 4), (2, 1)])
-def test_pages_that_hold_no_request_are_refused(pages: int, size: int) -> None:
+@pytest.mark.parametrize(("blocks", "size"), [(1, 4), (2, 1)])
+def test_blocks_that_hold_no_request_are_refused(blocks: int, size: int) -> None:
     with pytest.raises(ParameterError, match="num_blocks"):
-        _fit_context(EngineConfig(), small_shapes(pages, page_size=size))
+        _fit_context(EngineConfig(), small_shapes(blocks, block_size=size))
 
 
 def test_a_step_scores_prompts_beside_a_row_of_every_slot() -> None:
