@@ -13,10 +13,10 @@ from rich.console import Console
 
 from jaxinfer.cli.chat_commands import Outcome, run_command
 from jaxinfer.cli.chat_session import ChatSession, Thinking, read_tools
-from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
-from jaxinfer.cli.terminal import Output
+from jaxinfer.console.progress import build_progress
+from jaxinfer.console.terminal import Output
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.text.answer import AnswerPart

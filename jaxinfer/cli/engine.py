@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import show
-from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.settings import parse_settings
+from jaxinfer.console.log import start_log
+from jaxinfer.console.messages import show
+from jaxinfer.console.progress import build_progress
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import KEY_VARIABLE, check_key, serve_engine

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from jaxinfer.cli.progress import build_progress
 from jaxinfer.cli.sampling import SamplingFlags, with_seed
 from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
 from jaxinfer.cli.statistics import GenerationClock
-from jaxinfer.cli.terminal import Output
+from jaxinfer.console.progress import build_progress
+from jaxinfer.console.terminal import Output
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM

@@ -9,11 +9,11 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import show
 from jaxinfer.cli.settings import parse_settings
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import differences
+from jaxinfer.console.log import start_log
+from jaxinfer.console.messages import show
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.processes.engine import check_key

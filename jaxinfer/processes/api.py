@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 
 from jaxinfer.build import load_text
-from jaxinfer.cli.log import start_log
-from jaxinfer.cli.messages import grpc_message, ready_message, show, stop_message
+from jaxinfer.console.log import start_log
+from jaxinfer.console.messages import grpc_message, ready_message, show, stop_message
 from jaxinfer.metrics import SharedCounts
 from jaxinfer.processes.child import Parent, run_to_end
 from jaxinfer.processes.engine import KEY_VARIABLE

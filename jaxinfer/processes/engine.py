@@ -7,8 +7,8 @@ import re
 import signal
 from collections.abc import Callable
 
-from jaxinfer.cli.log import start_log
-from jaxinfer.cli.progress import build_progress
+from jaxinfer.console.log import start_log
+from jaxinfer.console.progress import build_progress
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.stats.log import log_stats
 from jaxinfer.errors import JaxinferError

@@ -124,7 +124,7 @@ class CompletionReply:
             logprobs = self._form.echoed(int(prompt.token_ids[0]), entries, offsets)
         if prompt.text is not None and self._body.truncate_prompt_tokens is None:
             return _Echo(prompt.text, logprobs, offsets.length)
-        text = self._tokenizer.decode(prompt.token_ids.tolist(), skip_special_tokens=self._skip_special_tokens)
+        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens)
         return _Echo(text, logprobs, offsets.length)
 
     def _offsets_of(self, prompt_index: int, index: int) -> TextOffsets:

@@ -20,16 +20,13 @@ from jaxinfer.metrics import SharedCounts
 from jaxinfer.server.app import make_app
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.server.protocol import HttpRunner
-from jaxinfer.serving.config import ServerConfig, check_binding
+from jaxinfer.serving.config import ACCESS_LOG, ServerConfig, check_binding
 from jaxinfer.serving.context import Context
 from jaxinfer.signals import ENDING, end_at_once, end_at_once_on_signals
 from jaxinfer.text import TextProcessor
 
 BACKLOG = 4096
 """Connections that may wait to be accepted; with the usual 128 a burst of 200 costs a client a second."""
-
-ACCESS_LOG = "jaxinfer.access"
-"""The logger of HTTP requests: client, request, status, bytes, seconds."""
 
 _WATCH_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 2.0

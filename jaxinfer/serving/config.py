@@ -10,6 +10,9 @@ from typing import Literal
 from jaxinfer.errors import ParameterError
 from jaxinfer.serving.api_keys import read_api_keys
 
+ACCESS_LOG = "jaxinfer.access"
+"""The logger of HTTP requests: client, request, status, bytes, seconds."""
+
 _COUNTS = (
     "max_body_bytes", "max_header_bytes", "max_prompt_chars", "max_prompts", "max_choices", "max_logprob_entries",
     "max_open_requests", "max_pending_body_bytes", "body_workers", "api_workers",

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken
 from tokenizers.processors import TemplateProcessing
@@ -126,18 +127,19 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise ParameterError(param, f"has a lone surrogate at character {error.start}") from None
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(self, token_ids: np.ndarray | Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of a whole sequence. Ids that are not in the vocabulary give nothing.
 
         Bytes that belong to no character are one U+FFFD each where tokens are SentencePiece's, as it decodes them.
         The tokenizers package would lose every character whose bytes stand in one run with them, so that one more
         token could change the text before it.
         """
+        ids: Sequence[int] = token_ids.tolist() if isinstance(token_ids, np.ndarray) else token_ids
         if self.pieces.sentencepiece:
             skipped = self.special_ids if skip_special_tokens else frozenset()
-            return self.pieces.text(token for token in token_ids if token not in skipped)
+            return self.pieces.text(token for token in ids if token not in skipped)
         with failures(lambda error: ParameterError("tokens", f"cannot be decoded: {error}")):
-            return self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
         r"""What a token is called in log-probabilities: its text, or `bytes:\xe2\x82` where it is no whole text."""

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.runner import Runner
@@ -84,7 +86,7 @@ def small_core(
     return core
 
 
-def ask(name: str, prompt: Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:
+def ask(name: str, prompt: np.ndarray | Sequence[int] | int, tokens: int = 6, **changes: Any) -> GenerateRequest:
     """A request; a number stands for a prompt of that length that shares nothing with one of another name."""
     if isinstance(prompt, int):
         prompt = [sum(map(ord, name)) % VOCABULARY, *((i * 7 + len(name)) % VOCABULARY for i in range(prompt - 1))]

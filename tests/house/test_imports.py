@@ -27,6 +27,7 @@ NO_JAX = (
     "parameter",
     "sampling",
     "errors",
+    "console",
     "cli",
     "processes",
     "build",
@@ -38,6 +39,8 @@ NO_JAX = (
 BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 SEAM = ("engine.client.base", "engine.types")
+
+PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc")
 
 ARROWS = {
     "errors": (),
@@ -58,6 +61,20 @@ ARROWS = {
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
     "rpc": (*BASE, "metrics", "text", "serving", "engine"),
     "model_config": BASE,
+    "console": (*BASE, "text", "serving"),
+    "processes": (
+        *BASE,
+        "config_tree",
+        "signals",
+        "metrics",
+        "engine",
+        "text",
+        "serving",
+        "server",
+        "rpc",
+        "console",
+        "build",
+    ),
     "parallel": BASE,
     "quantization": (*BASE, "parallel"),
     "lora": (*BASE, "parallel", "quantization"),
@@ -68,7 +85,7 @@ ARROWS = {
 }
 """What each package may import. Composers put the parts together and may import any."""
 
-COMPOSERS = ("cli", "llm", "build", "processes")
+COMPOSERS = ("cli", "llm", "build")
 KERNEL_USERS = ("runner", "models", "layers")
 
 

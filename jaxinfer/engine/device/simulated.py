@@ -36,7 +36,7 @@ def draw(visible: Sequence[np.ndarray], position: int, seed: int, choice: int, v
 
 
 def expected_tokens(
-    prompt: Sequence[int],
+    prompt: np.ndarray | Sequence[int],
     count: int,
     *,
     seed: int,

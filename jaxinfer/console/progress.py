@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from jaxinfer.cli.messages import show
+from jaxinfer.console.messages import show
 
 _QUIET_SECONDS = 10.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxinfer.cli.progress import BuildLines
+from jaxinfer.console.progress import BuildLines
 
 
 def test_a_long_stage_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

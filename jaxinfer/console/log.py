@@ -2,8 +2,7 @@
 
 import logging
 
-from jaxinfer.server.run import ACCESS_LOG
-from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.config import ACCESS_LOG, ServerConfig
 
 
 def start_log(options: ServerConfig) -> None:
