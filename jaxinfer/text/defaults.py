@@ -5,36 +5,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jaxinfer.errors import ModelError, ParameterError, shortened
-from jaxinfer.folder_files import is_there, read_object
-from jaxinfer.sampling import SamplingParams, generation_keys
+from jaxinfer.model_config.generation_config import read_generation_config
+from jaxinfer.sampling import SamplingParams
 
 
 @dataclass(frozen=True)
 class GenerationDefaults:
-    """What generation_config.json says of sampling: parameters by name.
-
-    `do_sample: false` makes the default greedy. max_tokens is its `max_new_tokens`.
-    """
+    """What generation_config.json says of sampling: parameters by name. max_tokens is its `max_new_tokens`."""
 
     declared: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def from_folder(cls, folder: Path) -> "GenerationDefaults":
-        """Reads generation_config.json where there is one. Raises ModelError, naming the file and field."""
-        file = folder / "generation_config.json"
-        if not is_there(file):
-            return cls()
-        config = read_object(file)
-        declared = {name: config[key] for name, key in generation_keys().items() if config.get(key) is not None}
-        if config.get("do_sample") is False:
-            declared["temperature"] = 0.0
-        defaults = cls(declared)
-        try:
-            defaults.params()
-        except ParameterError as error:
-            raise ModelError(f"{file}: {shortened(str(error))}") from None
-        return defaults
+        """Raises ModelError, naming the file and field."""
+        return cls(read_generation_config(folder).sampling)
 
     def params(self, *, default_max_tokens: int | None = None, **given: Any) -> SamplingParams:
         """Sampling parameters of a request. `given` holds what it said; None means it was silent.

@@ -8,6 +8,7 @@ import pytest
 
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
+from jaxinfer.model_config.generation_config import read_generation_config
 from tests.material import material
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
@@ -25,22 +26,19 @@ def generation(folder: Path, **values) -> Path:
 
 
 def test_without_generation_config(folder: Path):
-    files = read_model_files(folder)
-    assert files.sampling_defaults == {}
-    assert files.eos_token_ids == (2,)
+    assert read_model_files(folder).eos_token_ids == (2,)
+    assert read_generation_config(folder) == ({}, (), ())
 
 
 def test_defaults_and_end_of_sequence_ids(folder: Path):
     values = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "repetition_penalty": 1.05}
-    files = read_model_files(generation(folder, **values, do_sample=True, eos_token_id=[5, 2, 7]))
-    assert files.sampling_defaults == values
-    assert files.eos_token_ids == (2, 5, 7)
+    generation(folder, **values, do_sample=True, eos_token_id=[5, 2, 7])
+    assert read_generation_config(folder) == (values, (), (5, 2, 7))
+    assert read_model_files(folder).eos_token_ids == (2, 5, 7)
 
 
 def test_do_sample_false_is_greedy(folder: Path):
-    assert read_model_files(generation(folder, do_sample=False, temperature=0.7)).sampling_defaults == {
-        "temperature": 0
-    }
+    assert read_generation_config(generation(folder, do_sample=False, temperature=0.7)).sampling == {"temperature": 0}
 
 
 def test_a_real_model():

@@ -34,7 +34,7 @@ def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
 def test_a_stop_id_ends_a_row_within_several_steps(ahead: int) -> None:
     free = ask("r", 6, 30)
     tokens = right(small_core(), free)
-    end = next(token for i, token in enumerate(tokens) if i > 8 and token not in tokens[:i])
+    end = next(token for i, token in enumerate(tokens) if i > 10 and token not in tokens[:i])
     runner = RecordingRunner(small_shapes(decode_steps=8))
     core = small_core(runner, ahead=ahead)
     core.add_request(ask("r", 6, 30, stop_token_ids=[end]))

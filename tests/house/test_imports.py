@@ -52,7 +52,7 @@ ARROWS = {
     "config": ("errors",),
     "config_tree": ("errors", "config"),
     "metrics": (*BASE, "engine.types"),
-    "text": (*BASE, "engine.types"),
+    "text": (*BASE, "engine.types", "model_config.generation_config"),
     "grammar": BASE,
     "speculative": BASE,
     "kvtransfer": BASE,

@@ -5,7 +5,6 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -20,8 +19,6 @@ from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 COMMAND = (sys.executable, "-P", "-m", "jaxinfer.serving.workers.main")
 
 RETRY_SECONDS = 2
-
-Wanted = TypeVar("Wanted", bound=msgspec.Struct)
 
 
 @dataclasses.dataclass(frozen=True)
