@@ -64,7 +64,7 @@ class PriorityFirst:
 class ShortestJobFirst:
     """By the prompt tokens that are not in the prefix cache, then by arrival.
 
-    That is the work that is known when a sequence comes, and what its first token waits for. `max_tokens` is left
+    That is the work that is known when a request comes, and what its first token waits for. `max_tokens` is left
     out: it bounds the output and does not foretell it, most clients leave it at a default, and an output shares
     its steps with others, while a prompt fills its own.
     tokens_per_second: prompt tokens that a second of waiting makes up for. 0: no ageing.

@@ -1,4 +1,4 @@
-"""Which running sequences give way to waiting ones that outrank them."""
+"""Which running sequences are preempted for waiting ones that outrank them."""
 
 from collections import abc
 
