@@ -1,7 +1,7 @@
-"""Says what became of every test between two revisions: `.venv/bin/python scripts/map_tests.py OLD NEW [--all]`.
+"""Says what became of every test between two revisions: `.venv/bin/python scripts/map_tests.py OLD NEW`.
 
 Collects the tests of both in work trees of a temporary folder and prints old id and new id, grouped by state.
-`--all` lists the kept ones too. Exits with 1 if a test is gone.
+Exits with 1 if a test is gone. `--help` lists the options.
 
 - kept: the same id.
 - moved: a function of that name in another file.
@@ -66,12 +66,13 @@ def main() -> None:
     parser.add_argument("old", metavar="OLD")
     parser.add_argument("new", metavar="NEW")
     parser.add_argument("--all", action="store_true", help="list the kept tests too")
+    parser.add_argument("--word", action="append", default=[], metavar="OLD=NEW", help="a word that the code renamed")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         old, new = (
             collect(revision, Path(folder, name)) for revision, name in ((arguments.old, "old"), (arguments.new, "new"))
         )
-    pairs = match(old, new)
+    pairs = match([reworded(test, arguments.word) for test in old], new)
     fates = trace(old, pairs)
     _print_fates(fates, [state for state in STATES if arguments.all or state != "kept"])
     _print_weaker(pairs)
@@ -154,6 +155,15 @@ class _WithoutModules(ast.NodeTransformer):
         node = ast.Attribute(self.visit(node.value), node.attr, node.ctx)
         is_member = isinstance(node.value, ast.Name) and node.value.id in self._modules
         return ast.Name(node.attr, node.ctx) if is_member else node
+
+
+def reworded(test: Function, words: Iterable[str]) -> Function:
+    """A test with code as if `OLD=NEW` words had been renamed; its id stays."""
+    code = test.code
+    for word in words:
+        before, _, after = word.partition("=")
+        code = code.replace(before, after)
+    return test._replace(code=code)
 
 
 def match(old: Iterable[Function], new: Iterable[Function]) -> list[Pair]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from map_tests import match, read_tests, trace
+from map_tests import match, read_tests, reworded, trace
 
 HERE, THERE = "tests/test_here.py", "tests/test_there.py"
 LONG = """
@@ -54,6 +54,18 @@ def test_names_of_modules_comments_and_docstrings_change_nothing(tmp_path: Path)
     old = '\n    """Old words."""\n    assert np.mean([1, 2]) == 1.5  # of both'
     new = '\n    """New words."""\n    import statistics\n    assert statistics.mean([1, 2]) == 1.5'
     assert _fates(tmp_path, {(HERE, "test_a"): old}, {(HERE, "test_b"): new}) == [("renamed", f"{HERE}::test_b")]
+
+
+def test_words_that_the_code_renamed_make_no_change(tmp_path: Path) -> None:
+    (old,) = _tests(tmp_path / "old", {(HERE, "test_a"): LONG}, {})
+    new = _tests(tmp_path / "new", {(HERE, "test_b"): LONG.replace("compute", "sort").replace("result", "outcome")}, {})
+    for words, state in (
+        ([], "changed"),
+        (["compute=sort"], "changed"),
+        (["compute=sort", "result=outcome"], "renamed"),
+    ):
+        (pair,) = match([reworded(old, words)], new)
+        assert (pair.state, pair.old.name) == (state, "test_a")
 
 
 def test_a_test_becomes_one_other_only(tmp_path: Path) -> None:
