@@ -12,17 +12,20 @@ from tests.engine.small import small_core, small_shapes
 
 
 class Gate(FaultyRunner):
-    """Steps are collected while the gate is open. dead: what a reset of the device raises."""
+    """Steps are collected while the gate is open. held: one waits at it. dead: what a reset of the device raises."""
 
     def __init__(self) -> None:
         super().__init__(small_shapes())
         self.open = threading.Event()
         self.open.set()
+        self.held = False
         self.dead: BaseException | None = None
         self.closed = False
 
     def collect(self, handle: Any):
+        self.held = not self.open.is_set()
         self.open.wait(30)
+        self.held = False
         return super().collect(handle)
 
     def reset(self) -> None:
