@@ -1,11 +1,9 @@
 """From messages to engine requests, by the rules of HTTP's completions."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from jaxinfer.engine.types import ModelInfo
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.access import accepted_key
@@ -16,8 +14,8 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.context import Caller, Context
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
-from jaxinfer.serving.requests.params import Truncation, check_length, fit_length, generate_params, truncation
-from jaxinfer.serving.requests.prompts import Prompt, completion_prompts
+from jaxinfer.serving.requests.completions import completion_requests
+from jaxinfer.serving.requests.params import check_length, engine_request, generate_params, truncation
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -28,28 +26,16 @@ _OPTIONAL = (
 _NUMBERS = {name: own for name, own in parameters().items() if own.kind is not bool and own.fits_double}
 
 
-class Prepared(NamedTuple):
-    """A generation that is not submitted yet, its prompt and its parameters."""
-
-    generation: Generation
-    prompt_token_ids: np.ndarray
-    params: SamplingParams
-
-
-async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
+async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Generation:
     """Checks a request of one prompt, and tokenises it. Raises RequestError or ParameterError, naming the field.
 
     The caller has dropped the call's message, and drops the body.
     """
     context.side.check_model(body.model)
-    info = context.client.info
-    params = generate_params(body, defaults, info)
-    prompt = await _prompt(context, body, truncation(body, params, info))
-    asked_by = None if body.max_tokens is None else "max_tokens"
-    params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    generation = context.generation([prompt.token_ids], [params], body, _caller(context))
+    params = generate_params(body, defaults, context.client.info)
+    generation = context.generation([await _request(context, body, params)], body, _caller(context))
     forget_message()
-    return Prepared(generation, prompt.token_ids, params)
+    return generation
 
 
 def _caller(context: Context) -> Caller:
@@ -57,16 +43,15 @@ def _caller(context: Context) -> Caller:
     return Caller(accepted_key(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
 
 
-async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Prompt:
+async def _request(context: Context, body: CompletionBody, params: SamplingParams) -> GenerateRequest:
+    info = context.client.info
     if not isinstance(body.prompt, str) or len(body.prompt) <= LARGE_BYTES:
-        (prompt,) = await completion_prompts(body, context.text, context.client.info, 1, cut)
-        return prompt
+        ((request, _),) = await completion_requests(body, params, context.text, info, 1)
+        return request
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
     (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
-    kept = ids if cut.keep is None else ids[-cut.keep :]  # messages know no other side to cut
-    check_length(kept, context.client.info, "prompt")
-    return Prompt(kept, "prompt")
+    return engine_request(truncation(body, params, info)(ids), params, info, body, "prompt")
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:

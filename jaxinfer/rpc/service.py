@@ -34,9 +34,9 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
         async with self._calls.generating(context, given) as name:
             body = completion_body(request, self._context.client.info)
             del request  # neither takes memory while tokens come
-            prepared = await prepare(self._context, body, self._context.text.defaults)
+            generation = await prepare(self._context, body, self._context.text.defaults)
             del body
-            async with prepared.generation as generation:
+            async with generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
                 async for message in _messages(generation):
                     message.request_id, name = name, ""

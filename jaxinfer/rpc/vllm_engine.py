@@ -52,10 +52,10 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             only_prompt = prompt_only(request)
             streams = request.stream and not only_prompt
             del request  # neither takes memory while tokens come
-            prepared = await prepare(self._context, body, DEFAULTS)
+            generation = await prepare(self._context, body, DEFAULTS)
             del body
-            reply = VllmReply(prepared, prompt_only=only_prompt)
-            async with prepared.generation as generation:
+            reply = VllmReply(generation, prompt_only=only_prompt)
+            async with generation:
                 async for step in generation.steps():
                     if not streams:
                         reply.keep(step.deltas)

@@ -23,17 +23,22 @@ from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
-from jaxinfer.serving.requests.prompts import Prompt
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, AnswerPart, ReasoningTokens
 
 
 class ChatReply:
-    """The choices of one reply, as chunks or whole."""
+    """The choices of one reply, as chunks or whole. prompt: its text, where it was rendered."""
 
     def __init__(
-        self, name: str, context: Context, body: ChatBody, prompt: Prompt, form: AnswerFormat, generation: Generation
+        self,
+        name: str,
+        context: Context,
+        body: ChatBody,
+        prompt: str | None,
+        form: AnswerFormat,
+        generation: Generation,
     ):
         self._name = name
         self._created = int(time.time())
@@ -41,10 +46,9 @@ class ChatReply:
         self._fingerprint = context.fingerprint
         self._logprobs = LogprobForm(context.text.tokenizer, by_id=context.names_tokens_by_id(body))
         self._body = body
-        self._prompt = prompt
         self._generation = generation
         self._n = body.n or 1
-        thinking = is_thinking(prompt.text or "", continued=bool(body.continue_final_message))
+        thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
         one_call = body.parallel_tool_calls is False
         tags = context.reasoning_tags if form.reasoning else None
         shows_reasoning = body.include_reasoning is not False
@@ -75,7 +79,7 @@ class ChatReply:
         if is_terminal(choices):
             event.system_fingerprint = self._fingerprint
         if not self._prompt_told:
-            self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids.tolist()
+            self._prompt_told, event.prompt_token_ids = True, self._generation.prompt_token_ids(0)
         return event
 
     def whole(self, parts: list[ChunkChoice]) -> bytes:
@@ -89,7 +93,7 @@ class ChatReply:
         if entries is not None:
             reply.prompt_logprobs = self._logprobs.prompt(entries)
         if self._body.return_token_ids:
-            reply.prompt_token_ids = self._prompt.token_ids.tolist()
+            reply.prompt_token_ids = self._generation.prompt_token_ids(0)
         return msgspec.json.encode(reply)
 
     def usage(self) -> Usage:

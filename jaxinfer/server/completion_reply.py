@@ -12,16 +12,18 @@ from jaxinfer.server.responses import Completion, CompletionChoice, CompletionCh
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation, Step
-from jaxinfer.serving.requests.prompts import Prompt
 from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
 
 class CompletionReply:
-    """The choices of one reply, as chunks or whole. Choice j of prompt i has the index i·n + j."""
+    """The choices of one reply, as chunks or whole. Choice j of prompt i has the index i·n + j.
+
+    texts: of the prompts that came as text.
+    """
 
     def __init__(
-        self, name: str, context: Context, body: CompletionBody, prompts: Sequence[Prompt], generation: Generation
+        self, name: str, context: Context, body: CompletionBody, texts: Sequence[str | None], generation: Generation
     ):
         self._name = name
         self._created = int(time.time())
@@ -30,7 +32,7 @@ class CompletionReply:
         self._tokenizer = context.text.tokenizer
         self._form = LogprobForm(self._tokenizer, by_id=context.names_tokens_by_id(body))
         self._body = body
-        self._prompts = prompts
+        self._texts = texts
         self._generation = generation
         self._n = 1 if body.n is None else body.n
         self._made = body.best_of or self._n
@@ -77,7 +79,7 @@ class CompletionReply:
         """The choices that the client gets, of all that were made."""
         if self._ranking is None:
             return sorted(made)
-        groups = [range(i * self._made, (i + 1) * self._made) for i in range(len(self._prompts))]
+        groups = [range(i * self._made, (i + 1) * self._made) for i in range(len(self._texts))]
         return [index for group in groups for index in self._ranking.best(group, self._n)]
 
     def _choice(self, prompt_index: int, delta: ChoiceDelta) -> CompletionChoice | None:
@@ -97,7 +99,7 @@ class CompletionReply:
             choice.finish_reason, choice.stop_reason = "length", None
         if self._body.return_token_ids:
             choice.token_ids = ids
-            choice.prompt_token_ids = self._prompts[prompt_index].token_ids.tolist() if begins else UNSET
+            choice.prompt_token_ids = self._generation.prompt_token_ids(prompt_index) if begins else UNSET
         return choice
 
     def _generated(
@@ -117,14 +119,14 @@ class CompletionReply:
         return self._echoes[prompt_index]
 
     def _make_echo(self, prompt_index: int) -> "_Echo":
-        prompt, logprobs = self._prompts[prompt_index], None
+        text, logprobs = self._texts[prompt_index], None
+        ids = self._generation.prompt_token_ids(prompt_index)
         offsets = TextOffsets(self._tokenizer, (), skip_special_tokens=self._skip_special_tokens)
         entries = self._generation.prompt_logprobs(prompt_index)
         if self._body.logprobs is not None and entries is not None:
-            logprobs = self._form.echoed(int(prompt.token_ids[0]), entries, offsets)
-        if prompt.text is not None and self._body.truncate_prompt_tokens is None:
-            return _Echo(prompt.text, logprobs, offsets.length)
-        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens)
+            logprobs = self._form.echoed(ids[0], entries, offsets)
+        if text is None or self._body.truncate_prompt_tokens is not None:
+            text = self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
         return _Echo(text, logprobs, offsets.length)
 
     def _offsets_of(self, prompt_index: int, index: int) -> TextOffsets:
@@ -132,7 +134,7 @@ class CompletionReply:
         if offsets is None:
             offsets = self._offsets[index] = TextOffsets(
                 self._tokenizer,
-                self._prompts[prompt_index].token_ids,
+                self._generation.requests[prompt_index].prompt_token_ids,
                 skip_special_tokens=self._skip_special_tokens,
                 length=self._echo(prompt_index).length if self._body.echo else 0,
             )

@@ -1,6 +1,7 @@
 """What a request of HTTP keeps while it is handled: who sent it, its id, its fields without effect."""
 
 import uuid
+from collections.abc import Sequence
 
 from aiohttp import web
 
@@ -23,15 +24,21 @@ IGNORED_FIELDS = web.RequestKey("ignored_fields", list)
 def caller_of(request: web.Request) -> Caller:
     """Who sent a request, for the engine requests that are made of it."""
     key, name = request.get(API_KEY, ""), request.get(REQUEST_ID)
-    return Caller(key, name, request.headers, lambda field, reason: report_ignored(request, field, reason))
+    return Caller(key, name, request.headers, lambda field, reason: _report_ignored(request, field, reason))
 
 
-def report_ignored(request: web.Request, name: str, reason: str) -> None:
+def _report_ignored(request: web.Request, name: str, reason: str) -> None:
     """Reports a field that has no effect here. Raises RequestError where the policy is to refuse such fields."""
-    unknown = request.app[CONTEXT].unknown_fields
-    if unknown.refuses:
+    if request.app[CONTEXT].unknown_fields.refuses:
         raise has_no_effect(name, reason)
-    request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *unknown.report([name])]
+    keep_ignored(request, [name])
+
+
+def keep_ignored(request: web.Request, names: Sequence[str]) -> None:
+    """Logs fields without effect, and keeps those that the response's header lists."""
+    reported = request.app[CONTEXT].unknown_fields.report(names)
+    if reported:
+        request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *reported]
 
 
 def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
+from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.serving.bodies.chat_schema import ChatBody
@@ -222,3 +222,15 @@ def fit_length(
         f"prompt's {len(prompt)} tokens are more"
     )
     raise RequestError(message, param=asked_by, code="context_length_exceeded")
+
+
+def engine_request(
+    prompt: Sequence[int] | np.ndarray, params: SamplingParams, info: ModelInfo, body: GenerateBody, param: str
+) -> GenerateRequest:
+    """The engine request of a body's prompt, without an id and an owner. param: what errors call the prompt.
+
+    Raises RequestError where prompt and output do not fit.
+    """
+    given = (name for name in ("max_completion_tokens", "max_tokens") if getattr(body, name, None) is not None)
+    fitted = fit_length(prompt, params, info, param=param, asked_by=next(given, None))
+    return GenerateRequest("", np.asarray(prompt, np.int32), fitted)
