@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import grpc
 
 from jaxinfer.rpc.status import abort
-from jaxinfer.serving.key_check import KeyCheck, wrong_key
+from jaxinfer.serving.api_keys import KeyCheck, wrong_key
 
 _OPEN = ("/grpc.health.", "/grpc.reflection.")
 

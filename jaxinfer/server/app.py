@@ -7,13 +7,12 @@ from aiohttp import web
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedCounts
 from jaxinfer.server import endpoints, health, introspection
-from jaxinfer.server.admission import make_admission_middleware
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import Handler, error_middleware
-from jaxinfer.server.incoming import ask_later
+from jaxinfer.server.incoming import ask_later, make_admission_middleware
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields, header_value

@@ -9,7 +9,8 @@ from jaxinfer.server.body import receive, receive_answer
 from jaxinfer.server.chat_reply import ChatReply
 from jaxinfer.server.completion_reply import CompletionReply
 from jaxinfer.server.context import CONTEXT, caller_of, reply_id
-from jaxinfer.server.stream import Reply, send_reply
+from jaxinfer.server.reply import Reply
+from jaxinfer.server.stream import send_reply
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation

@@ -12,9 +12,8 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, Tok
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics
 from jaxinfer.serving.errors import ErrorKind, RequestError, unavailable
-from jaxinfer.serving.timings import timings_of
 from jaxinfer.serving.tracing import Outcome, RequestSpan
-from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage
+from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage, timings_of
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 
