@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.errors import ErrorKind, RequestError
-from jaxinfer.serving.request_id import checked_id
+from jaxinfer.serving.requests.endpoint import checked_id
 
 
 class Calls:

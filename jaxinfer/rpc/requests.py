@@ -15,7 +15,7 @@ from jaxinfer.serving.context import Caller, Context
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.completions import completion_requests
-from jaxinfer.serving.requests.params import check_length, engine_request, generate_params, truncation
+from jaxinfer.serving.requests.params import check_length, engine_request, generate_params
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -51,26 +51,20 @@ async def _request(context: Context, body: CompletionBody, params: SamplingParam
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
     (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
-    return engine_request(truncation(body, params, info)(ids), params, info, body, "prompt")
+    return engine_request(ids, params, info, body, "prompt")
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises RequestError."""
     said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     said |= _numbers(message, said)
-    check_counts(message)
+    said |= lists_of(message)
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise RequestError("prompt: is missing; give text or token_ids", param="prompt")
     cut = message.HasField("truncate_prompt_tokens")
     prompt: Any = message.text if kind == "text" else prompt_ids(message.token_ids.ids, info, cut=cut)
-    return CompletionBody(
-        prompt=prompt,
-        stop=list(message.stop),
-        stop_token_ids=list(message.stop_token_ids),
-        logit_bias={str(token): bias for token, bias in message.logit_bias.items()},
-        **said,
-    )
+    return CompletionBody(prompt=prompt, **said)
 
 
 def _numbers(message: pb.GenerateRequest, said: dict[str, Any]) -> dict[str, Any]:
@@ -94,10 +88,12 @@ def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
     return list(ids[-info.max_model_len :])
 
 
-def check_counts(params: Any) -> None:
-    """Raises RequestError for lists that are too long, before they are copied. params: those of a request."""
+def lists_of(params: Any) -> dict[str, Any]:
+    """Stop strings, stop ids and biases of a request's parameters. Raises RequestError, before they are copied."""
     limits = (("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS))
     for name, most in limits:
         count = len(getattr(params, name))
         if count > most:
             raise RequestError(f"{name}: has {count} entries; at most {most} are allowed", param=name)
+    biases = {str(token): bias for token, bias in params.logit_bias.items()}
+    return {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids), "logit_bias": biases}

@@ -7,8 +7,7 @@ from aiohttp import web
 
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.context import Caller, Context
-from jaxinfer.serving.request_id import checked_id, is_allowed_id
-from jaxinfer.serving.requests.endpoint import has_no_effect
+from jaxinfer.serving.requests.endpoint import checked_id, has_no_effect, is_allowed_id
 
 CONTEXT = web.AppKey("context", Context)
 API_KEY = web.RequestKey("api_key", str)

@@ -22,7 +22,9 @@ class Reply(ABC):
     def __init__(self, name: str, context: Context, body: GenerateBody, generation: Generation):
         self._head = name, int(time.time()), context.model_name
         self._fingerprint = context.fingerprint
-        self._logprobs = LogprobForm(context.text.tokenizer, by_id=context.names_tokens_by_id(body))
+        asked = body.return_tokens_as_token_ids
+        by_id = context.options.return_tokens_as_token_ids if asked is None else asked
+        self._logprobs = LogprobForm(context.text.tokenizer, by_id=by_id)
         self._generation = generation
         self._n = 1 if body.n is None else body.n
 

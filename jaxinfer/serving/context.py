@@ -64,11 +64,6 @@ class Context:
         ids = self.text.tokenizer.added_ids
         return (ids[THINK], ids[THOUGHT]) if THINK in ids and THOUGHT in ids else None
 
-    def names_tokens_by_id(self, body: GenerateBody) -> bool:
-        """Whether log-probabilities call tokens `token_id:5`."""
-        given = body.return_tokens_as_token_ids
-        return self.options.return_tokens_as_token_ids if given is None else given
-
     def generation(self, requests: Sequence[GenerateRequest], body: GenerateBody, caller: Caller) -> Generation:
         """The generation of a body's engine requests, which get their ids and their owner here.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from jaxinfer.serving.bodies.schema import NEUTRAL, NotSupported
+from jaxinfer.serving.bodies.schema import NEUTRAL
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields
 from jaxinfer.serving.errors import RequestError
 
@@ -46,13 +46,13 @@ def check_supported(body: msgspec.Struct) -> None:
     """Raises RequestError for a parameter that is known, but not supported yet."""
     for name in _not_supported(type(body)):
         value = getattr(body, name)
-        if value is not None and value not in NEUTRAL.get(name, ()):
+        if value is not None and value not in NEUTRAL[name]:
             raise RequestError(f"{name} is not supported yet", param=name, code="unsupported_parameter")
 
 
 @functools.cache
 def _not_supported(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(name for name in kind.__struct_fields__ if name in NotSupported.__struct_fields__)
+    return tuple(name for name in kind.__struct_fields__ if name in NEUTRAL)
 
 
 class WrongValue(NamedTuple):

@@ -3,7 +3,7 @@
 import msgspec
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
-from jaxinfer.serving.requests.conversation import echoed_text, effort_is_ignored, offered_tools, render
+from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render
 from jaxinfer.serving.requests.endpoint import (
     Endpoint,
     ModelSide,
@@ -12,12 +12,13 @@ from jaxinfer.serving.requests.endpoint import (
     has_no_effect,
     without_effect_dropped,
 )
-from jaxinfer.serving.requests.params import chat_params, engine_request, truncation
+from jaxinfer.serving.requests.params import chat_params, engine_request
 
 
 def _check(body: ChatBody, side: ModelSide) -> list[str]:
     check_common(body, side)
-    if not effort_is_ignored(body, side.text.chat_template):
+    effort, template = body.reasoning_effort, side.text.chat_template
+    if effort is None or template.takes_thinking or (effort != "none" and template.takes_effort):
         return []
     if side.options.unknown_fields == "refuse":
         raise has_no_effect("reasoning_effort", "the model's chat template reads nothing that it could turn")
@@ -28,8 +29,7 @@ async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = chat_params(body, side.text.defaults, side.info)
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
-    ids = truncation(body, params, side.info)(rendered.token_ids)
-    return [(engine_request(ids, params, side.info, body, "messages"), rendered.text)]
+    return [(engine_request(rendered.token_ids, params, side.info, body, "messages"), rendered.text)]
 
 
 def _slim(body: ChatBody) -> ChatBody:

@@ -1,10 +1,9 @@
 """Completions: texts, or token ids, that the model goes on with."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.sampling import SamplingParams
@@ -12,20 +11,19 @@ from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, check_common, without_effect_dropped
 from jaxinfer.serving.requests.params import (
-    Truncation,
     check_fim,
     check_ids,
     check_length,
     completion_params,
     engine_request,
     fim_params,
-    truncation,
+    truncated,
 )
 from jaxinfer.text import TextProcessor
 
 _MIXED = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
-PromptIds = list[int] | np.ndarray
+Cut = Callable[[list[int]], list[int]]
 
 
 async def _prepare(body: CompletionBody, side: ModelSide) -> Prepared:
@@ -46,8 +44,12 @@ COMPLETIONS = Endpoint("completions", CompletionBody, check_common, _prepare, _s
 async def completion_requests(
     body: CompletionBody, params: SamplingParams, text: TextProcessor, info: ModelInfo, max_prompts: int
 ) -> Prepared:
-    """An engine request for every prompt, cut as the body asks for. Raises RequestError or ParameterError."""
-    cut = truncation(body, params, info)
+    """An engine request for every prompt, cut as the body asks. Raises RequestError or ParameterError."""
+
+    def cut(ids: list[int]) -> list[int]:
+        # NOTE: before ids are looked at; a walk over millions of them would hold up every other client.
+        return truncated(ids, body, params, info)
+
     prompts = _named_prompts(body.prompt, info, max_prompts, cut)
     ids = await (_fim_ids(prompts, body, text, info) if body.suffix else _prompt_ids(prompts, body, text, info, cut))
     return [
@@ -57,8 +59,8 @@ async def completion_requests(
 
 
 async def _prompt_ids(
-    prompts: Mapping[str, str | list[int]], body: CompletionBody, text: TextProcessor, info: ModelInfo, cut: Truncation
-) -> Mapping[str, PromptIds]:
+    prompts: Mapping[str, str | list[int]], body: CompletionBody, text: TextProcessor, info: ModelInfo, cut: Cut
+) -> Mapping[str, list[int]]:
     texts = {param: prompt for param, prompt in prompts.items() if isinstance(prompt, str)}
     ids = {param: cut(prompt) for param, prompt in prompts.items() if not isinstance(prompt, str)}
     for param, prompt in ids.items():
@@ -68,12 +70,12 @@ async def _prompt_ids(
     encoded = await text.encode_async(
         list(texts.values()), add_special_tokens=special, params=list(texts), parse_special=parse
     )
-    return ids | dict(zip(texts, map(cut, encoded), strict=True))
+    return ids | dict(zip(texts, encoded, strict=True))
 
 
 async def _fim_ids(
     prompts: Mapping[str, str | list[int]], body: CompletionBody, text: TextProcessor, info: ModelInfo
-) -> Mapping[str, PromptIds]:
+) -> Mapping[str, list[int]]:
     """Prompts that ask for what stands between each of them and `suffix`."""
     check_fim(body)
     if body.echo:
@@ -89,16 +91,13 @@ async def _fim_ids(
     return found
 
 
-def _named_prompts(
-    prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Truncation
-) -> dict[str, str | list[int]]:
+def _named_prompts(prompt: str | list[Any], info: ModelInfo, max_prompts: int, cut: Cut) -> dict[str, str | list[int]]:
     """Prompts by what errors call them: `prompt`, or `prompt[i]` where there is a list of them."""
     if isinstance(prompt, str):
         return {"prompt": prompt}
     if not prompt:
         raise RequestError("prompt: is empty; give a text or token ids", param="prompt")
     if isinstance(prompt[0], int):
-        # NOTE: lengths come first; a walk over millions of ids would hold up every other client.
         prompt = cut(prompt)
         check_length(prompt, info, "prompt")
         if not all(isinstance(item, int) for item in prompt):

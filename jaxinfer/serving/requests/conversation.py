@@ -77,13 +77,6 @@ def echoed_text(body: ChatBody) -> str:
     return content_text(last.content or "", f"messages[{len(body.messages) - 1}].content")
 
 
-def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
-    """True where `reasoning_effort` is given and the model's template reads nothing that it could turn."""
-    if body.reasoning_effort is None or template.takes_thinking:
-        return False
-    return body.reasoning_effort == "none" or not template.takes_effort
-
-
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
     """The tools that the model may call; None where there are none, or `tool_choice` is `none`. Raises RequestError."""
     choice = body.tool_choice

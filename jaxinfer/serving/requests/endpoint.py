@@ -1,5 +1,6 @@
 """Endpoint: how a request's body becomes engine requests, in an API process or, where it is large, in a worker."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -10,7 +11,6 @@ from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.serving.bodies.schema import GenerateBody, WithoutEffect
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
-from jaxinfer.serving.request_id import checked_id
 from jaxinfer.serving.tenant import USER_CHARS
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
@@ -23,6 +23,8 @@ Prepared = list[tuple[GenerateRequest, str | None]]
 
 DEFAULT_MODEL = "default"
 """A name that every server takes for the model it serves."""
+
+_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,19 @@ def check_common(body: GenerateBody, side: ModelSide) -> list[str]:
     if body.request_id is not None:
         checked_id(body.request_id, "request_id")
     return []
+
+
+def is_allowed_id(given: str) -> bool:
+    """True where a reply may be called so."""
+    return _ID.fullmatch(given) is not None
+
+
+def checked_id(given: str, name: str) -> str:
+    """The id that a request gives itself. name: what errors call it. Raises RequestError."""
+    if not is_allowed_id(given):
+        message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
+        raise RequestError(message, param=name)
+    return given
 
 
 def without_effect_dropped(body: Generating) -> Generating:

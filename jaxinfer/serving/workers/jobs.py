@@ -9,7 +9,7 @@ import numpy as np
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.config import ServerConfig
-from jaxinfer.serving.errors import ErrorKind, RequestError
+from jaxinfer.serving.errors import ErrorKind
 from jaxinfer.serving.requests.endpoint import Prepared
 
 
@@ -91,24 +91,13 @@ class Text(msgspec.Struct, tag="text"):
 
 
 class Failure(msgspec.Struct, tag="failure"):
-    """A RequestError."""
+    """A RequestError, by its attributes."""
 
     message: str
     kind: ErrorKind
     param: str | None
     code: str | None
     retry_after: int | None
-
-    @classmethod
-    def of(cls, error: RequestError) -> "Failure":
-        """Packs an error."""
-        return cls(error.message, error.kind, error.param, error.code, error.retry_after)
-
-    def error(self) -> RequestError:
-        """The error."""
-        return RequestError(
-            self.message, kind=self.kind, param=self.param, code=self.code, retry_after=self.retry_after
-        )
 
 
 Reply = Requests | Answer | Ids | Text | Failure

@@ -56,7 +56,7 @@ class Worker:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            return jobs.Failure.of(as_request_error(error))
+            return jobs.Failure(**vars(as_request_error(error)))
 
     async def _read(self, job: jobs.ReadBody) -> jobs.Requests | jobs.Answer:
         data = bytes(job.body)

@@ -83,7 +83,7 @@ class Workers:
     async def _ask(self, job: jobs.Job) -> jobs.Reply:
         reply = jobs.decode_reply(await self._answer(job))
         if isinstance(reply, jobs.Failure):
-            raise reply.error()
+            raise RequestError(**msgspec.structs.asdict(reply))
         return reply
 
     async def _answer(self, job: jobs.Job) -> bytes:
