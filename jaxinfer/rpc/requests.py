@@ -6,7 +6,7 @@ from typing import Any
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.rpc.access import accepted_key
+from jaxinfer.rpc.access import ACCEPTED_KEY
 from jaxinfer.rpc.large_messages import forget_message
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.serving.bodies.schema import CompletionBody
@@ -40,7 +40,7 @@ async def prepare(context: Context, body: CompletionBody, defaults: GenerationDe
 
 def _caller(context: Context) -> Caller:
     # Unlike in HTTP a field without effect is never refused: there is no policy for it in gRPC.
-    return Caller(accepted_key(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
+    return Caller(ACCEPTED_KEY.get(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
 
 
 async def _request(context: Context, body: CompletionBody, params: SamplingParams) -> GenerateRequest:

@@ -35,6 +35,17 @@ def add_vllm_engine(context: Context, calls: Calls, server: grpc.aio.Server) -> 
     return SERVICE
 
 
+def _not_here(message: str) -> Any:
+    """A method that refuses every call."""
+
+    # NOTE: no initial metadata may go first. A gateway takes them for a stream that has begun, and when that ends it
+    # subscribes again, with a warning each time; a status alone makes it give up at once.
+    async def refuse(self: object, request: object, context: grpc.aio.ServicerContext) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+
+    return refuse
+
+
 class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     """vllm_engine.proto says what each call does."""
 
@@ -144,25 +155,8 @@ class VllmEngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 fingerprint = hashlib.sha256(packed).hexdigest() if last else ""
                 await context.write(common_pb2.GetTokenizerChunk(data=data, sha256=fingerprint))
 
-    async def Embed(self, request: pb.EmbedRequest, context: grpc.aio.ServicerContext) -> None:
-        await _not_here(context, "Embed: this server generates text and embeds none")
-
-    async def FlushCache(self, request: common_pb2.FlushCacheRequest, context: grpc.aio.ServicerContext) -> None:
-        await _not_here(context, "FlushCache: the prefix cache gives its blocks up when they are needed")
-
-    async def StartProfile(self, request: common_pb2.StartProfileRequest, context: grpc.aio.ServicerContext) -> None:
-        await _not_here(context, "StartProfile: there is no profiler")
-
-    async def StopProfile(self, request: common_pb2.StopProfileRequest, context: grpc.aio.ServicerContext) -> None:
-        await _not_here(context, "StopProfile: there is no profiler")
-
-    async def SubscribeKvEvents(
-        self, request: common_pb2.SubscribeKvEventsRequest, context: grpc.aio.ServicerContext
-    ) -> None:
-        await _not_here(context, "SubscribeKvEvents: the prefix cache tells no events yet; GetLoads tells the load")
-
-
-async def _not_here(call: grpc.aio.ServicerContext, message: str) -> None:
-    # NOTE: no initial metadata may go first. A gateway takes them for a stream that has begun, and when that ends it
-    # subscribes again, with a warning each time; a status alone makes it give up at once.
-    await call.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+    Embed = _not_here("Embed: this server generates text and embeds none")
+    FlushCache = _not_here("FlushCache: the prefix cache gives its blocks up when they are needed")
+    StartProfile = _not_here("StartProfile: there is no profiler")
+    StopProfile = _not_here("StopProfile: there is no profiler")
+    SubscribeKvEvents = _not_here("SubscribeKvEvents: the prefix cache tells no events yet; GetLoads tells the load")
