@@ -43,9 +43,11 @@ def keep_ignored(request: web.Request, names: Sequence[str]) -> None:
 def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
     """A reply's name: `kind` and what the request calls itself (`request_id`, `X-Request-Id`), else one of its own.
 
-    The header X-Request-Id of the response tells it. Raises RequestError.
+    The header X-Request-Id of the response tells it. body: was checked. Raises RequestError.
     """
-    chosen = _said_id(request, body) or uuid.uuid4().hex
+    chosen, given = body.request_id, request.headers.get("X-Request-Id")
+    if chosen is None:
+        chosen = uuid.uuid4().hex if given is None else checked_id(given, "X-Request-Id")
     request[REQUEST_ID] = chosen
     return f"{kind}-{chosen}"
 
@@ -54,10 +56,3 @@ def told_id(request: web.Request) -> str | None:
     """What the response's X-Request-Id says: the reply's id, or what the request brought where there is no reply."""
     given = request.headers.get("X-Request-Id", "")
     return request.get(REQUEST_ID) or (given if is_allowed_id(given) else None)
-
-
-def _said_id(request: web.Request, body: GenerateBody) -> str | None:
-    for name, given in (("request_id", body.request_id), ("X-Request-Id", request.headers.get("X-Request-Id"))):
-        if given is not None:
-            return checked_id(given, name)
-    return None
