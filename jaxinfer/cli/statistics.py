@@ -7,8 +7,6 @@ from typing import NamedTuple
 from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.text import ChoiceDelta
 
-"""Programs that were made in the midst of steps so far, and the seconds that it took."""
-
 
 class _Moment(NamedTuple):
     """A time, seconds, and the programs and seconds of `LatePrograms` by then."""

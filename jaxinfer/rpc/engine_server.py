@@ -100,10 +100,7 @@ class EngineServer:
     async def _check_key(self, context: grpc.aio.ServicerContext) -> None:
         given = dict(context.invocation_metadata() or ()).get(KEY_NAME, "")
         if self._key is not None and not hmac.compare_digest(str(given).encode(), self._key.encode()):
-            await context.abort(
-                grpc.StatusCode.UNAUTHENTICATED,
-                _WRONG_KEY,
-            )
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, _WRONG_KEY)
 
     async def _read(self, client_id: int, session: "_Session", frames: AsyncIterator[bytes]) -> None:
         try:

@@ -25,31 +25,24 @@ class LargeMessages:
         if self.used + size > self._limit:
             message = f"there is no memory for more large messages; try again in {RETRY_SECONDS} s"
             raise RequestError(message, kind=ErrorKind.BUSY, code="too_many_bodies", retry_after=RETRY_SECONDS)
-        share = _Share(self, size)
-        before = _SHARE.set(share)
-        try:
-            yield
-        finally:
-            _SHARE.reset(before)
-            share.end()
+        with contextlib.ExitStack() as share:
+            self.used += size
+            share.callback(self._release, size)
+            before = _SHARE.set(share)
+            try:
+                yield
+            finally:
+                _SHARE.reset(before)
+
+    def _release(self, size: int) -> None:
+        self.used -= size
 
 
-class _Share:
-    def __init__(self, messages: LargeMessages, size: int):
-        self._messages = messages
-        self._size = size
-        messages.used += size
-
-    def end(self) -> None:
-        self._messages.used -= self._size
-        self._size = 0
-
-
-_SHARE: ContextVar[_Share | None] = ContextVar("large message", default=None)
+_SHARE: ContextVar[contextlib.ExitStack | None] = ContextVar("large message", default=None)
 
 
 def forget_message() -> None:
     """This call's message is needed no more, and its caller has dropped it."""
     share = _SHARE.get()
     if share is not None:
-        share.end()
+        share.close()

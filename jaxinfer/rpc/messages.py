@@ -66,7 +66,7 @@ class MessageInterceptor(grpc.aio.ServerInterceptor):
         return _Reader(method, places, self._longest if long else min(SHORT_BYTES, self._longest), deserialise)
 
     def _whole(self, behaviour: Callable[..., Any], reader: "_Reader") -> Callable[..., Awaitable[Any]]:
-        """A handler of one message."""
+        """A handler of one message. What the behaviour raises ends the call with its status."""
 
         async def answer(_: object, call: grpc.aio.ServicerContext) -> Any:
             async with answering(call):

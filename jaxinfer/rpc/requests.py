@@ -1,14 +1,12 @@
 """From messages to engine requests, by the rules of HTTP's completions."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from jaxinfer.engine.types import ModelInfo
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
-from jaxinfer.rpc.access import accepted_key
+from jaxinfer.rpc.access import ACCEPTED_KEY
 from jaxinfer.rpc.large_messages import forget_message
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.serving.bodies.schema import CompletionBody
@@ -16,8 +14,8 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.context import Caller, Context
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
-from jaxinfer.serving.requests.params import Truncation, check_length, fit_length, generate_params, truncation
-from jaxinfer.serving.requests.prompts import Prompt, completion_prompts
+from jaxinfer.serving.requests.completions import completion_requests
+from jaxinfer.serving.requests.params import check_length, engine_request, generate_params
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -28,64 +26,45 @@ _OPTIONAL = (
 _NUMBERS = {name: own for name, own in parameters().items() if own.kind is not bool and own.fits_double}
 
 
-class Prepared(NamedTuple):
-    """A generation that is not submitted yet, its prompt and its parameters."""
-
-    generation: Generation
-    prompt_token_ids: np.ndarray
-    params: SamplingParams
-
-
-async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Prepared:
+async def prepare(context: Context, body: CompletionBody, defaults: GenerationDefaults) -> Generation:
     """Checks a request of one prompt, and tokenises it. Raises RequestError or ParameterError, naming the field.
 
     The caller has dropped the call's message, and drops the body.
     """
     context.side.check_model(body.model)
-    info = context.client.info
-    params = generate_params(body, defaults, info)
-    prompt = await _prompt(context, body, truncation(body, params, info))
-    asked_by = None if body.max_tokens is None else "max_tokens"
-    params = fit_length(prompt.token_ids, params, info, param=prompt.param, asked_by=asked_by)
-    generation = context.generation([prompt.token_ids], [params], body, _caller(context))
+    params = generate_params(body, defaults, context.client.info)
+    generation = context.generation([await _request(context, body, params)], body, _caller(context))
     forget_message()
-    return Prepared(generation, prompt.token_ids, params)
+    return generation
 
 
 def _caller(context: Context) -> Caller:
     # Unlike in HTTP a field without effect is never refused: there is no policy for it in gRPC.
-    return Caller(accepted_key(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
+    return Caller(ACCEPTED_KEY.get(), None, {}, lambda field, reason: context.unknown_fields.report([field]))
 
 
-async def _prompt(context: Context, body: CompletionBody, cut: Truncation) -> Prompt:
+async def _request(context: Context, body: CompletionBody, params: SamplingParams) -> GenerateRequest:
+    info = context.client.info
     if not isinstance(body.prompt, str) or len(body.prompt) <= LARGE_BYTES:
-        (prompt,) = await completion_prompts(body, context.text, context.client.info, 1, cut)
-        return prompt
+        ((request, _),) = await completion_requests(body, params, context.text, info, 1)
+        return request
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
     (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
-    kept = ids if cut.keep is None else ids[-cut.keep :]  # messages know no other side to cut
-    check_length(kept, context.client.info, "prompt")
-    return Prompt(kept, "prompt")
+    return engine_request(ids, params, info, body, "prompt")
 
 
 def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionBody:
     """The same request by HTTP. Raises RequestError."""
     said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     said |= _numbers(message, said)
-    check_counts(message)
+    said |= lists_of(message)
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise RequestError("prompt: is missing; give text or token_ids", param="prompt")
     cut = message.HasField("truncate_prompt_tokens")
     prompt: Any = message.text if kind == "text" else prompt_ids(message.token_ids.ids, info, cut=cut)
-    return CompletionBody(
-        prompt=prompt,
-        stop=list(message.stop),
-        stop_token_ids=list(message.stop_token_ids),
-        logit_bias={str(token): bias for token, bias in message.logit_bias.items()},
-        **said,
-    )
+    return CompletionBody(prompt=prompt, **said)
 
 
 def _numbers(message: pb.GenerateRequest, said: dict[str, Any]) -> dict[str, Any]:
@@ -109,10 +88,12 @@ def prompt_ids(ids: Sequence[int], info: ModelInfo, *, cut: bool) -> list[int]:
     return list(ids[-info.max_model_len :])
 
 
-def check_counts(params: Any) -> None:
-    """Raises RequestError for lists that are too long, before they are copied. params: those of a request."""
+def lists_of(params: Any) -> dict[str, Any]:
+    """Stop strings, stop ids and biases of a request's parameters. Raises RequestError, before they are copied."""
     limits = (("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS))
     for name, most in limits:
         count = len(getattr(params, name))
         if count > most:
             raise RequestError(f"{name}: has {count} entries; at most {most} are allowed", param=name)
+    biases = {str(token): bias for token, bias in params.logit_bias.items()}
+    return {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids), "logit_bias": biases}

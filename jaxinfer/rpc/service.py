@@ -10,7 +10,6 @@ from jaxinfer.rpc import jaxinfer_pb2_grpc
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_stats, pack_usage
 from jaxinfer.rpc.requests import completion_body, prepare
-from jaxinfer.rpc.status import answering
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation
@@ -31,43 +30,40 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext) -> None:
         given = request.request_id if request.HasField("request_id") else None
-        async with self._calls.generating(context, given) as name:
+        async with self._calls.generating(given) as name:
             body = completion_body(request, self._context.client.info)
             del request  # neither takes memory while tokens come
-            prepared = await prepare(self._context, body, self._context.text.defaults)
+            generation = await prepare(self._context, body, self._context.text.defaults)
             del body
-            async with prepared.generation as generation:
+            async with generation:
                 await context.send_initial_metadata(((REQUEST_ID, name),))
                 async for message in _messages(generation):
                     message.request_id, name = name, ""
                     await context.write(message)
 
     async def Abort(self, request: pb.AbortRequest, context: grpc.aio.ServicerContext) -> pb.AbortResponse:
-        async with answering(context):
-            return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
+        return pb.AbortResponse(aborted=self._calls.abort(request.request_id))
 
     async def GetModel(self, request: pb.GetModelRequest, context: grpc.aio.ServicerContext) -> pb.GetModelResponse:
-        async with answering(context):
-            info = self._context.client.info
-            return pb.GetModelResponse(
-                model=self._context.model_name,
-                max_model_len=info.max_model_len,
-                vocab_size=info.vocab_size,
-                max_num_seqs=info.max_num_seqs,
-                block_size=info.block_size,
-                num_blocks=info.num_blocks,
-                eos_token_id=self._context.text.tokenizer.eos_token_id,
-                version=__version__,
-            )
+        info = self._context.client.info
+        return pb.GetModelResponse(
+            model=self._context.model_name,
+            max_model_len=info.max_model_len,
+            vocab_size=info.vocab_size,
+            max_num_seqs=info.max_num_seqs,
+            block_size=info.block_size,
+            num_blocks=info.num_blocks,
+            eos_token_id=self._context.text.tokenizer.eos_token_id,
+            version=__version__,
+        )
 
     async def GetStatistics(
         self, request: pb.GetStatisticsRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatisticsResponse:
-        async with answering(context):
-            return pb.GetStatisticsResponse(values=pack_stats(self._context.client.stats()))
+        return pb.GetStatisticsResponse(values=pack_stats(self._context.client.stats()))
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: grpc.aio.ServicerContext) -> pb.TokenizeResponse:
-        async with self._calls.working(context):
+        with self._context.admission.place():
             special = not request.HasField("add_special_tokens") or request.add_special_tokens
             self._context.text.tokenizer.check_text(request.text, "text")
             encode = self._context.text.encode_async
@@ -84,7 +80,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
     async def Detokenize(
         self, request: pb.DetokenizeRequest, context: grpc.aio.ServicerContext
     ) -> pb.DetokenizeResponse:
-        async with self._calls.working(context):
+        with self._context.admission.place():
             check_count(len(request.token_ids), "token_ids")
             ids: list[int] = []
             for start in range(0, len(request.token_ids), _IDS_AT_ONCE):

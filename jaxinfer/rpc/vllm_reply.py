@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
-from jaxinfer.rpc.requests import Prepared
+from jaxinfer.serving.generation import Generation
 from jaxinfer.text import ChoiceDelta
 
 
@@ -16,11 +16,13 @@ class VllmReply:
     prompt_only: no token is shown; the reply is `whole`, with what was asked about the prompt.
     """
 
-    def __init__(self, prepared: Prepared, *, prompt_only: bool = False):
-        self._prepared = prepared
+    def __init__(self, generation: Generation, *, prompt_only: bool = False):
+        self._generation = generation
         self._prompt_only = prompt_only
-        self._prompt_tokens = len(prepared.prompt_token_ids)
-        choices = range(prepared.params.n)
+        (request,) = generation.requests
+        self._params = request.sampling
+        self._prompt_tokens = len(request.prompt_token_ids)
+        choices = range(self._params.n)
         self._tokens: list[list[int]] = [[] for _ in choices]
         self._logprobs: list[list[TokenLogprobs]] = [[] for _ in choices]
         self._ends: dict[int, ChoiceDelta] = {}
@@ -83,7 +85,7 @@ class VllmReply:
         )
 
     def _cached_tokens(self) -> int:
-        return self._prepared.generation.usage().prompt_tokens_details.cached_tokens
+        return self._generation.usage().prompt_tokens_details.cached_tokens
 
     def _output_logprobs(self, entries: Sequence[TokenLogprobs] | None) -> pb.OutputLogProbs | None:
         if not entries:
@@ -91,18 +93,18 @@ class VllmReply:
         return pb.OutputLogProbs(
             token_logprobs=[entry.logprob for entry in entries],
             token_ids=[entry.token_id for entry in entries],
-            top_logprobs=[_top(entry) for entry in entries] if self._prepared.params.logprobs else [],
+            top_logprobs=[_top(entry) for entry in entries] if self._params.logprobs else [],
         )
 
     def _input_logprobs(self) -> pb.InputLogProbs | None:
-        entries = self._prepared.generation.prompt_logprobs(0)
+        entries = self._generation.prompt_logprobs(0)
         if entries is None:
             return None
         values = [None if entry is None else entry.logprob for entry in entries]
         return pb.InputLogProbs(
             token_logprobs=[pb.InputTokenLogProb(value=value) for value in values],
-            token_ids=self._prepared.prompt_token_ids.tolist(),
-            top_logprobs=[_top(entry) for entry in entries] if self._prepared.params.prompt_logprobs else [],
+            token_ids=self._generation.prompt_token_ids(0),
+            top_logprobs=[_top(entry) for entry in entries] if self._params.prompt_logprobs else [],
         )
 
 

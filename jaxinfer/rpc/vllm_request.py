@@ -5,7 +5,7 @@ from typing import Any
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.rpc.requests import check_counts, prompt_ids
+from jaxinfer.rpc.requests import lists_of, prompt_ids
 from jaxinfer.sampling import parameters
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.errors import RequestError
@@ -23,19 +23,12 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     """The same request by HTTP. Raises RequestError, naming the field."""
     _check_supported(message)
     params = message.sampling_params
-    check_counts(params)
-    said = _scalars(params)
+    said = lists_of(params) | _scalars(params)
     if prompt_only(message):
         said["max_tokens"] = 1  # the engine makes one, which is not shown
     if cut := params.HasField("truncate_prompt_tokens"):
         said["truncate_prompt_tokens"] = params.truncate_prompt_tokens
-    return CompletionBody(
-        prompt=_prompt(message, info, cut=cut),
-        stop=list(params.stop),
-        stop_token_ids=list(params.stop_token_ids),
-        logit_bias={str(token): bias for token, bias in params.logit_bias.items()},
-        **said,
-    )
+    return CompletionBody(prompt=_prompt(message, info, cut=cut), **said)
 
 
 def _scalars(params: pb.SamplingParams) -> dict[str, Any]:

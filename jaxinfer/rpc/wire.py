@@ -19,7 +19,7 @@ class _Frame(msgspec.Struct, array_like=True, tag=True):
 
 
 class Submit(_Frame):
-    """A request. Its fields are decoded apart, so that a wrong one is refused and the stream goes on."""
+    """A GenerateRequest. Its fields are decoded apart, so that a wrong one is refused and the stream goes on."""
 
     request_id: str
     fields: msgspec.Raw
@@ -95,28 +95,16 @@ Command = Submit | Stop | Abort | ReadStats
 Event = Hello | Answer | Failure | Step | Stats
 
 
-class _Fields(msgspec.Struct, array_like=True):
-    """A GenerateRequest without its id; its prompt is an int32 array."""
-
-    prompt_token_ids: np.ndarray
-    sampling: SamplingParams
-    priority: int
-    cache_salt: str
-    tenant: tuple[str, ...]
-
-
 def pack_request(request: GenerateRequest) -> Submit:
     """The frame of a request."""
     ids = np.asarray(request.prompt_token_ids, np.int32)
-    fields = _Fields(ids, request.sampling, request.priority, request.cache_salt, request.tenant)
+    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant
     return Submit(request.request_id, msgspec.Raw(encode(fields)))
 
 
 def unpack_request(frame: Submit) -> GenerateRequest:
     """The request, its prompt as an array. Raises ValueError where a field is wrong."""
-    fields = _decode_fields(frame.fields)
-    ids = fields.prompt_token_ids
-    return GenerateRequest(frame.request_id, ids, fields.sampling, fields.priority, fields.cache_salt, fields.tenant)
+    return GenerateRequest(frame.request_id, *_decode_fields(frame.fields))
 
 
 def pack_error(error: JaxinferError) -> Error:
@@ -166,4 +154,6 @@ decode_command = msgspec.msgpack.Decoder(Command, dec_hook=_array).decode
 decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=_array).decode
 """A list of Events."""
 
-_decode_fields = msgspec.msgpack.Decoder(_Fields, dec_hook=_array).decode
+_decode_fields = msgspec.msgpack.Decoder(
+    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...]], dec_hook=_array
+).decode

@@ -6,19 +6,13 @@ from aiohttp import web
 
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.metrics import ServerMetrics, SharedCounts
-from jaxinfer.server import health, introspection
-from jaxinfer.server.admission import make_admission_middleware
+from jaxinfer.server import endpoints, health, introspection
 from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
-from jaxinfer.server.chat import chat_completions
-from jaxinfer.server.completions import completions
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import Handler, error_middleware
-from jaxinfer.server.fim import fim_completions
-from jaxinfer.server.incoming import ask_later
-from jaxinfer.server.invocations import invocations
-from jaxinfer.server.tokens import detokenize, tokenize
+from jaxinfer.server.incoming import ask_later, make_admission_middleware
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields, header_value
@@ -75,12 +69,12 @@ def make_app(
     app.add_routes(
         [
             web.get("/", health.index),
-            _post("/v1/completions", completions),
-            _post("/v1/chat/completions", chat_completions),
-            _post("/v1/fim/completions", fim_completions),
-            _post("/invocations", invocations),
-            _post("/tokenize", tokenize),
-            _post("/detokenize", detokenize),
+            _post("/v1/completions", endpoints.completions),
+            _post("/v1/chat/completions", endpoints.chat_completions),
+            _post("/v1/fim/completions", endpoints.fim_completions),
+            _post("/invocations", endpoints.invocations),
+            _post("/tokenize", endpoints.tokenize),
+            _post("/detokenize", endpoints.detokenize),
             web.get("/v1/models", health.models),
             web.get("/v1/models/{name:.+}", health.model),
             web.get("/v1/loads", introspection.loads),

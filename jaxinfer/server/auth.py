@@ -7,7 +7,7 @@ from aiohttp.typedefs import Middleware
 
 from jaxinfer.server.context import API_KEY
 from jaxinfer.server.errors import Handler, error_response
-from jaxinfer.serving.key_check import KeyCheck, wrong_key
+from jaxinfer.serving.api_keys import KeyCheck, wrong_key
 
 _GUARDED = ("/v1", "/tokenize", "/detokenize", "/tokenizer_info", "/server_info", "/invocations")
 

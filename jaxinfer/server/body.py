@@ -1,40 +1,36 @@
 """Reads a request's body; refuses, by name, what is wrong or not supported."""
 
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS
+from jaxinfer.server.context import CONTEXT, keep_ignored
 from jaxinfer.server.incoming import INCOMING, IncomingBody
 from jaxinfer.serving.bodies.decode import decode_body
 from jaxinfer.serving.bodies.structure import check_structure
-from jaxinfer.serving.requests.endpoint import Choice, Endpoint, Ready, TextEndpoint
-from jaxinfer.serving.workers.jobs import Answer, Prompts, unpack_prompt
+from jaxinfer.serving.requests.endpoint import Choice, Endpoint, Prepared, TextEndpoint
+from jaxinfer.serving.workers.jobs import Answer, Requests
 
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 
 
-class Received(Generic[Wire]):
-    """A body. ready: what a worker made of it, where it was large; `body` is then without what that was made of."""
+async def receive(request: web.Request, endpoint: Endpoint[Any] | Choice) -> tuple[Endpoint[Any], Any, Prepared | None]:
+    """An endpoint, the chosen one of several, its checked body, and what a worker prepared where the body was large.
 
-    def __init__(self, body: Wire, ready: Ready | None = None):
-        self.body = body
-        self.ready = ready
-
-
-async def receive(request: web.Request, endpoint: Endpoint[Wire] | Choice) -> Received[Wire]:
-    """The body of an endpoint; fields without effect are kept for the header that reports them. Raises RequestError."""
+    Fields without effect are kept for the header that reports them. Raises RequestError.
+    """
     incoming = request[INCOMING]
-    if not incoming.large:
-        chosen = endpoint.choose(incoming.data) if isinstance(endpoint, Choice) else endpoint
-        return Received(_decoded(request, incoming, chosen.kind))
-    reply = await _read_elsewhere(request, endpoint.name, incoming)
-    assert isinstance(reply, Prompts)
-    among = endpoint.among if isinstance(endpoint, Choice) else (endpoint,)
-    kind = next(one.kind for one in among if one.name == reply.endpoint)
-    prompts = [unpack_prompt(prompt) for prompt in reply.prompts]
-    return Received(msgspec.json.decode(reply.body, type=kind), Ready(prompts, [], reply.tools))
+    if incoming.large:
+        reply = await _read_elsewhere(request, endpoint.name, incoming)
+        assert isinstance(reply, Requests)
+        among = endpoint.among if isinstance(endpoint, Choice) else (endpoint,)
+        chosen = next(one for one in among if one.name == reply.endpoint)
+        return chosen, msgspec.json.decode(reply.body, type=chosen.kind), reply.prepared()
+    chosen = endpoint.choose(incoming.data) if isinstance(endpoint, Choice) else endpoint
+    body = _decoded(request, incoming, chosen.kind)
+    keep_ignored(request, chosen.check(body, request.app[CONTEXT].side))
+    return chosen, body, None
 
 
 async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> web.Response:
@@ -49,11 +45,11 @@ async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> 
     return web.Response(body=answer, content_type="application/json")
 
 
-async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Prompts | Answer:
+async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Requests | Answer:
     context = request.app[CONTEXT]
     reply = await context.workers.read(name, incoming.data, context.client.info)
     incoming.forget()
-    _keep_ignored(request, reply.ignored)
+    keep_ignored(request, reply.ignored)
     return reply
 
 
@@ -61,11 +57,5 @@ def _decoded(request: web.Request, incoming: IncomingBody, kind: type[Wire]) -> 
     check_structure(incoming.data)
     body, ignored = decode_body(incoming.data, kind, request.app[CONTEXT].unknown_fields)
     incoming.forget()
-    _keep_ignored(request, ignored)
+    keep_ignored(request, ignored)
     return body
-
-
-def _keep_ignored(request: web.Request, names: list[str]) -> None:
-    reported = request.app[CONTEXT].unknown_fields.report(names)
-    if reported:
-        request[IGNORED_FIELDS] = reported

@@ -23,64 +23,52 @@ class BodyBudget:
     """
 
     def __init__(self, limit: int):
-        self._limit = limit
-        self._waiting = 0
-        self._coming: dict[BodyShare, None] = {}  # in the order they began
+        self.limit = limit
         self.used = 0
+        self.waiting = 0
+        self.coming: dict[BodyShare, None] = {}  # in the order they began
         self.turns = asyncio.Semaphore(_TURNS)
 
     def begin(self) -> "BodyShare":
         """The share of a body that begins to come."""
         share = BodyShare(self)
-        self._coming[share] = None
+        self.coming[share] = None
         return share
-
-    def grow(self, share: "BodyShare", size: int) -> None:
-        """More of a body has come. Raises RequestError where it is refused."""
-        share.size += size
-        self.used += size
-        while self.used > self._limit and not share.refused:
-            next(iter(self._coming)).refuse()
-        share.check()
-
-    def wait(self, share: "BodyShare") -> None:
-        """A body is complete, and waits for a worker. Raises RequestError where too many do."""
-        if self._waiting + share.size > self._limit // 2:
-            share.refuse()
-        share.check()
-        del self._coming[share]
-        self._waiting += share.size
-        share.waits = True
-
-    def end(self, share: "BodyShare") -> None:
-        """A body's memory is free again. Without effect on one that has ended."""
-        self._coming.pop(share, None)
-        self.used -= share.size
-        self._waiting -= share.size if share.waits else 0
-        share.size = 0
 
 
 class BodyShare:
     """What one body has of the budget. refused: it was taken away."""
 
     def __init__(self, budget: BodyBudget):
-        self.size = 0
-        self.waits = False
         self.refused = False
+        self._size = 0
+        self._waits = False
         self._budget = budget
         self._reading: asyncio.Timeout | None = None
 
     def grow(self, size: int) -> None:
         """More of the body has come. Raises RequestError where it is refused."""
-        self._budget.grow(self, size)
+        self._size += size
+        self._budget.used += size
+        while self._budget.used > self._budget.limit and not self.refused:
+            next(iter(self._budget.coming)).refuse()
+        self.check()
 
     def wait(self) -> None:
         """The body is complete, and waits for a worker. Raises RequestError where too many do."""
-        self._budget.wait(self)
+        if self._budget.waiting + self._size > self._budget.limit // 2:
+            self.refuse()
+        self.check()
+        del self._budget.coming[self]
+        self._budget.waiting += self._size
+        self._waits = True
 
     def end(self) -> None:
         """The body's memory is free again. Without effect where it was."""
-        self._budget.end(self)
+        self._budget.coming.pop(self, None)
+        self._budget.used -= self._size
+        self._budget.waiting -= self._size if self._waits else 0
+        self._size = 0
 
     async def watched(self, read: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:
         """The next bytes. Raises TimeoutError where none come in time, RequestError where the body is refused."""
@@ -97,7 +85,7 @@ class BodyShare:
     def refuse(self) -> None:
         """Takes the share away; whoever reads the body learns it at once."""
         self.refused = True
-        self._budget.end(self)
+        self.end()
         if self._reading is not None and not self._reading.expired():
             self._reading.reschedule(0.0)
 

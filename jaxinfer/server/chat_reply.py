@@ -1,12 +1,12 @@
 """ChatReply: what /v1/chat/completions makes of a generation."""
 
-import time
 import uuid
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from jaxinfer.server.logprobs import LogprobForm
+from jaxinfer.server.reply import Reply, by_index
 from jaxinfer.server.responses import (
     ChatChoice,
     ChatChunk,
@@ -17,34 +17,33 @@ from jaxinfer.server.responses import (
     Delta,
     FunctionCall,
     ToolCall,
-    is_terminal,
 )
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
-from jaxinfer.serving.requests.prompts import Prompt
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
 from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, AnswerPart, ReasoningTokens
 
 
-class ChatReply:
-    """The choices of one reply, as chunks or whole."""
+class ChatReply(Reply):
+    """The answers to a conversation. prompt: its text, where it was rendered."""
+
+    _chunk_type = ChatChunk
 
     def __init__(
-        self, name: str, context: Context, body: ChatBody, prompt: Prompt, form: AnswerFormat, generation: Generation
+        self,
+        name: str,
+        context: Context,
+        body: ChatBody,
+        prompt: str | None,
+        form: AnswerFormat,
+        generation: Generation,
     ):
-        self._name = name
-        self._created = int(time.time())
-        self._model = context.model_name
-        self._fingerprint = context.fingerprint
-        self._logprobs = LogprobForm(context.text.tokenizer, by_id=context.names_tokens_by_id(body))
+        super().__init__(name, context, body, generation)
         self._body = body
-        self._prompt = prompt
-        self._generation = generation
-        self._n = body.n or 1
-        thinking = is_thinking(prompt.text or "", continued=bool(body.continue_final_message))
+        thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
         one_call = body.parallel_tool_calls is False
         tags = context.reasoning_tags if form.reasoning else None
         shows_reasoning = body.include_reasoning is not False
@@ -66,35 +65,27 @@ class ChatReply:
         return [ChunkChoice(index, Delta(role="assistant", content=self._echoed)) for index in range(self._n)]
 
     def choices(self, step: Step) -> list[ChunkChoice]:
-        """What a step adds, without the choices to which it adds nothing that shows."""
         return [choice for delta in step.deltas if (choice := self._choice(delta)) is not None]
 
-    def chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
-        """An event of a stream. As in vLLM, those that end something have the fingerprint."""
-        event = ChatChunk(self._name, self._created, self._model, choices, usage)
-        if is_terminal(choices):
-            event.system_fingerprint = self._fingerprint
+    def chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> Any:
+        event = super().chunk(choices, usage)
         if not self._prompt_told:
-            self._prompt_told, event.prompt_token_ids = True, self._prompt.token_ids.tolist()
+            self._prompt_told, event.prompt_token_ids = True, self._generation.prompt_token_ids(0)
         return event
 
     def whole(self, parts: list[ChunkChoice]) -> bytes:
-        """The reply from all that the steps added, as JSON."""
-        by_index: dict[int, list[ChunkChoice]] = {}
-        for part in parts:
-            by_index.setdefault(part.index, []).append(part)
-        choices = [_join(by_index[index], self._echoed) for index in range(self._n)]
-        reply = ChatCompletion(self._name, self._created, self._model, choices, self.usage(), self._fingerprint)
+        found = by_index(parts)
+        choices = [_join(found[index], self._echoed) for index in range(self._n)]
+        reply = ChatCompletion(*self._head, choices, self.usage(), self._fingerprint)
         entries = self._generation.prompt_logprobs(0)
         if entries is not None:
             reply.prompt_logprobs = self._logprobs.prompt(entries)
         if self._body.return_token_ids:
-            reply.prompt_token_ids = self._prompt.token_ids.tolist()
+            reply.prompt_token_ids = self._generation.prompt_token_ids(0)
         return msgspec.json.encode(reply)
 
     def usage(self) -> Usage:
-        """Tokens so far."""
-        usage = self._generation.usage()
+        usage = super().usage()
         if self._counts_reasoning:
             tokens = sum(answer.reasoning.count for answer in self._answers if answer.reasoning is not None)
             usage.completion_tokens_details = CompletionTokensDetails(tokens)

@@ -1,38 +1,33 @@
 """CompletionReply: what /v1/completions makes of a generation."""
 
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
-from jaxinfer.server.logprobs import LogprobForm, TextOffsets, join_logprobs
-from jaxinfer.server.responses import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs, is_terminal
+from jaxinfer.server.logprobs import TextOffsets, join_logprobs
+from jaxinfer.server.reply import Reply, by_index
+from jaxinfer.server.responses import Completion, CompletionChoice, CompletionChunk, CompletionLogprobs
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.context import Context
 from jaxinfer.serving.generation import Generation, Step
-from jaxinfer.serving.requests.prompts import Prompt
 from jaxinfer.serving.usage import Usage
 from jaxinfer.text import ChoiceDelta
 
 
-class CompletionReply:
-    """The choices of one reply, as chunks or whole. Choice j of prompt i has the index i·n + j."""
+class CompletionReply(Reply):
+    """Continuations of prompts. Choice j of prompt i has the index i·n + j. texts: of prompts that came as text."""
+
+    _chunk_type = CompletionChunk
 
     def __init__(
-        self, name: str, context: Context, body: CompletionBody, prompts: Sequence[Prompt], generation: Generation
+        self, name: str, context: Context, body: CompletionBody, texts: Sequence[str | None], generation: Generation
     ):
-        self._name = name
-        self._created = int(time.time())
-        self._model = context.model_name
-        self._fingerprint = context.fingerprint
+        super().__init__(name, context, body, generation)
         self._tokenizer = context.text.tokenizer
-        self._form = LogprobForm(self._tokenizer, by_id=context.names_tokens_by_id(body))
         self._body = body
-        self._prompts = prompts
-        self._generation = generation
-        self._n = 1 if body.n is None else body.n
+        self._texts = texts
         self._made = body.best_of or self._n
         self._ranking = _Ranking() if self._made > self._n else None
         # Only an echo is asked for: the one token that the engine makes is not shown.
@@ -47,28 +42,17 @@ class CompletionReply:
         return []
 
     def choices(self, step: Step) -> list[CompletionChoice]:
-        """What a step adds, without the choices to which it adds nothing that shows."""
         return [choice for delta in step.deltas if (choice := self._choice(step.prompt_index, delta)) is not None]
 
-    def chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> msgspec.Struct:
-        """An event of a stream. As in vLLM, those that end something have the fingerprint."""
-        event = CompletionChunk(self._name, self._created, self._model, choices, usage)
-        if is_terminal(choices):
-            event.system_fingerprint = self._fingerprint
-        return event
-
     def whole(self, parts: list[CompletionChoice]) -> bytes:
-        """The reply from all that the steps added, as JSON."""
-        by_index: dict[int, list[CompletionChoice]] = {}
-        for part in parts:
-            by_index.setdefault(part.index, []).append(part)
-        choices = [self._join(index, by_index[made]) for index, made in enumerate(self._shown(by_index))]
-        whole = Completion(self._name, self._created, self._model, choices, self.usage(), self._fingerprint)
+        found = by_index(parts)
+        choices = [self._join(index, found[made]) for index, made in enumerate(self._shown(found))]
+        whole = Completion(*self._head, choices, self.usage(), self._fingerprint)
         return msgspec.json.encode(whole)
 
     def usage(self) -> Usage:
         """Tokens so far; those of choices that `best_of` drops are counted, for they were made."""
-        usage = self._generation.usage()
+        usage = super().usage()
         if self._prompt_only:
             usage.completion_tokens, usage.total_tokens = 0, usage.prompt_tokens
         return usage
@@ -77,7 +61,7 @@ class CompletionReply:
         """The choices that the client gets, of all that were made."""
         if self._ranking is None:
             return sorted(made)
-        groups = [range(i * self._made, (i + 1) * self._made) for i in range(len(self._prompts))]
+        groups = [range(i * self._made, (i + 1) * self._made) for i in range(len(self._texts))]
         return [index for group in groups for index in self._ranking.best(group, self._n)]
 
     def _choice(self, prompt_index: int, delta: ChoiceDelta) -> CompletionChoice | None:
@@ -97,7 +81,7 @@ class CompletionReply:
             choice.finish_reason, choice.stop_reason = "length", None
         if self._body.return_token_ids:
             choice.token_ids = ids
-            choice.prompt_token_ids = self._prompts[prompt_index].token_ids.tolist() if begins else UNSET
+            choice.prompt_token_ids = self._generation.prompt_token_ids(prompt_index) if begins else UNSET
         return choice
 
     def _generated(
@@ -107,7 +91,7 @@ class CompletionReply:
             return "", None, []
         logprobs = None
         if delta.logprobs is not None and self._body.logprobs is not None:
-            logprobs = self._form.completion(delta.logprobs, self._offsets_of(prompt_index, index))
+            logprobs = self._logprobs.completion(delta.logprobs, self._offsets_of(prompt_index, index))
         return delta.text, logprobs, list(delta.token_ids) if self._body.return_token_ids else []
 
     def _echo(self, prompt_index: int) -> "_Echo":
@@ -117,14 +101,14 @@ class CompletionReply:
         return self._echoes[prompt_index]
 
     def _make_echo(self, prompt_index: int) -> "_Echo":
-        prompt, logprobs = self._prompts[prompt_index], None
+        text, logprobs = self._texts[prompt_index], None
+        ids = self._generation.prompt_token_ids(prompt_index)
         offsets = TextOffsets(self._tokenizer, (), skip_special_tokens=self._skip_special_tokens)
         entries = self._generation.prompt_logprobs(prompt_index)
         if self._body.logprobs is not None and entries is not None:
-            logprobs = self._form.echoed(int(prompt.token_ids[0]), entries, offsets)
-        if prompt.text is not None and self._body.truncate_prompt_tokens is None:
-            return _Echo(prompt.text, logprobs, offsets.length)
-        text = self._tokenizer.decode(prompt.token_ids, skip_special_tokens=self._skip_special_tokens)
+            logprobs = self._logprobs.echoed(ids[0], entries, offsets)
+        if text is None or self._body.truncate_prompt_tokens is not None:
+            text = self._tokenizer.decode(ids, skip_special_tokens=self._skip_special_tokens)
         return _Echo(text, logprobs, offsets.length)
 
     def _offsets_of(self, prompt_index: int, index: int) -> TextOffsets:
@@ -132,7 +116,7 @@ class CompletionReply:
         if offsets is None:
             offsets = self._offsets[index] = TextOffsets(
                 self._tokenizer,
-                self._prompts[prompt_index].token_ids,
+                self._generation.requests[prompt_index].prompt_token_ids,
                 skip_special_tokens=self._skip_special_tokens,
                 length=self._echo(prompt_index).length if self._body.echo else 0,
             )
@@ -148,7 +132,7 @@ class CompletionReply:
             logprobs=_joined([part.logprobs for part in parts if part.logprobs is not None]),
             finish_reason=last.finish_reason,
             stop_reason=last.stop_reason,
-            prompt_logprobs=None if entries is None else self._form.prompt(entries),
+            prompt_logprobs=None if entries is None else self._logprobs.prompt(entries),
             prompt_token_ids=first.prompt_token_ids or None,
             token_ids=None,
         )

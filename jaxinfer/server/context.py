@@ -1,13 +1,13 @@
 """What a request of HTTP keeps while it is handled: who sent it, its id, its fields without effect."""
 
 import uuid
+from collections.abc import Sequence
 
 from aiohttp import web
 
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.context import Caller, Context
-from jaxinfer.serving.request_id import checked_id, is_allowed_id
-from jaxinfer.serving.requests.endpoint import has_no_effect
+from jaxinfer.serving.requests.endpoint import checked_id, has_no_effect, is_allowed_id
 
 CONTEXT = web.AppKey("context", Context)
 API_KEY = web.RequestKey("api_key", str)
@@ -23,23 +23,31 @@ IGNORED_FIELDS = web.RequestKey("ignored_fields", list)
 def caller_of(request: web.Request) -> Caller:
     """Who sent a request, for the engine requests that are made of it."""
     key, name = request.get(API_KEY, ""), request.get(REQUEST_ID)
-    return Caller(key, name, request.headers, lambda field, reason: report_ignored(request, field, reason))
+    return Caller(key, name, request.headers, lambda field, reason: _report_ignored(request, field, reason))
 
 
-def report_ignored(request: web.Request, name: str, reason: str) -> None:
+def _report_ignored(request: web.Request, name: str, reason: str) -> None:
     """Reports a field that has no effect here. Raises RequestError where the policy is to refuse such fields."""
-    unknown = request.app[CONTEXT].unknown_fields
-    if unknown.refuses:
+    if request.app[CONTEXT].unknown_fields.refuses:
         raise has_no_effect(name, reason)
-    request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *unknown.report([name])]
+    keep_ignored(request, [name])
+
+
+def keep_ignored(request: web.Request, names: Sequence[str]) -> None:
+    """Logs fields without effect, and keeps those that the response's header lists."""
+    reported = request.app[CONTEXT].unknown_fields.report(names)
+    if reported:
+        request[IGNORED_FIELDS] = [*request.get(IGNORED_FIELDS, []), *reported]
 
 
 def reply_id(kind: str, request: web.Request, body: GenerateBody) -> str:
     """A reply's name: `kind` and what the request calls itself (`request_id`, `X-Request-Id`), else one of its own.
 
-    The header X-Request-Id of the response tells it. Raises RequestError.
+    The header X-Request-Id of the response tells it. body: was checked. Raises RequestError.
     """
-    chosen = _said_id(request, body) or uuid.uuid4().hex
+    chosen, given = body.request_id, request.headers.get("X-Request-Id")
+    if chosen is None:
+        chosen = uuid.uuid4().hex if given is None else checked_id(given, "X-Request-Id")
     request[REQUEST_ID] = chosen
     return f"{kind}-{chosen}"
 
@@ -48,10 +56,3 @@ def told_id(request: web.Request) -> str | None:
     """What the response's X-Request-Id says: the reply's id, or what the request brought where there is no reply."""
     given = request.headers.get("X-Request-Id", "")
     return request.get(REQUEST_ID) or (given if is_allowed_id(given) else None)
-
-
-def _said_id(request: web.Request, body: GenerateBody) -> str | None:
-    for name, given in (("request_id", body.request_id), ("X-Request-Id", request.headers.get("X-Request-Id"))):
-        if given is not None:
-            return checked_id(given, name)
-    return None

@@ -43,16 +43,14 @@ async def model(request: web.Request) -> web.Response:
 
 def _model(request: web.Request) -> dict[str, object]:
     context = request.app[CONTEXT]
-    length = context.client.info.max_model_len
-    name = context.model_name
     return {
-        "id": name,
+        "id": context.model_name,
         "object": "model",
         "created": context.started,
         "owned_by": "jaxinfer",
         "root": context.client.info.name,
         "parent": None,
-        "max_model_len": length,
+        "max_model_len": context.client.info.max_model_len,
     }
 
 

@@ -5,9 +5,11 @@ import contextlib
 
 from aiohttp import ClientPayloadError, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Middleware
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
-from jaxinfer.server.errors import HttpError
+from jaxinfer.server.errors import Handler, HttpError
+from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.structure import LARGE_BYTES, is_large
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
@@ -36,7 +38,26 @@ INCOMING = web.RequestKey("incoming", IncomingBody)
 """Where a request keeps its body until it is decoded."""
 
 
-async def read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
+def make_admission_middleware(admission: Admission, options: ServerConfig, budget: BodyBudget) -> Middleware:
+    """A place for every POST whose body has come. Reading, health and metrics are never refused."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method != "POST" or request.match_info.http_exception is not None:
+            return await handler(request)
+        # NOTE: a client that is slow to send takes no place. Where there is none its body is not waited for, either.
+        admission.check()
+        incoming = request[INCOMING] = await _read_incoming(request, options, budget)
+        try:
+            with admission.place():
+                return await handler(request)
+        finally:
+            incoming.forget()
+
+    return check
+
+
+async def _read_incoming(request: web.Request, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
     """Reads a body of JSON. Raises RequestError."""
     _check_headers(request, options.max_body_bytes)
     await _ask_for_body(request)

@@ -11,10 +11,8 @@ from typing import Any
 from aiohttp import web
 
 from jaxinfer.engine.types import EngineStats, ModelInfo
-from jaxinfer.errors import EngineDeadError
 from jaxinfer.server.context import CONTEXT
 from jaxinfer.serving.context import Context
-from jaxinfer.serving.errors import unavailable
 from jaxinfer.serving.load import scheduler_load
 from jaxinfer.version import __version__
 
@@ -41,14 +39,14 @@ async def tokenizer_info(request: web.Request) -> web.Response:
 
 async def load(request: web.Request) -> web.Response:
     """GET /load, vLLM's: requests under way in the whole server."""
-    stats = await _stats(request)
+    stats = await request.app[CONTEXT].client.read_stats()
     return web.json_response({"server_load": stats.running + stats.waiting})
 
 
 async def loads(request: web.Request) -> web.Response:
     """GET /v1/loads, SGLang's: what the scheduler holds, for gateways that spread requests."""
-    info, stats = request.app[CONTEXT].client.info, await _stats(request)
-    return web.json_response(loads_of(info, stats))
+    client = request.app[CONTEXT].client
+    return web.json_response(loads_of(client.info, await client.read_stats()))
 
 
 async def server_info(request: web.Request) -> web.Response:
@@ -100,10 +98,3 @@ def fingerprint_of(info: ModelInfo) -> str:
     sizes = info.max_model_len, info.vocab_size, info.block_size
     parts = (info.name, *sizes, info.attention_backend, *_versions().items())
     return f"jaxinfer-{__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"
-
-
-async def _stats(request: web.Request) -> EngineStats:
-    try:
-        return await request.app[CONTEXT].client.read_stats()
-    except EngineDeadError as error:
-        raise unavailable(str(error)) from None

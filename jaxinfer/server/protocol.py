@@ -5,6 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -212,13 +213,10 @@ def raw_response(error: RequestError) -> bytes:
     status, body = status_of(error), error_body(error)
     after = "" if error.retry_after is None else f"Retry-After: {error.retry_after}\r\n"
     head = (
-        f"HTTP/1.1 {status} {_PHRASES[status]}\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json; charset=utf-8\r\n"
         f"Content-Length: {len(body)}\r\n{after}Connection: close\r\n\r\n"
     )
     return head.encode() + body
-
-
-_PHRASES = {408: "Request Timeout", 503: "Service Unavailable"}
 
 
 def _too_many_connections() -> RequestError:

@@ -1,6 +1,5 @@
 """Response bodies, in OpenAI's form."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -169,8 +168,3 @@ class ChatChunk(msgspec.Struct):
     object: str = "chat.completion.chunk"
     system_fingerprint: str | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-
-
-def is_terminal(choices: Sequence[CompletionChoice] | Sequence[ChunkChoice]) -> bool:
-    """True for the choices of an event that ends one of them, or the stream."""
-    return not choices or any(choice.finish_reason is not None for choice in choices)

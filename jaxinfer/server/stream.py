@@ -2,42 +2,53 @@
 
 import asyncio
 import contextlib
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 import msgspec
 from aiohttp import web
 from msgspec import UNSET, UnsetType
 
 from jaxinfer.server.context import CONTEXT
-from jaxinfer.server.sse import EventStream
+from jaxinfer.server.errors import as_http_error, error_body
+from jaxinfer.server.reply import Reply
 from jaxinfer.serving.bodies.schema import GenerateBody, StreamOptions
-from jaxinfer.serving.generation import Generation, Step
-from jaxinfer.serving.timings import server_timing
-from jaxinfer.serving.usage import Usage
+from jaxinfer.serving.generation import Generation
+from jaxinfer.serving.usage import Usage, server_timing
+
+_encode = msgspec.json.Encoder().encode
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
 
 
-class Reply(Protocol):
-    """What an endpoint makes of a generation."""
+class EventStream:
+    """A response of server-sent events, each of them JSON."""
 
-    def first(self) -> list[Any]:
-        """Choices of the first chunks, before any token."""
-        ...
+    def __init__(self) -> None:
+        self.response = web.StreamResponse(headers=_HEADERS)
 
-    def choices(self, step: Step) -> list[Any]:
-        """What a step adds to each choice."""
-        ...
+    async def open(self, request: web.Request) -> None:
+        """Sends the status and the headers; from here on errors are events."""
+        await self.response.prepare(request)
 
-    def chunk(self, choices: list[Any], usage: Usage | UnsetType | None) -> msgspec.Struct:
-        """An event."""
-        ...
+    async def send(self, events: Iterable[msgspec.Struct]) -> None:
+        """Sends events in one write; waits while the client is slow."""
+        data = b"".join(b"data: " + _encode(event) + b"\n\n" for event in events)
+        if data:
+            await self.response.write(data)
 
-    def whole(self, parts: list[Any]) -> bytes:
-        """The whole reply from all choices of all steps, as JSON."""
-        ...
+    async def fail(self, error: Exception) -> None:
+        """Ends the stream with an error event; no `[DONE]` follows."""
+        await self.response.write(b"data: " + error_body(as_http_error(error)) + b"\n\n")
+        await self.response.write_eof()
 
-    def usage(self) -> Usage:
-        """Tokens so far."""
-        ...
+    async def done(self) -> None:
+        """Ends a stream that is complete."""
+        await self.response.write(b"data: [DONE]\n\n")
+        await self.response.write_eof()
 
 
 async def send_reply(

@@ -1,11 +1,14 @@
-"""The file of API keys."""
+"""API keys: the file of them, and whether a request brings one."""
 
+import hashlib
+import hmac
 import logging
 import stat
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.serving.errors import ErrorKind, RequestError
 
 log = logging.getLogger("jaxinfer.server")
 
@@ -45,3 +48,38 @@ def _read(file: str) -> tuple[str, ...]:
     if not found:
         raise ParameterError("api_key_file", f"{file} has no key; write one a line")
     return found
+
+
+class KeyCheck:
+    """Knows whether a request brings a key. api_keys: none let everybody in."""
+
+    def __init__(self, api_keys: Collection[str]):
+        self._expected = [_digest(key) for key in api_keys]
+
+    def accepted(self, authorization: str, api_key: str = "") -> str | None:
+        """The key by which a request may come in; `` where none is asked for, None where it may not.
+
+        authorization: that header's value, `Bearer KEY`. api_key: that of X-Api-Key. Empty where it is absent.
+        """
+        if not self._expected:
+            return ""
+        scheme, _, bearer = authorization.partition(" ")
+        by_scheme = bearer.strip() if scheme.lower() == "bearer" else ""
+        found = None
+        for given in (api_key.strip(), by_scheme):
+            digest = _digest(given)
+            for expected in self._expected:
+                # NOTE: digests have one length, and are compared in a time that does not depend on their content.
+                if hmac.compare_digest(digest, expected):
+                    found = given
+        return found
+
+
+def wrong_key() -> RequestError:
+    """The error of a request without a valid key."""
+    message = "the API key is missing or wrong; send it as `Authorization: Bearer KEY` or `X-Api-Key: KEY`"
+    return RequestError(message, kind=ErrorKind.UNAUTHENTICATED, code="invalid_api_key")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -3,15 +3,12 @@
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
-
-import numpy as np
 
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.metrics import ServerMetrics
-from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields
@@ -67,31 +64,24 @@ class Context:
         ids = self.text.tokenizer.added_ids
         return (ids[THINK], ids[THOUGHT]) if THINK in ids and THOUGHT in ids else None
 
-    def names_tokens_by_id(self, body: GenerateBody) -> bool:
-        """Whether log-probabilities call tokens `token_id:5`."""
-        given = body.return_tokens_as_token_ids
-        return self.options.return_tokens_as_token_ids if given is None else given
-
-    def generation(
-        self, prompts: Sequence[np.ndarray], params: Sequence[SamplingParams], body: GenerateBody, caller: Caller
-    ) -> Generation:
-        """The engine requests of one request. prompts: token ids of each, int32 [n].
+    def generation(self, requests: Sequence[GenerateRequest], body: GenerateBody, caller: Caller) -> Generation:
+        """The generation of a body's engine requests, which get their ids and their owner here.
 
         Raises RequestError where they are too many or too large.
         """
-        self._check_size(prompts, params, body)
+        self._check_size(requests, body)
         priority = self._priority(body, caller)
         salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
-        requests = [
-            GenerateRequest(f"{name}-{i}", prompt, param, priority, salt, tenant)
-            for i, (prompt, param) in enumerate(zip(prompts, params, strict=True))
+        owned = [
+            replace(request, request_id=f"{name}-{i}", priority=priority, cache_salt=salt, tenant=tenant)
+            for i, request in enumerate(requests)
         ]
         return Generation(
             self.client,
             self.text.tokenizer,
             self.metrics,
-            requests,
+            owned,
             tells_timings=body.wants_timings,
             span=self._span(body, caller),
         )
@@ -115,21 +105,22 @@ class Context:
         operation = "text_completion" if isinstance(body, CompletionBody) else "chat"
         return self.tracing.begin(operation, caller.request_id, caller.headers)
 
-    def _check_size(self, prompts: Sequence[np.ndarray], params: Sequence[SamplingParams], body: GenerateBody) -> None:
-        choices = sum(param.n for param in params)
+    def _check_size(self, requests: Sequence[GenerateRequest], body: GenerateBody) -> None:
+        choices = sum(request.sampling.n for request in requests)
         if choices > self.options.max_choices:
             name = "best_of" if isinstance(body, CompletionBody) and body.best_of else "n"
             message = f"{name}: {choices} choices over all prompts; at most {self.options.max_choices} are allowed"
             raise RequestError(message, param=name)
         room = self.client.info.max_model_len
         entries = 0
-        for prompt, param in zip(prompts, params, strict=True):
+        for request in requests:
+            param = request.sampling
             if param.logprobs is not None:
                 entries += param.n * (room if param.max_tokens is None else param.max_tokens) * (param.logprobs + 1)
             if param.prompt_logprobs is not None:
                 # Every choice of a completion tells them.
                 copies = param.n if isinstance(body, CompletionBody) else 1
-                entries += copies * len(prompt) * (param.prompt_logprobs + 1)
+                entries += copies * len(request.prompt_token_ids) * (param.prompt_logprobs + 1)
         if entries > self.options.max_logprob_entries:
             message = (
                 f"logprobs: up to {entries} log-probabilities in one reply; at most {self.options.max_logprob_entries} "

@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
+import numpy as np
+
 from jaxinfer.engine.client.base import EngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, TokenDelta, TokenLogprobs
 from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics
 from jaxinfer.serving.errors import ErrorKind, RequestError, unavailable
-from jaxinfer.serving.timings import timings_of
 from jaxinfer.serving.tracing import Outcome, RequestSpan
-from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage
+from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage, timings_of
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 
@@ -49,6 +50,7 @@ class Generation:
         self._failure: str | None = None
         self._client = client
         self._metrics = metrics
+        self.requests = requests
         self._runs = [_Run(client, tokenizer, request, metrics.timer()) for request in requests]
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -85,7 +87,7 @@ class Generation:
         if self._span is not None:
             reasons = [reason for run in self._runs for reason in run.finish_reasons]
             outcome = Outcome(self.usage(), self.timings(), reasons, self._failure)
-            self._span.end([run.request for run in self._runs], outcome)
+            self._span.end(self.requests, outcome)
 
     async def steps(self) -> AsyncIterator[Step]:
         """What the engine adds, as it comes, until every choice has ended. Raises RequestError, EngineDeadError."""
@@ -109,6 +111,10 @@ class Generation:
                     raise step
                 yield step
 
+    def prompt_token_ids(self, prompt_index: int) -> list[int]:
+        """Those of one prompt."""
+        return np.asarray(self.requests[prompt_index].prompt_token_ids).tolist()
+
     def prompt_logprobs(self, prompt_index: int) -> list[TokenLogprobs | None] | None:
         """Those of one prompt, once its first token has come."""
         return self._runs[prompt_index].prompt_logprobs
@@ -116,12 +122,12 @@ class Generation:
     @property
     def has_logprobs(self) -> bool:
         """True where log-probabilities were asked for, of tokens or of prompts."""
-        asked = (run.request.sampling for run in self._runs)
+        asked = (request.sampling for request in self.requests)
         return any(params.prompt_logprobs is not None or params.logprobs is not None for params in asked)
 
     def usage(self) -> Usage:
         """Tokens so far."""
-        prompt = sum(len(run.request.prompt_token_ids) for run in self._runs)
+        prompt = sum(len(request.prompt_token_ids) for request in self.requests)
         completion = sum(run.num_tokens for run in self._runs)
         cached = sum(run.cached_tokens for run in self._runs)
         usage = Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

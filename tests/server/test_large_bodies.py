@@ -19,7 +19,7 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.bodies.unknown_fields import HEADER
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
-from jaxinfer.serving.workers.jobs import Prompts
+from jaxinfer.serving.workers.jobs import Requests
 from jaxinfer.serving.workers.pool import WorkerLimits, Workers
 from jaxinfer.text import TextProcessor
 from tests.children import children_with
@@ -262,7 +262,7 @@ async def test_what_is_left_of_a_large_body_is_small(folder) -> None:
     try:
         for endpoint, body in asked:
             reply = await workers.read(endpoint, json.dumps(body).encode(), FakeEngine(text.tokenizer).info)
-            assert isinstance(reply, Prompts)
+            assert isinstance(reply, Requests)
             assert len(reply.body) < 4_000
     finally:
         workers.close()

@@ -13,7 +13,7 @@ import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.server.run import bind_socket
-from jaxinfer.server.sse import EventStream
+from jaxinfer.server.stream import EventStream
 from jaxinfer.serving.config import ServerConfig, check_binding
 from jaxinfer.text.template_process import TemplateLimits
 from tests.children import children_with

@@ -9,8 +9,7 @@ import pytest
 from jaxinfer.engine.types import RequestTimes
 from jaxinfer.metrics import ServerMetrics
 from jaxinfer.metrics import requests as module
-from jaxinfer.serving.timings import server_timing, timings_of
-from jaxinfer.serving.usage import Timings
+from jaxinfer.serving.usage import Timings, server_timing, timings_of
 from tests.metrics.exposition import INFO
 from tests.server.conftest import Served
 

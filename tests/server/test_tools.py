@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, CHAT, TEMPLATE, WEATHER
 from tests.server.openai_error import check
@@ -85,6 +86,17 @@ async def test_calls_stay_text_where_no_tools_were_offered(serve) -> None:
         assert answer.body["choices"][0]["message"]["content"] == CALL
         assert "tool_calls" not in answer.body["choices"][0]["message"]
     assert served.engine.submitted[0].prompt_token_ids == served.engine.submitted[1].prompt_token_ids
+
+
+@pytest.mark.parametrize("choice", ["auto", "none"])
+async def test_a_large_body_is_answered_with_calls_where_it_offers_tools(serve, choice: str) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    body = {"messages": CHAT, "tools": [WEATHER], "tool_choice": choice, "metadata": {"a": "a" * LARGE_BYTES}}
+    answer = await served.post("/v1/chat/completions", {**body, "max_tokens": 200})
+    message = answer.body["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message.get("tool_calls", [])] == ["get_weather"] * (choice == "auto")
+    assert message["content"] == (None if choice == "auto" else CALL)
 
 
 async def test_one_call_where_calls_in_parallel_are_not_wanted(serve) -> None:

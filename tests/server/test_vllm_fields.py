@@ -7,6 +7,7 @@ import pytest
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody, TokenizeBody
 from jaxinfer.serving.bodies.schema import CompletionBody
+from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server.conftest import Served
 from tests.server.conversation import CHAT, TEMPLATE, WEATHER
 from tests.server.openai_error import check
@@ -232,8 +233,10 @@ class TestThinking:
 
 async def test_an_effort_that_nothing_reads_is_reported(serve) -> None:
     served: Served = await serve()
-    answer = await served.post("/v1/chat/completions", {"messages": CHAT, "reasoning_effort": "high"})
-    assert (answer.status, answer.headers["X-Ignored-Fields"]) == (200, "reasoning_effort")
+    for padding in ({}, {"metadata": {"a": "a" * LARGE_BYTES}}):  # a large body is read by a worker
+        body = {"messages": CHAT, "reasoning_effort": "high", "temprature": 1, **padding}
+        answer = await served.post("/v1/chat/completions", body)
+        assert (answer.status, answer.headers["X-Ignored-Fields"]) == (200, "temprature, reasoning_effort")
     for name in ("thinking", "enable_thinking"):
         check(await served.post("/v1/chat/completions", {"messages": CHAT, name: True}), 400, name, "does not read")
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody
-from jaxinfer.serving.bodies.wrong_values import WrongValue, explain
+from jaxinfer.serving.bodies.decode import WrongValue, explain
 
 
 @pytest.mark.parametrize(

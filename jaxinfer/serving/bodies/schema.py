@@ -17,69 +17,49 @@ class StreamOptions(msgspec.Struct, kw_only=True):
     include_timings: bool | None = None
 
 
-class NotSupported(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """In OpenAI's or vLLM's schema, and not supported yet: a value that asks for something is refused by name."""
-
-    allowed_token_ids: Any = None
-    audio: Any = None
-    bad_words: Any = None
-    chat_template: Any = None
-    documents: Any = None
-    ec_transfer_params: Any = None
-    function_call: Any = None
-    functions: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    kv_transfer_params: Any = None
-    length_penalty: Any = None
-    logprob_token_ids: Any = None
-    media_io_kwargs: Any = None
-    mm_processor_kwargs: Any = None
-    modalities: Any = None
-    moderation: Any = None
-    prediction: Any = None
-    prompt_cache_options: Any = None
-    prompt_embeds: Any = None
-    repetition_detection: Any = None
-    response_format: Any = None
-    return_prompt_text: Any = None
-    return_weight_versions: Any = None
-    routed_experts_prompt_start: Any = None
-    spaces_between_special_tokens: Any = None
-    structured_outputs: Any = None
-    thinking_token_budget: Any = None
-    use_beam_search: Any = None
-    vllm_xargs: Any = None
-    watermarking: Any = None
-    web_search_options: Any = None
-
-
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "allowed_token_ids": ([],),
+    "audio": (),
     "bad_words": ([],),
+    "chat_template": (),
     "documents": ([],),
     "ec_transfer_params": ({},),
     "function_call": ("none",),
     "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
     "kv_transfer_params": ({},),
     "length_penalty": (1.0,),
     "logprob_token_ids": ([],),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
     "modalities": (["text"],),
+    "moderation": (),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "prompt_embeds": (),
+    "repetition_detection": (),
     "response_format": ({"type": "text"},),
     "return_prompt_text": (False,),
     "return_weight_versions": (False,),
     "routed_experts_prompt_start": (0,),
     "spaces_between_special_tokens": (True,),
+    "structured_outputs": (),
     "thinking_token_budget": (-1,),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
     "watermarking": (False,),
+    "web_search_options": (),
 }
-"""Values of unsupported fields that ask for nothing but what is done anyway."""
+"""Fields of OpenAI's or vLLM's schema that are not supported yet, each with values that ask for nothing but what is
+done anyway: any other is refused by name.
+"""
+
+NotSupported = msgspec.defstruct(
+    "NotSupported", [(name, Any, None) for name in NEUTRAL], forbid_unknown_fields=True, kw_only=True
+)
 
 
 class WithoutEffect(NotSupported, forbid_unknown_fields=True, kw_only=True):

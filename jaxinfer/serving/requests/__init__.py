@@ -1,1 +1,1 @@
-"""From a request's body to prompts and sampling parameters, an endpoint at a time."""
+"""From a request's body to engine requests, an endpoint at a time."""

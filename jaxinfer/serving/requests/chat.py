@@ -2,51 +2,45 @@
 
 import msgspec
 
-from jaxinfer.serving.bodies.chat_schema import ChatBody, Message
-from jaxinfer.serving.requests.conversation import conversation, echoed_text, effort_is_ignored, offered_tools
-from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Ready, has_no_effect, without_effect_dropped
-from jaxinfer.serving.requests.params import chat_params, fit_length, truncation
-from jaxinfer.serving.requests.prompts import Prompt, chat_prompt
+from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
+from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render
+from jaxinfer.serving.requests.endpoint import (
+    Endpoint,
+    ModelSide,
+    Prepared,
+    check_common,
+    has_no_effect,
+    without_effect_dropped,
+)
+from jaxinfer.serving.requests.params import chat_params, engine_request
 
-WHY_EFFORT_IS_IGNORED = "the model's chat template reads nothing that it could turn"
+
+def _check(body: ChatBody, side: ModelSide) -> list[str]:
+    check_common(body, side)
+    effort, template = body.reasoning_effort, side.text.chat_template
+    if effort is None or template.takes_thinking or (effort != "none" and template.takes_effort):
+        return []
+    if side.options.unknown_fields == "refuse":
+        raise has_no_effect("reasoning_effort", "the model's chat template reads nothing that it could turn")
+    return ["reasoning_effort"]
 
 
-async def _prepare(body: ChatBody, side: ModelSide, made: Ready | None) -> Ready:
-    check_chat(body, side)
+async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = chat_params(body, side.text.defaults, side.info)
-    made = await _prompt(body, side) if made is None else made
-    (prompt,) = made.prompts
-    prompt = prompt._replace(token_ids=truncation(body, params, side.info)(prompt.token_ids))
-    given = {"max_completion_tokens": body.max_completion_tokens, "max_tokens": body.max_tokens}
-    asked_by = next((field for field, value in given.items() if value is not None), None)
-    fitted = fit_length(prompt.token_ids, params, side.info, param=prompt.param, asked_by=asked_by)
-    return Ready([prompt], [fitted], made.tools)
-
-
-def check_chat(body: ChatBody, side: ModelSide) -> None:
-    """Raises RequestError for what is wrong whatever the prompt is."""
-    side.check(body)
-    if side.options.unknown_fields == "refuse" and effort_is_ignored(body, side.text.chat_template):
-        raise has_no_effect("reasoning_effort", WHY_EFFORT_IS_IGNORED)
-
-
-async def _prompt(body: ChatBody, side: ModelSide) -> Ready:
-    template = side.text.chat_template
     tools = offered_tools(body, side.answer_form, side.options)
-    prompt: Prompt = await chat_prompt(conversation(body, tools, template), side.text)
-    return Ready([prompt], [], tools is not None)
+    rendered = await render(body, tools, side.text)
+    return [(engine_request(rendered.token_ids, params, side.info, body, "messages"), rendered.text)]
 
 
 def _slim(body: ChatBody) -> ChatBody:
-    # An echo repeats the last message.
+    # An echo repeats the last message. Of tools, a reply needs to know whether there are any.
     echoed = body.messages[-1:] if body.echo else []
     return msgspec.structs.replace(
         without_effect_dropped(body),
         messages=[Message(role=message.role, content=echoed_text(body)) for message in echoed],
         chat_template_kwargs=None,
-        tools=None,
-        tool_choice=None,
+        tools=[Tool(type="function", function=Function(name=""))] if body.tools else None,
     )
 
 
-CHAT = Endpoint("chat", ChatBody, _prepare, _slim)
+CHAT = Endpoint("chat", ChatBody, _check, _prepare, _slim)

@@ -1,32 +1,67 @@
-"""From a chat's body to what its template renders, and to what is looked for in the answer."""
+"""From a chat's body to its prompt, and to what is looked for in the answer."""
 
 from typing import Any
 
 import msgspec
 
-from jaxinfer.serving.bodies.chat_schema import ChatBody, Thinking, TokenizeBody, Tool
+from jaxinfer.serving.bodies.chat_schema import ChatBody, Message, Thinking, TokenizeBody, Tool
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
-from jaxinfer.serving.requests.prompts import Conversation
+from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.chat_template import ChatTemplate
-from jaxinfer.text.messages import content_text
+from jaxinfer.text.conversation_ids import RenderedPrompt
+from jaxinfer.text.messages import REASONING_NAMES, content_text, template_message
 from jaxinfer.text.tools import check_tools
 
+MAX_MESSAGES = 10_000
+"""Messages of a conversation, and text parts and tool calls of all its messages together."""
 
-def conversation(body: ChatBody, tools: list[dict[str, Any]] | None, template: ChatTemplate) -> Conversation:
-    """What the template renders. Raises RequestError."""
-    return Conversation(
-        messages=body.messages,
-        tools=tools,
-        template_kwargs=template_kwargs(body, template),
-        add_generation_prompt=body.add_generation_prompt is not False,
+
+async def render(
+    body: ChatBody | TokenizeBody, tools: list[dict[str, Any]] | None, text: TextProcessor
+) -> RenderedPrompt:
+    """The prompt of a conversation, by the model's template. Raises RequestError or ParameterError."""
+    template_kwargs, continued = _template_kwargs(body, text.chat_template), _continues(body)
+    said = body.messages
+    if not said:
+        raise RequestError("messages: is empty", param="messages")
+    _check_count(said)
+    messages = [_plain(message, f"messages[{i}]") for i, message in enumerate(said)]
+    for i, message in enumerate(messages):
+        text.tokenizer.check_text(message["content"], f"messages[{i}].content")
+    # A template writes the special tokens itself, the first one included.
+    return await text.conversations.encode_async(
+        messages,
         add_special_tokens=body.add_special_tokens is True,
-        continue_final_message=continues(body),
+        tools=tools,
+        add_generation_prompt=body.add_generation_prompt is not False,
+        continue_final_message=continued,
+        template_kwargs=template_kwargs,
     )
 
 
-def continues(body: ChatBody | TokenizeBody) -> bool:
+def _check_count(messages: list[Message]) -> None:
+    parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
+    calls = sum(len(message.tool_calls or ()) for message in messages)
+    for count, name in ((len(messages), "messages"), (parts, "text parts"), (calls, "tool calls")):
+        if count > MAX_MESSAGES:
+            raise RequestError(f"messages: has {count} {name}; at most {MAX_MESSAGES} are allowed", param="messages")
+
+
+def _plain(message: Message, where: str) -> dict[str, Any]:
+    for name in ("audio", "function_call", "refusal"):
+        if getattr(message, name):
+            param = f"{where}.{name}"
+            raise RequestError(f"{param} is not supported yet", param=param, code="unsupported_parameter")
+    said = msgspec.to_builtins(message)
+    return template_message({name: said[name] for name in _TEMPLATE_FIELDS if said[name] is not None}, where)
+
+
+_TEMPLATE_FIELDS = ("role", "content", "name", *REASONING_NAMES, "tool_calls", "tool_call_id")
+
+
+def _continues(body: ChatBody | TokenizeBody) -> bool:
     """Whether the prompt ends with the last message, open-ended. Raises RequestError."""
     if body.continue_final_message and body.add_generation_prompt:
         message = "continue_final_message: contradicts add_generation_prompt; give one of them"
@@ -40,13 +75,6 @@ def echoed_text(body: ChatBody) -> str:
     if last is None or last.role != "assistant":
         return ""
     return content_text(last.content or "", f"messages[{len(body.messages) - 1}].content")
-
-
-def effort_is_ignored(body: ChatBody, template: ChatTemplate) -> bool:
-    """True where `reasoning_effort` is given and the model's template reads nothing that it could turn."""
-    if body.reasoning_effort is None or template.takes_thinking:
-        return False
-    return body.reasoning_effort == "none" or not template.takes_effort
 
 
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
@@ -64,7 +92,6 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
             raise RequestError("tool_choice: `auto` needs tools", param="tool_choice")
         return None
     tools = template_tools(body.tools)
-    check_tools(tools)
     if choice == "none":
         return None
     if not form.tools and options.tool_call_parser == "auto":
@@ -73,11 +100,20 @@ def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> 
     return tools
 
 
+def offers_tools(body: ChatBody) -> bool:
+    """Whether a body that was prepared offers the model any tools."""
+    return bool(body.tools) and body.tool_choice != "none"
+
+
 def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
-    """Tools as templates take them: without `strict`, which has no effect yet and must not change the prompt."""
+    """Tools as templates take them: without `strict`, which has no effect yet and must not change the prompt.
+
+    Raises ParameterError.
+    """
     plain = [msgspec.to_builtins(tool) for tool in tools]
     for tool in plain:
         tool["function"].pop("strict", None)
+    check_tools(plain)
     return plain
 
 
@@ -89,7 +125,7 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
     )
 
 
-def template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
+def _template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
     """The client's arguments for the template, and what turns thinking on or off. Raises RequestError."""
     return {**_thinking_kwargs(body, template), **(body.chat_template_kwargs or {})}
 

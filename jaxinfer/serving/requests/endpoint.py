@@ -1,18 +1,16 @@
-"""Endpoint: how a request's body becomes prompts, in an API process or, where it is large, in a worker."""
+"""Endpoint: how a request's body becomes engine requests, in an API process or, where it is large, in a worker."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from jaxinfer.engine.types import ModelInfo
-from jaxinfer.sampling import SamplingParams
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.serving.bodies.schema import GenerateBody, WithoutEffect
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
-from jaxinfer.serving.request_id import checked_id
-from jaxinfer.serving.requests.prompts import Prompt
 from jaxinfer.serving.tenant import USER_CHARS
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
@@ -20,8 +18,13 @@ from jaxinfer.text.answer import AnswerFormat
 Wire = TypeVar("Wire", bound=msgspec.Struct)
 Generating = TypeVar("Generating", bound=GenerateBody)
 
+Prepared = list[tuple[GenerateRequest, str | None]]
+"""Engine requests without id and owner, each with the text of its prompt where it came as one."""
+
 DEFAULT_MODEL = "default"
 """A name that every server takes for the model it serves."""
+
+_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,6 @@ class ModelSide:
     model_name: str
     answer_form: AnswerFormat
 
-    def check(self, body: GenerateBody) -> None:
-        """Raises RequestError for what no other part of a body changes: first for the model, then for the id."""
-        self.check_model(body.model)
-        if body.request_id is not None:
-            checked_id(body.request_id, "request_id")
-
     def check_model(self, name: str | None) -> None:
         """Raises RequestError where a request names another model; none, and `default`, mean this one."""
         if name and name not in (DEFAULT_MODEL, self.model_name):
@@ -47,25 +44,19 @@ class ModelSide:
             raise RequestError(message, kind=ErrorKind.NOT_FOUND, param="model", code="model_not_found")
 
 
-class Ready(NamedTuple):
-    """Prompts, and the parameters of each. tools: whether the model is offered any."""
-
-    prompts: list[Prompt]
-    params: list[SamplingParams]
-    tools: bool = False
-
-
 @dataclass(frozen=True)
 class Endpoint(Generic[Wire]):
     """An endpoint that generates.
 
-    prepare: checks a body and makes its prompts; given what a worker made of the whole body, it checks the rest of it.
+    check: raises RequestError for what is wrong whatever the prompt is; returns fields that have no effect here.
+    prepare: tokenises a body that was checked, and makes its engine requests.
     slim: a body without what its prompts were made of, and without what has no effect.
     """
 
     name: str
     kind: type[Wire]
-    prepare: Callable[[Wire, ModelSide, Ready | None], Awaitable[Ready]]
+    check: Callable[[Wire, ModelSide], list[str]]
+    prepare: Callable[[Wire, ModelSide], Awaitable[Prepared]]
     slim: Callable[[Wire], Wire]
 
 
@@ -85,6 +76,27 @@ class Choice:
     name: str
     choose: Callable[[bytes | bytearray], Endpoint]
     among: tuple[Endpoint, ...]
+
+
+def check_common(body: GenerateBody, side: ModelSide) -> list[str]:
+    """`Endpoint.check` of what all bodies have: first the model, then the id."""
+    side.check_model(body.model)
+    if body.request_id is not None:
+        checked_id(body.request_id, "request_id")
+    return []
+
+
+def is_allowed_id(given: str) -> bool:
+    """True where a reply may be called so."""
+    return _ID.fullmatch(given) is not None
+
+
+def checked_id(given: str, name: str) -> str:
+    """The id that a request gives itself. name: what errors call it. Raises RequestError."""
+    if not is_allowed_id(given):
+        message = f"{name}: must have 1 to 128 characters, letters, digits and `._:/+=-`"
+        raise RequestError(message, param=name)
+    return given
 
 
 def without_effect_dropped(body: Generating) -> Generating:

@@ -3,12 +3,10 @@
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
-from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Ready, without_effect_dropped
-from jaxinfer.serving.requests.params import check_fim, fim_params, fit_length, generate_params
-from jaxinfer.serving.requests.prompts import Prompt
+from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, check_common, without_effect_dropped
+from jaxinfer.serving.requests.params import check_fim, engine_request, fim_params, generate_params
 
 
 class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
@@ -20,20 +18,19 @@ class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     parse_special: bool | None = None
 
 
-async def _prepare(body: FimBody, side: ModelSide, made: Ready | None) -> Ready:
-    side.check(body)
+def _check(body: FimBody, side: ModelSide) -> list[str]:
+    check_common(body, side)
     check_fim(body)
+    return []
+
+
+async def _prepare(body: FimBody, side: ModelSide) -> Prepared:
     text = side.text
     params = generate_params(CompletionBody(prompt=body.prompt, **common_fields(body)), text.defaults, side.info)
     params = fim_params(params, text.fim.end_ids)
-    if made is None:
-        special, parse = body.add_special_tokens is not False, body.parse_special is not False
-        ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
-        prompt = Prompt(np.array(ids, np.int32), "prompt")
-    else:
-        (prompt,) = made.prompts
-    asked_by = None if body.max_tokens is None else "max_tokens"
-    return Ready([prompt], [fit_length(prompt.token_ids, params, side.info, param="prompt", asked_by=asked_by)])
+    special, parse = body.add_special_tokens is not False, body.parse_special is not False
+    ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
+    return [(engine_request(ids, params, side.info, body, "prompt"), None)]
 
 
 def common_fields(body: FimBody) -> dict[str, Any]:
@@ -47,4 +44,4 @@ def _slim(body: FimBody) -> FimBody:
     return msgspec.structs.replace(without_effect_dropped(body), prompt="", suffix=None)
 
 
-FIM = Endpoint("fim", FimBody, _prepare, _slim)
+FIM = Endpoint("fim", FimBody, _check, _prepare, _slim)

@@ -3,11 +3,11 @@
 import dataclasses
 import re
 from collections.abc import Sequence, Sized
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from jaxinfer.engine.types import MAX_PRIORITY, ModelInfo
+from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest, ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
 from jaxinfer.serving.bodies.chat_schema import ChatBody
@@ -15,7 +15,7 @@ from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.defaults import GenerationDefaults
 
-Ids = TypeVar("Ids", list[int], np.ndarray)
+Ids = TypeVar("Ids", bound=list[int] | np.ndarray)
 
 _ENDPOINTS_OWN = ("max_tokens", "logprobs")
 _SAME = (*(name for name in parameters() if name not in _ENDPOINTS_OWN), "stop", "stop_token_ids")
@@ -162,24 +162,14 @@ def _check_common(body: GenerateBody, info: ModelInfo) -> None:
         raise RequestError(message, param="truncate_prompt_tokens")
 
 
-class Truncation(NamedTuple):
-    """Which tokens of a prompt are kept: `keep` of them, from the side that is not cut; None: all."""
-
-    keep: int | None = None
-    cut: Literal["left", "right"] = "left"
-
-    def __call__(self, ids: Ids) -> Ids:
-        if self.keep is None or len(ids) <= self.keep:
-            return ids
-        return cast(Ids, ids[-self.keep :] if self.cut == "left" else ids[: self.keep])
-
-
-def truncation(body: GenerateBody, params: SamplingParams, info: ModelInfo) -> Truncation:
-    """What `truncate_prompt_tokens` and `truncation_side` ask for. params: those of the request."""
+def truncated(ids: Ids, body: GenerateBody, params: SamplingParams, info: ModelInfo) -> Ids:
+    """The token ids that `truncate_prompt_tokens` and `truncation_side` keep. params: those of the request."""
     keep = body.truncate_prompt_tokens
     if keep == FITTING:
         keep = max(1, info.max_model_len - (params.max_tokens or 1))
-    return Truncation(keep, body.truncation_side or "left")
+    if keep is None or len(ids) <= keep:
+        return ids
+    return cast(Ids, ids[:keep] if body.truncation_side == "right" else ids[-keep:])
 
 
 def check_length(prompt: Sized, info: ModelInfo, param: str) -> None:
@@ -222,3 +212,16 @@ def fit_length(
         f"prompt's {len(prompt)} tokens are more"
     )
     raise RequestError(message, param=asked_by, code="context_length_exceeded")
+
+
+def engine_request(
+    prompt: list[int] | np.ndarray, params: SamplingParams, info: ModelInfo, body: GenerateBody, param: str
+) -> GenerateRequest:
+    """The engine request of a body's prompt, cut as the body asks, without an id and an owner.
+
+    param: what errors call the prompt. Raises RequestError where prompt and output do not fit.
+    """
+    given = (name for name in ("max_completion_tokens", "max_tokens") if getattr(body, name, None) is not None)
+    kept = truncated(prompt, body, params, info)
+    fitted = fit_length(kept, params, info, param=param, asked_by=next(given, None))
+    return GenerateRequest("", np.asarray(kept, np.int32), fitted)

@@ -8,10 +8,9 @@ import msgspec
 
 from jaxinfer.serving.bodies.chat_schema import TokenizeBody
 from jaxinfer.serving.errors import RequestError
-from jaxinfer.serving.requests.conversation import continues, template_kwargs, template_tools
+from jaxinfer.serving.requests.conversation import render, template_tools
 from jaxinfer.serving.requests.endpoint import ModelSide, TextEndpoint
 from jaxinfer.serving.requests.params import check_ids
-from jaxinfer.serving.requests.prompts import Conversation, chat_prompt
 
 Made = TypeVar("Made")
 
@@ -59,15 +58,8 @@ async def _token_ids(body: TokenizeBody, side: ModelSide) -> list[int]:
         return (await encode([body.prompt], add_special_tokens=special, params=["prompt"], parse_special=parse))[0]
     if body.parse_special is not None:
         raise RequestError("parse_special: needs prompt; control tokens in messages are text", param="parse_special")
-    said = Conversation(
-        messages=body.messages or [],
-        tools=template_tools(body.tools) if body.tools else None,
-        template_kwargs=template_kwargs(body, side.text.chat_template),
-        add_generation_prompt=body.add_generation_prompt is not False,
-        add_special_tokens=body.add_special_tokens is True,
-        continue_final_message=continues(body),
-    )
-    return (await chat_prompt(said, side.text)).token_ids.tolist()
+    tools = template_tools(body.tools) if body.tools else None
+    return (await render(body, tools, side.text)).token_ids
 
 
 async def _detokenized(body: DetokenizeBody, side: ModelSide) -> bytes:

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from jaxinfer.engine.types import ModelInfo
+from jaxinfer.engine.types import GenerateRequest, ModelInfo
+from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.config import ServerConfig
-from jaxinfer.serving.errors import ErrorKind, RequestError
-from jaxinfer.serving.requests.prompts import Prompt
+from jaxinfer.serving.errors import ErrorKind
+from jaxinfer.serving.requests.endpoint import Prepared
 
 
 class WorkerSettings(msgspec.Struct):
@@ -48,25 +49,26 @@ class Decode(msgspec.Struct, tag="decode"):
 Job = ReadBody | Encode | Decode
 
 
-class PackedPrompt(msgspec.Struct):
-    """A Prompt. ids: four bytes each."""
+class Requests(msgspec.Struct, tag="requests"):
+    """A body that is prepared. body: JSON of what else it says. ignored: names of fields without effect.
 
-    ids: bytes
-    param: str
-    text: str | None
-
-
-class Prompts(msgspec.Struct, tag="prompts"):
-    """A body whose prompts are made. body: JSON of what else it says. ignored: names of fields without effect.
-
-    tools: whether the model is offered any.
+    requests: token ids, four bytes each, parameters, and the prompt's text where it came as one.
     """
 
     endpoint: str
     body: bytes
     ignored: list[str]
-    prompts: list[PackedPrompt]
-    tools: bool
+    requests: list[tuple[bytes, SamplingParams, str | None]]
+
+    @classmethod
+    def of(cls, endpoint: str, body: bytes, ignored: list[str], prepared: Prepared) -> "Requests":
+        """Packs what was prepared."""
+        packed = [(pack_ids(request.prompt_token_ids), request.sampling, text) for request, text in prepared]
+        return cls(endpoint, body, ignored, packed)
+
+    def prepared(self) -> Prepared:
+        """What was packed."""
+        return [(GenerateRequest("", unpack_ids(ids), params), text) for ids, params, text in self.requests]
 
 
 class Answer(msgspec.Struct, tag="answer"):
@@ -89,7 +91,7 @@ class Text(msgspec.Struct, tag="text"):
 
 
 class Failure(msgspec.Struct, tag="failure"):
-    """A RequestError."""
+    """A RequestError, by its attributes."""
 
     message: str
     kind: ErrorKind
@@ -97,40 +99,19 @@ class Failure(msgspec.Struct, tag="failure"):
     code: str | None
     retry_after: int | None
 
-    @classmethod
-    def of(cls, error: RequestError) -> "Failure":
-        """Packs an error."""
-        return cls(error.message, error.kind, error.param, error.code, error.retry_after)
 
-    def error(self) -> RequestError:
-        """The error."""
-        return RequestError(
-            self.message, kind=self.kind, param=self.param, code=self.code, retry_after=self.retry_after
-        )
-
-
-Reply = Prompts | Answer | Ids | Text | Failure
+Reply = Requests | Answer | Ids | Text | Failure
 
 encode = msgspec.msgpack.Encoder().encode
 decode_job = msgspec.msgpack.Decoder(Job).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 
 
-def pack_ids(ids: Sequence[int]) -> bytes:
+def pack_ids(ids: Sequence[int] | np.ndarray) -> bytes:
     """Token ids, four bytes each."""
-    return np.array(ids, np.int32).tobytes()
+    return np.asarray(ids, np.int32).tobytes()
 
 
 def unpack_ids(data: bytes) -> np.ndarray:
     """The ids that were packed, int32 [n]."""
     return np.frombuffer(data, np.int32)
-
-
-def pack_prompt(prompt: Prompt) -> PackedPrompt:
-    """A prompt as it travels."""
-    return PackedPrompt(prompt.token_ids.tobytes(), prompt.param, prompt.text)
-
-
-def unpack_prompt(packed: PackedPrompt) -> Prompt:
-    """The prompt that was packed."""
-    return Prompt(unpack_ids(packed.ids), packed.param, packed.text)

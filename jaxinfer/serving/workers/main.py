@@ -1,6 +1,6 @@
 """A worker's main: reads large bodies, tokenises long texts, until its standard input ends.
 
-Reads frames of limited_process.py: its settings first, then jobs of worker_jobs.py, one after another.
+Reads frames of limited_process.py: its settings first, then jobs of jobs.py, one after another.
 """
 
 import asyncio
@@ -56,9 +56,9 @@ class Worker:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            return jobs.Failure.of(as_request_error(error))
+            return jobs.Failure(**vars(as_request_error(error)))
 
-    async def _read(self, job: jobs.ReadBody) -> jobs.Prompts | jobs.Answer:
+    async def _read(self, job: jobs.ReadBody) -> jobs.Requests | jobs.Answer:
         data = bytes(job.body)
         check_structure(data)
         endpoint = ENDPOINTS[job.endpoint]
@@ -69,9 +69,9 @@ class Worker:
         side = ModelSide(self._text, job.info, self._options, self._model_name, self._form)
         if isinstance(endpoint, TextEndpoint):
             return jobs.Answer(await endpoint.answer(body, side), ignored)
-        ready = await endpoint.prepare(body, side, None)
-        prompts = [jobs.pack_prompt(prompt) for prompt in ready.prompts]
-        return jobs.Prompts(endpoint.name, msgspec.json.encode(endpoint.slim(body)), ignored, prompts, ready.tools)
+        ignored += endpoint.check(body, side)
+        prepared = await endpoint.prepare(body, side)
+        return jobs.Requests.of(endpoint.name, msgspec.json.encode(endpoint.slim(body)), ignored, prepared)
 
 
 def main() -> None:

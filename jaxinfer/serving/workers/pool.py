@@ -57,10 +57,10 @@ class Workers:
         self._places = asyncio.Semaphore(options.body_workers)
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
-    async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Prompts | jobs.Answer:
+    async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Requests | jobs.Answer:
         """What becomes of a request's body. Raises RequestError."""
         reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info))
-        assert isinstance(reply, jobs.Prompts | jobs.Answer)
+        assert isinstance(reply, jobs.Requests | jobs.Answer)
         return reply
 
     async def encode(
@@ -83,7 +83,7 @@ class Workers:
     async def _ask(self, job: jobs.Job) -> jobs.Reply:
         reply = jobs.decode_reply(await self._answer(job))
         if isinstance(reply, jobs.Failure):
-            raise reply.error()
+            raise RequestError(**msgspec.structs.asdict(reply))
         return reply
 
     async def _answer(self, job: jobs.Job) -> bytes:
