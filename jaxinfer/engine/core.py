@@ -9,6 +9,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import check_room
@@ -121,10 +122,9 @@ class EngineCore:
             seed=self._random.getrandbits(64) if params.seed is None else params.seed,
             stop_ids=checked.stop_ids,
             arrival=self._arrivals,
-            num_groups=len(self.runner.shapes.groups),
+            kv=BlockRefs(len(self.runner.shapes.groups), ("", request.cache_salt)),
             sequence_id=sequence_id_of(client_id, self._next_sequence),
             priority=request.priority,
-            namespace=("", request.cache_salt),
             tenant=request.tenant,
             fork_to=params.n,
         )

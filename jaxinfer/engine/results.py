@@ -41,7 +41,7 @@ def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.n
     for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
         sequence = state.table.sequences[slot]
         assert sequence is not None
-        state.kv.commit(sequence, end)
+        state.kv.commit(sequence.kv, sequence.tokens, end)
 
 
 def _learn_tokens(

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jaxinfer.engine.kv.radix import Namespace, Node
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 
@@ -32,10 +32,7 @@ class Sequence:
 
     limit: most tokens, prompt included.
     sequence_id: names the sequence in a StepOutput.
-    blocks: block ids a KV group, in order; 0 behind a window.
-    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
-    radix_node: the node of the radix tree that holds our newest committed block.
-    committed: blocks of ours that the tree holds. freed_by_window: blocks dropped behind a window, a count a KV group.
+    kv: its blocks.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
     rank: its place among all sequences (scheduler/policy.py); the last entry is `index`.
     fork_to: sequences that this one becomes once all of its prompt but the last token is computed.
@@ -50,33 +47,28 @@ class Sequence:
 
     __slots__ = (
         "arrival",
-        "blocks",
         "cached_tokens",
         "charged",
         "charged_from",
-        "committed",
-        "duplicate_blocks",
         "failures",
         "finish_reason",
         "fork_computed",
         "fork_to",
-        "freed_by_window",
         "index",
         "is_waiting_fork",
         "isolated",
         "isolated_at",
         "isolation_round",
+        "kv",
         "limit",
         "most_collected",
         "most_computed",
-        "namespace",
         "params",
         "preemptions",
         "priority",
         "prompt_len",
         "prompt_logprobs",
         "queued_at",
-        "radix_node",
         "rank",
         "request_id",
         "scheduled_at",
@@ -101,11 +93,10 @@ class Sequence:
         seed: int,
         stop_ids: frozenset[int],
         arrival: int,
-        num_groups: int,
+        kv: BlockRefs,
         index: int = 0,
         sequence_id: int = 0,
         priority: int = 0,
-        namespace: Namespace = ("", ""),
         tenant: tuple[str, ...] = (),
         fork_to: int = 1,
     ):
@@ -121,7 +112,6 @@ class Sequence:
         self.stop_ids = stop_ids
         self.arrival = arrival
         self.priority = priority
-        self.namespace = namespace
         self.tenant = tenant
         self.charged = 0
         self.charged_from = 0
@@ -131,11 +121,7 @@ class Sequence:
         self.scheduled_at: int | None = None
         self.rank: tuple[int, ...] = ()
         self.slot = -1
-        self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
-        self.freed_by_window = [0] * num_groups
-        self.duplicate_blocks: list[tuple[int, int]] = []
-        self.radix_node: Node | None = None
-        self.committed = 0
+        self.kv = kv
         self.is_waiting_fork = False
         self.fork_computed = 0
         self.cached_tokens = 0
@@ -186,8 +172,8 @@ class Sequence:
         self.most_collected = max(self.most_collected, collected)
         self.most_computed = max(self.most_computed, computed)
 
-    def child(self, index: int) -> "Sequence":
-        """Sequence `index` of the same request, with no blocks yet."""
+    def child(self, index: int, kv: BlockRefs) -> "Sequence":
+        """Sequence `index` of the same request, with blocks of its own."""
         child = Sequence(
             self.request_id,
             self.tokens.copy(),
@@ -196,11 +182,10 @@ class Sequence:
             seed=self.seed,
             stop_ids=self.stop_ids,
             arrival=self.arrival,
-            num_groups=len(self.blocks),
+            kv=kv,
             index=index,
             sequence_id=self.sequence_id + index,
             priority=self.priority,
-            namespace=self.namespace,
             tenant=self.tenant,
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at

@@ -116,13 +116,13 @@ class Admission:
         if self._still_fails(sequence):
             return False
         goal = sequence.num_known - sequence.is_parent
-        start = state.kv.match(sequence)
+        start = state.match(sequence)
         size = self._rows.size(plan, sequence, goal - start, plan.tokens_left)
         left_to_compute = goal - start - size.tokens
         # The last token of a sequence that samples is not prefill.
         is_partial = left_to_compute > (0 if sequence.is_parent else 1)
         if is_partial and not self.takes_partial:
-            state.kv.release(sequence)
+            state.kv.release(sequence.kv)
             # NOTE: one that was not the first to be tried may fit into the next plan.
             if is_first:
                 state.queue.defer(sequence)
@@ -141,11 +141,11 @@ class Admission:
         kv = self._state.kv
         reserve = self._watermark if self._state.running else 0
         has_row = count > 0 or start == goal
-        if has_row and kv.grow(sequence, start + count, reserve=reserve):
+        if has_row and kv.grow(sequence.kv, start + count, reserve=reserve):
             self.failure = None
             return True
-        missing = kv.missing(sequence, start + count, reserve=reserve)
-        kv.release(sequence)
+        missing = kv.missing(sequence.kv, start + count, reserve=reserve)
+        kv.release(sequence.kv)
         if has_row:
             self.failure = AllocationFailure(sequence, self._available(), missing)
         return False
@@ -157,11 +157,11 @@ class Admission:
         if start % state.shapes.block_size:
             if not plan.copies_left:
                 return False
-            copies = state.kv.own_last_block(sequence)
+            copies = state.kv.own_last_block(sequence.kv)
             if copies is not None:
                 plan.add_copies(copies)
         else:
-            copies = state.kv.grow(sequence, start + 1) or None
+            copies = state.kv.grow(sequence.kv, start + 1) or None
         if copies is None:
             self.failure = AllocationFailure(sequence, self._available(), 1)
             return False

@@ -41,14 +41,13 @@ class Forks:
     def part(self) -> None:
         """Parts the sequences of every parent whose prompt but the last token is computed."""
         for parent in list(self._parents):
-            slot = parent.slot
-            if self._table.computed[slot] == self._table.total[slot] and self._kv.all_committed(parent):
+            goal = parent.prompt_len - 1
+            if self._table.computed[parent.slot] == goal and self._kv.all_committed(parent.kv, goal):
                 self._part(parent)
 
     def _part(self, parent: Sequence) -> None:
-        children = [parent.child(index) for index in range(1, parent.fork_to)]
+        children = [parent.child(index, self._kv.fork(parent.kv)) for index in range(1, parent.fork_to)]
         for child in children:
-            self._kv.fork(parent, child)
             child.is_waiting_fork, child.fork_computed = True, parent.prompt_len - 1
             child.cached_tokens, child.was_admitted = parent.cached_tokens, True
             self._waiting_forks.append(child)
@@ -69,12 +68,12 @@ class Forks:
             return False
         self._waiting_forks.remove(child)
         child.is_waiting_fork = False
-        self._kv.release(child)
+        self._kv.release(child.kv)
         return True
 
     def drop_all_references(self) -> None:
         """Lets every waiting sequence give up its parent's blocks."""
         for child in self._waiting_forks:
             child.is_waiting_fork = False
-            self._kv.release(child)
+            self._kv.release(child.kv)
         self._waiting_forks.clear()

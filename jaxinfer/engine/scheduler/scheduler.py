@@ -41,7 +41,7 @@ class Scheduler:
         clock: abc.Callable[[], int] = time.monotonic_ns,
     ):
         self.state = state = SchedulerState(shapes, scheduler, cache, clock)
-        self.policy = policy or make_policy(scheduler, state.kv.cached_tokens)
+        self.policy = policy or make_policy(scheduler, state.cached_tokens)
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)

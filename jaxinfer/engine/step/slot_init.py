@@ -18,7 +18,7 @@ def slot_init(sequence: Sequence) -> SlotInit:
         sequence_index=sequence.index,
         params=sequence.params,
         stop_ids=tuple(sequence.stop_ids),
-        blocks=tuple(list(blocks) for blocks in sequence.blocks),
+        blocks=tuple(list(blocks) for blocks in sequence.kv.blocks),
         counts=packed_counts(sequence) if sequence.params.uses_counts else None,
     )
 
