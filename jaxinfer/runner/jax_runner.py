@@ -2,7 +2,7 @@
 
 import contextlib
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,19 @@ from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.forward import Newest
+from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
 from jaxinfer.runner.xla_options import Options
+
+
+class Forwarded(NamedTuple):
+    """A forward pass in flight: what `sample` reads of it."""
+
+    hidden: jax.Array
+    scored: Scored
 
 
 class SampledStep(NamedTuple):
@@ -63,7 +70,6 @@ class JaxRunner:
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
-        self._forwarded: tuple[jax.Array, Any] | None = None
         self._compiles_at_ready = 0
 
     @cached_property
@@ -97,25 +103,22 @@ class JaxRunner:
         program = self.programs["admit", 0]
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
-    def forward(self, step: PackedForward) -> None:
+    def forward(self, step: PackedForward) -> Forwarded:
         program, state = self.programs[step.kind, step.bucket], self._state
         newest = Newest(state.length, state.last_token)
         out = program(self.model.weights, self.kv, self._tables, newest, step.array)
         self.kv, self._tables = out.kv, out.tables
-        self._forwarded = out.hidden, out.scored
+        return Forwarded(out.hidden, out.scored)
 
-    def sample(self, step: PackedForward) -> SampledStep:
-        if self._forwarded is None:
-            raise RuntimeError("no forward pass was started whose step could be sampled")
-        (hidden, scored), self._forwarded = self._forwarded, None
+    def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
         if not step.num_scored:
-            return SampledStep(step, hidden, None)
-        sampled = self._sample(step.scored_bucket, hidden, scored)
+            return SampledStep(step, forwarded.hidden, None)
+        sampled = self._sample(step.scored_bucket, forwarded)
         sampled.tokens.copy_to_host_async()
         if step.logprobs:
             for array in sampled.logprobs:
                 array.copy_to_host_async()
-        return SampledStep(step, hidden, sampled)
+        return SampledStep(step, forwarded.hidden, sampled)
 
     def decode_steps(self, step: PackedMultiStep) -> MultiStep:
         program = self.programs["multi_step", step.bucket]
@@ -164,9 +167,9 @@ class JaxRunner:
         """Drops the device's arrays."""
         self.kv = ()
 
-    def _sample(self, size: int, hidden: jax.Array, scored: Any) -> Sampled:
+    def _sample(self, size: int, forwarded: Forwarded) -> Sampled:
         program = self.programs["sample", size]
-        self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
+        self._state, sampled = program(self.model.head, self._state, self._params, *forwarded)
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
@@ -195,12 +198,11 @@ class JaxRunner:
             if kind in (StepKind.DECODE, StepKind.MIXED):
                 step = packer.padding(StepKind(kind), size)
                 assert isinstance(step, PackedForward)
-                self.forward(step)
-                forwarded, self._forwarded = self._forwarded, None
+                forwarded = self.forward(step)
             elif kind == StepKind.MULTI_STEP:
                 step = packer.padding(StepKind.MULTI_STEP, size)
                 assert isinstance(step, PackedMultiStep)
                 self.decode_steps(step).tokens.block_until_ready()
             elif kind == "sample":
                 assert forwarded is not None
-                self._sample(size, *forwarded).tokens.block_until_ready()
+                self._sample(size, forwarded).tokens.block_until_ready()

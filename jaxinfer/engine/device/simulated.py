@@ -96,7 +96,7 @@ class SimulatedRunner:
     def forward(self, step: PackedForward) -> None:
         """Nothing: reading and drawing are one here, and `sample` starts both."""
 
-    def sample(self, step: PackedForward) -> Any:
+    def sample(self, step: PackedForward, forwarded: None) -> Any:
         return self._begin(step)
 
     def decode_steps(self, step: PackedMultiStep) -> Any:
