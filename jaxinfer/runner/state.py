@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.slot_init import SLOT_SCALARS
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
 
 
@@ -14,7 +15,7 @@ class SlotState(NamedTuple):
 
     length: int32 [slots], position of the newest token. last_token: int32 [slots], that token.
     remaining: int32 [slots], tokens it may still make.
-    counts: int16 [slots, vocabulary], packed counts (`engine.plan.SEEN_IN_PROMPT`); kept for slots with penalties.
+    counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
     """
 
     length: jax.Array
@@ -42,6 +43,10 @@ class SlotParams(NamedTuple):
     bias_values: jax.Array
 
 
+PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
+"""Scalars that SlotParams has as they are sent."""
+
+
 def zero_state(shapes: EngineShapes) -> SlotState:
     """State of slots that nobody has."""
     slots = shapes.num_slots
@@ -56,19 +61,13 @@ def zero_state(shapes: EngineShapes) -> SlotState:
 def zero_params(shapes: EngineShapes) -> SlotParams:
     """Parameters of slots that nobody has: greedy, nothing asked for."""
     slots = shapes.num_slots
-
-    def ints(*shape: int) -> jax.Array:
-        return jnp.zeros((slots, *shape), jnp.int32)
-
+    scalars = {name: jnp.full(slots, scalar.neutral, scalar.dtype) for name, scalar in SLOT_SCALARS.items()}
     return SlotParams(
-        columns={name: jnp.full(slots, own.neutral, own.dtype) for name, own in columns().items()},
-        prompt_len=ints(),
-        seed=jnp.zeros((slots, 2), jnp.uint32),
-        sequence_index=ints(),
-        uses_counts=ints(),
-        wants_logprobs=ints(),
-        stop_ids=ints(MAX_STOP_TOKEN_IDS) - 1,
-        bias_ids=ints(MAX_LOGIT_BIAS) - 1,
+        columns={name: scalars[name] for name in columns()},
+        seed=jnp.stack([scalars["seed_high"], scalars["seed_low"]], axis=1),
+        **{name: scalars[name] for name in PARAM_SCALARS},
+        stop_ids=jnp.full((slots, MAX_STOP_TOKEN_IDS), -1, jnp.int32),
+        bias_ids=jnp.full((slots, MAX_LOGIT_BIAS), -1, jnp.int32),
         bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),
     )
 

@@ -10,8 +10,8 @@ import pytest
 
 from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT
-from jaxinfer.engine.step.slot_init import packed_counts
+from jaxinfer.engine.slot_table import packed_counts
+from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn
 from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits

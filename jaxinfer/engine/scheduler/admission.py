@@ -8,8 +8,8 @@ from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.slot_table import slot_init
 from jaxinfer.engine.step.builder import PlanBuilder
-from jaxinfer.engine.step.slot_init import slot_init
 
 
 class Admission:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.slot_init import SlotInit
 
 _NO_UPDATES = np.zeros((0, 3), np.int32)
 _NO_COPIES = np.zeros((0, 2), np.int32)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.layouts import SLOT_FIELDS, Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import columns
+from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
 
 
 class Packer:
@@ -115,21 +115,15 @@ class Packer:
         view["bias_ids"][:] = -1
         view["counts"][:, 0] = self._shapes.scratch_slot
         view["counts"][: len(counts)] = counts
+        for name, scalar in SLOT_SCALARS.items():
+            view[name].view(scalar.dtype)[: len(admissions)] = [scalar.value(admission) for admission in admissions]
         for i, admission in enumerate(admissions):
-            _pack_admission(view, i, admission)
+            _pack_lists(view, i, admission)
         return packed
 
 
-def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> None:
+def _pack_lists(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> None:
     params = admission.params
-    seed = admission.seed & 0xFFFFFFFFFFFFFFFF
-    ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
-            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.sequence_index, params.uses_counts,
-            params.logprobs is not None)  # fmt: skip
-    for name, value in zip(SLOT_FIELDS, ints, strict=True):
-        view[name][i] = value
-    for name, column in columns().items():
-        view[name].view(column.dtype)[i] = getattr(params, name)
     view["stop_ids"][i, : len(admission.stop_ids)] = admission.stop_ids
     count = len(params.logit_bias)
     view["bias_ids"][i, :count] = list(params.logit_bias.keys())
@@ -146,10 +140,6 @@ def _count_entries(admissions: Sequence[SlotInit]) -> np.ndarray:
             ids, values = admission.counts
             entries.append(np.stack([np.full_like(ids, admission.slot), ids, values], axis=1))
     return np.concatenate(entries)
-
-
-def _int32(value: int) -> int:
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
