@@ -1,6 +1,7 @@
 """Sequence: one continuation of a prompt, as the host knows it."""
 
 import enum
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -26,10 +27,12 @@ class Status(enum.Enum):
     FINISHED = enum.auto()
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One of a request's `n` sequences. What changes every step, its tokens and lengths, lives in the SlotTable while
     it has a `slot`.
 
+    waiting_tokens: int32, its known tokens while it has none; at first the prompt.
     limit: most tokens, prompt included.
     sequence_id: names the sequence in a StepOutput.
     kv: its blocks.
@@ -45,98 +48,46 @@ class Sequence:
         admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
     """
 
-    __slots__ = (
-        "arrival",
-        "cached_tokens",
-        "charged",
-        "charged_from",
-        "failures",
-        "finish_reason",
-        "fork_computed",
-        "fork_to",
-        "index",
-        "is_waiting_fork",
-        "isolated",
-        "isolated_at",
-        "isolation_round",
-        "kv",
-        "limit",
-        "most_collected",
-        "most_computed",
-        "params",
-        "preemptions",
-        "priority",
-        "prompt_len",
-        "prompt_logprobs",
-        "queued_at",
-        "rank",
-        "request_id",
-        "scheduled_at",
-        "seed",
-        "sequence_id",
-        "slot",
-        "status",
-        "stop_ids",
-        "table",
-        "tenant",
-        "waiting_tokens",
-        "was_admitted",
-    )
+    request_id: str
+    waiting_tokens: np.ndarray
+    params: SamplingParams
+    _: KW_ONLY
+    limit: int
+    seed: int
+    stop_ids: frozenset[int]
+    arrival: int
+    kv: BlockRefs
+    index: int = 0
+    sequence_id: int = 0
+    priority: int = 0
+    tenant: tuple[str, ...] = ()
+    fork_to: int = 1
+    prompt_len: int = field(init=False)
+    prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False)
+    status: Status = Status.WAITING
+    slot: int = -1
+    table: TokenTable | None = None
+    rank: tuple[int, ...] = ()
+    queued_at: int = 0
+    scheduled_at: int | None = None
+    was_admitted: bool = False
+    cached_tokens: int = 0
+    preemptions: int = 0
+    charged: int = 0
+    charged_from: int = 0
+    is_waiting_fork: bool = False
+    fork_computed: int = 0
+    failures: int = 0
+    most_collected: int = 0
+    most_computed: int = 0
+    isolated: bool = False
+    isolation_round: int = 0
+    isolated_at: int = 0
+    finish_reason: FinishReason | None = None
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: np.ndarray,
-        params: SamplingParams,
-        *,
-        limit: int,
-        seed: int,
-        stop_ids: frozenset[int],
-        arrival: int,
-        kv: BlockRefs,
-        index: int = 0,
-        sequence_id: int = 0,
-        priority: int = 0,
-        tenant: tuple[str, ...] = (),
-        fork_to: int = 1,
-    ):
-        self.request_id = request_id
-        self.index = index
-        self.sequence_id = sequence_id
-        self.params = params
-        self.waiting_tokens = prompt
-        self.table: TokenTable | None = None
-        self.prompt_len = len(prompt)
-        self.limit = limit
-        self.seed = seed
-        self.stop_ids = stop_ids
-        self.arrival = arrival
-        self.priority = priority
-        self.tenant = tenant
-        self.charged = 0
-        self.charged_from = 0
-        self.fork_to = fork_to
-        self.status = Status.WAITING
-        self.queued_at = 0
-        self.scheduled_at: int | None = None
-        self.rank: tuple[int, ...] = ()
-        self.slot = -1
-        self.kv = kv
-        self.is_waiting_fork = False
-        self.fork_computed = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.was_admitted = False
-        self.failures = 0
-        self.most_collected = 0
-        self.most_computed = 0
-        self.isolated = False
-        self.isolation_round = 0
-        self.isolated_at = 0
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
-        if params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None]
-        self.finish_reason: FinishReason | None = None
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.waiting_tokens)
+        self.prompt_logprobs = None if self.params.prompt_logprobs is None else [None]
 
     @property
     def tokens(self) -> np.ndarray:

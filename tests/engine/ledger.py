@@ -1,10 +1,14 @@
 """A model of the block rules: counts holders from what live sequences say they hold, and compares."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.scheduler.rank_order import RankOrder
+from jaxinfer.engine.scheduler.share import KeyShare, RoundRobin
 from jaxinfer.engine.sequence import Sequence, Status
 
 
@@ -64,6 +68,23 @@ def check_slots(core: EngineCore) -> None:
         assert table.total[sequence.slot] <= sequence.limit
         assert table.capacity[sequence.slot] == len(sequence.kv.blocks[0]) * core.runner.shapes.block_size
     assert table.num_taken == len(placed)
+
+
+def queue_entries(queue: WaitingQueue) -> int:
+    """Entries that a queue keeps, those of sequences that are gone included."""
+    line = queue._line
+    levels = [] if isinstance(line, RankOrder) else line._levels.values()
+    orders = [line] if isinstance(line, RankOrder) else [order for level in levels for order in _orders(level)]
+    return len(queue._isolated) + sum(len(order._heap) + len(order._deferred) for order in orders)
+
+
+def _orders(rounds: RoundRobin) -> Iterator[RankOrder]:
+    """Those of all tenants that take turns."""
+    for share in rounds.parts.values():
+        if isinstance(share, KeyShare):
+            yield from _orders(share.users)
+        else:
+            yield share.queue
 
 
 def check_options(core: EngineCore, partial: int | None, kept: int | None) -> None:

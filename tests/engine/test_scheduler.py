@@ -12,7 +12,7 @@ from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import live_sequences
+from tests.engine.ledger import live_sequences, queue_entries
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -290,7 +290,7 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     for i in range(1, count):
         core.abort(str(i))
         if i % 9973 == 0:
-            assert core.scheduler.state.queue.num_entries <= 2 * core.num_waiting + 64
+            assert queue_entries(core.scheduler.state.queue) <= 2 * core.num_waiting + 64
     assert core.num_waiting == 1
     assert len(ranked) == count
     got = run(core)

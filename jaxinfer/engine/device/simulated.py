@@ -35,23 +35,6 @@ def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vo
     return state % vocab_size
 
 
-def expected_tokens(
-    prompt: np.ndarray | Sequence[int],
-    count: int,
-    *,
-    seed: int,
-    index: int,
-    windows: Sequence[int | None],
-    vocab_size: int,
-) -> list[int]:
-    """What a sequence must generate, from the rules alone: no blocks, no steps."""
-    tokens = np.array(prompt, np.int64)
-    for _ in range(count):
-        visible = [tokens if window is None else tokens[-window:] for window in windows]
-        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, index, vocab_size))
-    return tokens[len(prompt) :].tolist()
-
-
 class _Step(NamedTuple):
     inits: list[np.ndarray]
     packed: PackedStep
@@ -66,6 +49,11 @@ class SimulatedRunner:
     makes every token 0 and skips all reading, for measuring the host alone.
     """
 
+    # There is nothing to compile.
+    compiles_after_ready = 0
+    late_programs = LatePrograms()
+    compiling = False
+
     def __init__(self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True):
         self.shapes = shapes
         self._layouts = Layouts(shapes)
@@ -74,21 +62,6 @@ class SimulatedRunner:
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
         self._start()
-
-    @property
-    def compiles_after_ready(self) -> int:
-        """None: there is nothing to compile."""
-        return 0
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        """None: there is nothing to compile."""
-        return LatePrograms()
-
-    @property
-    def compiling(self) -> bool:
-        """Never: there is nothing to compile."""
-        return False
 
     def init_slots(self, packed: np.ndarray) -> None:
         self._inits.append(packed)

@@ -1,7 +1,8 @@
 """Admission: which waiting sequences get a slot, and which running ones are preempted for them."""
 
+from typing import NamedTuple
+
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.scheduler.allocation_failure import AllocationFailure
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
@@ -10,6 +11,16 @@ from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import slot_init
 from jaxinfer.engine.step.builder import PlanBuilder
+
+
+class AllocationFailure(NamedTuple):
+    """A sequence that found too few blocks. available: blocks that were there, an entry a KV group. missing: how many
+    more of a group it needed.
+    """
+
+    sequence: Sequence
+    available: list[int]
+    missing: int
 
 
 class Admission:
@@ -175,11 +186,14 @@ class Admission:
         plan.admissions.append(slot_init(sequence))
 
     def _still_fails(self, sequence: Sequence) -> bool:
-        return (
-            self.failure is not None
-            and bool(self._state.running)
-            and self.failure.persists(sequence, self._available())
-        )
+        """True where this sequence found too few blocks last, and no group has more by now.
+
+        To match a long prompt again in every step would cost more than the rest of the step.
+        """
+        failure = self.failure
+        if failure is None or failure.sequence is not sequence or not self._state.running:
+            return False
+        return all(now <= then for now, then in zip(self._available(), failure.available, strict=True))
 
     def _available(self) -> list[int]:
         return [pool.num_available for pool in self._state.kv.pools]

@@ -3,8 +3,8 @@
 import heapq
 
 from jaxinfer.engine.scheduler.fair_order import FairOrder
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.scheduler.rank_order import RankOrder
-from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
 from jaxinfer.engine.sequence import Sequence, Status
 
 _Heap = list[tuple[tuple[int, ...], Sequence]]
@@ -34,11 +34,6 @@ class WaitingQueue:
     def num_requests(self) -> int:
         """Requests of which at least one sequence waits."""
         return len(self._by_request)
-
-    @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return self._line.num_entries + len(self._isolated)
 
     @property
     def num_deferred(self) -> int:

@@ -15,14 +15,6 @@ class RankOrder:
         self._deferred: _Heap = []
         self._length = 0
 
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return len(self._heap) + len(self._deferred)
-
     @property
     def in_rank_order(self) -> bool:
         """True: there is no other order."""
@@ -59,7 +51,7 @@ class RankOrder:
         self._length -= 1
         # Without this, sequences that come and are aborted while one waits in front would pile up. There may be a line
         # for each of many tenants, so an empty one keeps none.
-        if self.num_entries > 2 * self._length:
+        if len(self._heap) + len(self._deferred) > 2 * self._length:
             self._heap, self._deferred = _without_gone(self._heap), _without_gone(self._deferred)
 
     def charge(self, sequence: Sequence, start: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.layouts import Layout, Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -39,38 +39,33 @@ class Packer:
         )
 
     def _decode(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.decode(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][: plan.num_rows] = plan.slots
-        self._pack_blocks(view, plan)
-        return packed
+        return self._begin(self._layouts.decode(bucket), plan)[0]
 
     def _multi_step(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.multi_step(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][: plan.num_rows] = plan.slots
+        packed, view = self._begin(self._layouts.multi_step(bucket), plan)
         view["counts"][: plan.num_rows] = plan.samples
-        self._pack_blocks(view, plan)
         return packed
 
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.mixed(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        rows = plan.num_rows
+        packed, view = self._begin(self._layouts.mixed(bucket), plan)
         view["num_decode"][0] = plan.num_decode
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][:rows] = plan.slots
-        view["starts"][:rows] = plan.starts
-        view["counts"][:rows] = plan.counts
+        view["starts"][: plan.num_rows] = plan.starts
+        view["counts"][: plan.num_rows] = plan.counts
         view["tokens"][plan.num_decode : plan.num_tokens] = plan.tokens
         self._pack_scored(view, plan)
-        self._pack_blocks(view, plan)
         return packed
+
+    def _begin(self, layout: Layout, plan: StepPlan) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """A new array and its sections, with the slots and block changes that every step has."""
+        packed = layout.new()
+        view = layout.views(packed)
+        view["slots"][:] = self._shapes.scratch_slot
+        view["slots"][: plan.num_rows] = plan.slots
+        view["updates"][:, :, 0] = self._shapes.scratch_slot
+        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
+            view["updates"][group, : len(updates)] = updates
+            view["copies"][group, : len(copies)] = copies
+        return packed, view
 
     def no_slots(self) -> np.ndarray:
         """A slot initialisation that changes nothing but the scratch slot."""
@@ -99,12 +94,6 @@ class Packer:
         view["scored_token"][:total] = ends[row] - 1 - (last_of_row[row] - np.arange(total))
         view["draws"][last_of_row[plan.samples > 0]] = 1
         view["targets"][plan.num_decode : total] = plan.targets
-
-    def _pack_blocks(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
-        view["updates"][:, :, 0] = self._shapes.scratch_slot
-        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
-            view["updates"][group, : len(updates)] = updates
-            view["copies"][group, : len(copies)] = copies
 
     def _slots(self, admissions: Sequence[SlotInit], counts: np.ndarray) -> np.ndarray:
         layout = self._layouts.admit
