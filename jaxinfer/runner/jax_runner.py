@@ -1,7 +1,7 @@
 """JaxRunner: runs steps on the device."""
 
 import contextlib
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import jax
@@ -10,8 +10,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
@@ -22,7 +20,7 @@ from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
-from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
+from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.xla_options import Options
 
 
@@ -66,7 +64,7 @@ class JaxRunner:
     ):
         self.shapes = shapes
         self.model = model
-        self.programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), backend, options, store)
+        self.programs = Programs(model, shapes, backend, options, store)
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
@@ -173,11 +171,8 @@ class JaxRunner:
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
-        def make() -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
-            return zero_state(self.shapes), zero_params(self.shapes), zero_tables(self.shapes)
-
         replicated = NamedSharding(self.model.mesh, PartitionSpec())
-        return jax.jit(make, out_shardings=replicated).lower().compile()
+        return jax.jit(partial(zero_slots, self.shapes), out_shardings=replicated).lower().compile()
 
     def _compile_kv(self) -> jax.stages.Compiled:
         sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]
@@ -195,14 +190,12 @@ class JaxRunner:
         self.init_slots(packer.no_slots())
         forwarded = None
         for kind, size in self.programs.names:
-            if kind in (StepKind.DECODE, StepKind.MIXED):
-                step = packer.padding(StepKind(kind), size)
-                assert isinstance(step, PackedForward)
-                forwarded = self.forward(step)
-            elif kind == StepKind.MULTI_STEP:
-                step = packer.padding(StepKind.MULTI_STEP, size)
-                assert isinstance(step, PackedMultiStep)
-                self.decode_steps(step).tokens.block_until_ready()
-            elif kind == "sample":
+            if kind == "sample":
                 assert forwarded is not None
                 self._sample(size, forwarded).tokens.block_until_ready()
+            elif kind != "admit":
+                step = packer.padding(StepKind(kind), size)
+                if isinstance(step, PackedMultiStep):
+                    self.decode_steps(step).tokens.block_until_ready()
+                else:
+                    forwarded = self.forward(step)

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import jax
 
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
@@ -80,7 +78,7 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     Programs run one after another, so the larger counts. They do not depend on the block count.
     """
     trial = with_blocks(shapes, [_TRIAL_BLOCKS] * len(shapes.groups))
-    programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
+    programs = Programs(model, trial, backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
         names.append(("multi_step", trial.max_num_seqs))

@@ -77,7 +77,7 @@ def default_num_seqs(slot_bytes: int) -> int:
 def device_memory() -> int | None:
     """Bytes of one device; None where the platform does not tell (CPU).
 
-    On a GPU what JAX reports is the pool that `process.reserve_memory` made of a share of it.
+    On a GPU what JAX reports is the pool that `xla_options.reserve_memory` made of a share of it.
     """
     limit = _bytes_limit()
     if limit is None or platform_name() != "gpu":
@@ -88,7 +88,7 @@ def device_memory() -> int | None:
 def usable_memory(share: float) -> int | None:
     """Bytes of one device that everything together may take; None where the platform does not say (CPU).
 
-    On a GPU the pool that `process.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
+    On a GPU the pool that `xla_options.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
     device.
     """
     limit = _bytes_limit()

@@ -47,7 +47,7 @@ PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
 """Scalars that SlotParams has as they are sent."""
 
 
-def zero_state(shapes: EngineShapes) -> SlotState:
+def _zero_state(shapes: EngineShapes) -> SlotState:
     """State of slots that nobody has."""
     slots = shapes.num_slots
     return SlotState(
@@ -58,7 +58,7 @@ def zero_state(shapes: EngineShapes) -> SlotState:
     )
 
 
-def zero_params(shapes: EngineShapes) -> SlotParams:
+def _zero_params(shapes: EngineShapes) -> SlotParams:
     """Parameters of slots that nobody has: greedy, nothing asked for."""
     slots = shapes.num_slots
     scalars = {name: jnp.full(slots, scalar.neutral, scalar.dtype) for name, scalar in SLOT_SCALARS.items()}
@@ -72,6 +72,7 @@ def zero_params(shapes: EngineShapes) -> SlotParams:
     )
 
 
-def zero_tables(shapes: EngineShapes) -> tuple[jax.Array, ...]:
-    """Block tables, int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
-    return tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
+def zero_slots(shapes: EngineShapes) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
+    """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
+    tables = tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
+    return _zero_state(shapes), _zero_params(shapes), tables

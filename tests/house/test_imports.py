@@ -31,7 +31,6 @@ NO_JAX = (
     "cli",
     "processes",
     "build",
-    "runner.process",
     "runner.xla_options",
     "model_config",
 )

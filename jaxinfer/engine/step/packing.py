@@ -30,21 +30,17 @@ class Packer:
 
     def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
         if plan.kind is StepKind.MULTI_STEP:
-            return PackedMultiStep(bucket, self._multi_step(plan, bucket), plan.num_rows)
-        array = self._decode(plan, bucket) if plan.kind is StepKind.DECODE else self._mixed(plan, bucket)
+            array, view = self._begin(self._layouts.multi_step(bucket), plan)
+            view["counts"][: plan.num_rows] = plan.samples
+            return PackedMultiStep(bucket, array, plan.num_rows)
         scored_bucket = bucket_of(plan.num_scored, self.buckets.scored) if plan.num_scored else 0
-        sampled = None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1)
+        if plan.kind is StepKind.DECODE:
+            (array, _), sampled = self._begin(self._layouts.decode(bucket), plan), None
+        else:
+            array, sampled = self._mixed(plan, bucket), np.where(plan.samples > 0, plan.last_scored, -1)
         return PackedForward(
             plan.kind, bucket, array, plan.num_rows, plan.num_scored, scored_bucket, sampled, plan.logprobs
         )
-
-    def _decode(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        return self._begin(self._layouts.decode(bucket), plan)[0]
-
-    def _multi_step(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        packed, view = self._begin(self._layouts.multi_step(bucket), plan)
-        view["counts"][: plan.num_rows] = plan.samples
-        return packed
 
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
         packed, view = self._begin(self._layouts.mixed(bucket), plan)
