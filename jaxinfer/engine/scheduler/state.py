@@ -93,6 +93,16 @@ class SchedulerState:
             self._running_slots = None
         self.in_flight += 1
 
+    def take_back(self, slot: int, count: int) -> None:
+        """Plans the last `count` tokens of a sequence that goes on again: its step sampled fewer than it might have."""
+        self.table.computed[slot] -= count
+        self.table.total[slot] -= count
+        sequence = self.table.sequences[slot]
+        if sequence is not None and sequence.status is Status.DRAINING:
+            sequence.status = Status.RUNNING
+            insort(self.running, sequence, key=_BY_RANK)
+            self._running_slots = None
+
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out wherever it is; its slot and blocks are free for later plans."""
         waiting = sequence.status is Status.WAITING
