@@ -33,9 +33,9 @@ from benchmarks.event_loop_parts.attacks import ATTACKS, Target
 from benchmarks.overlap import started
 from benchmarks.report import write_json
 from jaxinfer.build import DEMO_FOLDER
-from jaxinfer.engine.device.simulated import expected_tokens
 from jaxinfer.serving.file_limit import raise_file_limit
 from jaxinfer.text import TextProcessor
+from tests.engine.expected import expected_tokens
 
 ROOT = Path(__file__).parents[1]
 PROMPT, SEED = list(range(40, 72)), 7

@@ -32,9 +32,9 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         special[:] = True
     deltas = [_delta(state, plan, result, row) for row in rows[special].tolist()] if special.any() else []
     for row in rows[counts < plan.samples[rows]].tolist():
-        slot = plan.slots[row]
+        slot = int(plan.slots[row])
         if table.epoch[slot] == plan.epochs[row]:
-            state.take_back(slot, plan.samples[row] - result.counts[row])
+            state.take_back(slot, int(plan.samples[row] - result.counts[row]))
     plain = ~special
     return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
 

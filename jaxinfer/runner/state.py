@@ -47,17 +47,6 @@ PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
 """Scalars that SlotParams has as they are sent."""
 
 
-def _zero_state(shapes: EngineShapes) -> SlotState:
-    """State of slots that nobody has."""
-    slots = shapes.num_slots
-    return SlotState(
-        length=jnp.zeros(slots, jnp.int32),
-        last_token=jnp.zeros(slots, jnp.int32),
-        remaining=jnp.zeros(slots, jnp.int32),
-        counts=jnp.zeros((slots, shapes.vocab_size), jnp.int16),
-    )
-
-
 def _zero_params(shapes: EngineShapes) -> SlotParams:
     """Parameters of slots that nobody has: greedy, nothing asked for."""
     slots = shapes.num_slots
@@ -74,5 +63,12 @@ def _zero_params(shapes: EngineShapes) -> SlotParams:
 
 def zero_slots(shapes: EngineShapes) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
     """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
-    tables = tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
-    return _zero_state(shapes), _zero_params(shapes), tables
+    slots = shapes.num_slots
+    state = SlotState(
+        length=jnp.zeros(slots, jnp.int32),
+        last_token=jnp.zeros(slots, jnp.int32),
+        remaining=jnp.zeros(slots, jnp.int32),
+        counts=jnp.zeros((slots, shapes.vocab_size), jnp.int16),
+    )
+    tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
+    return state, _zero_params(shapes), tables
