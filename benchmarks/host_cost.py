@@ -71,8 +71,8 @@ class TimedRunner(SimulatedRunner):
 
     dispatched = 0.0
 
-    def sample(self, step):
-        handle = super().sample(step)
+    def sample(self, step, forwarded):
+        handle = super().sample(step, forwarded)
         self.dispatched = time.perf_counter()
         return handle
 

@@ -99,7 +99,7 @@ def load_text(
 
 def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
     """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served."""
-    from jaxinfer.runner.process import prepare
+    from jaxinfer.runner.xla_options import prepare
 
     laps = _Laps()
     prepare(config)

@@ -22,7 +22,6 @@ from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
@@ -139,7 +138,7 @@ def _lower(programs: Any, name: Name, devices: Sequence[Any]) -> Lowering:
 def _programs(
     plan: ModelPlan, shapes: EngineShapes, backend: str, layout: KVLayout, devices: tuple[Any, ...]
 ) -> Programs:
-    return Programs(_model(plan, layout, devices), shapes, make_buckets(shapes), Layouts(shapes), backend)
+    return Programs(_model(plan, layout, devices), shapes, backend)
 
 
 def _model(plan: ModelPlan, layout: KVLayout, devices: tuple[Any, ...]) -> LoadedModel:

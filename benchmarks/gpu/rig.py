@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.device.in_flight import InFlightSteps
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.slot_init import SlotInit
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams

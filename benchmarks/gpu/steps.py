@@ -14,7 +14,7 @@ from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.platform import default_block_size, use_compile_cache
-from jaxinfer.runner.process import reserve_memory
+from jaxinfer.runner.xla_options import reserve_memory
 
 
 def measure(context: Context) -> None:

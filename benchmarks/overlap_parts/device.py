@@ -25,9 +25,9 @@ class ChattyRunner(SimulatedRunner):
         self._collected = 0
         self.last: PackedForward | None = None
 
-    def sample(self, step: PackedForward):
+    def sample(self, step: PackedForward, forwarded: None):
         self.last = step
-        return super().sample(step)
+        return super().sample(step, forwarded)
 
     def collect(self, handle) -> StepResult:
         result = super().collect(handle)
@@ -71,10 +71,10 @@ def bare_rate(core: EngineCore, steps: int) -> float:
     assert isinstance(runner, ChattyRunner)
     step = runner.last
     assert step is not None
-    ahead, tokens = runner.sample(step), 0
+    ahead, tokens = runner.sample(step, None), 0
     start = time.perf_counter()
     for _ in range(steps):
-        following = runner.sample(step)
+        following = runner.sample(step, None)
         tokens += len(runner.collect(ahead).tokens)
         ahead = following
     seconds = time.perf_counter() - start

@@ -108,12 +108,12 @@ class _Recorder:
         self.spans.append(Span(what, self.mark, now))
         self.mark = now
 
-    def forward(self, step: Any) -> None:
+    def forward(self, step: Any) -> Any:
         self.lap("schedule")
-        self._runner.forward(step)
+        return self._runner.forward(step)
 
-    def sample(self, step: Any) -> Any:
-        handle = self._runner.sample(step)
+    def sample(self, step: Any, forwarded: Any) -> Any:
+        handle = self._runner.sample(step, forwarded)
         self.watch.note(self.mark, handle.sampled.tokens)
         self.lap("dispatch")
         return handle

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
+from jaxinfer.engine.client.sequence_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.scheduler.queue_limit import check_room
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
 from jaxinfer.engine.scheduler.scheduler import Scheduler
-from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
@@ -107,7 +107,7 @@ class EngineCore:
     def add(self, checked: CheckedRequest, *, client_id: int = 0) -> None:
         """Queues a request that was checked. Raises ParameterError where its id is in use, QueueFullError.
 
-        client_id: the client that its deltas are for, as its sequence ids name it (client_ids.py).
+        client_id: the client that its deltas are for, as its sequence ids name it (client/sequence_ids.py).
         """
         request, params = checked.request, checked.request.sampling
         if request.request_id in self._sequences or request.request_id in self._retiring:
@@ -121,10 +121,9 @@ class EngineCore:
             seed=self._random.getrandbits(64) if params.seed is None else params.seed,
             stop_ids=checked.stop_ids,
             arrival=self._arrivals,
-            num_groups=len(self.runner.shapes.groups),
+            kv=BlockRefs(len(self.runner.shapes.groups), ("", request.cache_salt)),
             sequence_id=sequence_id_of(client_id, self._next_sequence),
             priority=request.priority,
-            namespace=("", request.cache_salt),
             tenant=request.tenant,
             fork_to=params.n,
         )
@@ -212,7 +211,8 @@ class EngineCore:
         self._retiring.clear()
         self.runner.reset()
         for sequence in self.scheduler.retry(discarded):
-            self._end(sequence, FinishReason.ERROR, _failure_text(sequence, failure))
+            error = f"computing the next token failed with {failure} (tries: {sequence.failures})"
+            self._end(sequence, FinishReason.ERROR, error)
             self._retire(sequence.request_id)
 
     def _collect(self) -> StepOutput:
@@ -261,8 +261,3 @@ class EngineCore:
         for sequence in new_sequences:
             self._sequences[sequence.request_id].append(sequence)
         new_sequences.clear()
-
-
-def _failure_text(sequence: Sequence, failure: str) -> str:
-    """The error of a sequence that has failed too often. failure: the name of the error's type."""
-    return f"computing the next token failed with {failure} (tries: {sequence.failures})"

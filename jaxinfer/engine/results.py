@@ -18,17 +18,23 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     table = state.table
     valid = table.epoch[plan.slots] == plan.epochs
     sampling = plan.samples > 0
+    # NOTE: not the plan's, which are too high where a step before it gave a row fewer tokens than it asked for.
+    firsts = table.known[plan.slots]
     # A row that samples several tokens computed all of them but the last.
-    _commit(state, plan, plan.starts + plan.counts + np.where(sampling, result.counts - 1, 0), valid)
+    _commit(state, plan, np.where(sampling, firsts + result.counts - 1, plan.starts + plan.counts), valid)
     if result.logprobs is not None and plan.kind is StepKind.MIXED:
         _take_prompt_logprobs(state, plan, valid, result.logprobs)
     rows = np.flatnonzero(valid & sampling)
     slots, counts, tokens = plan.slots[rows], result.counts[rows], result.tokens[rows]
-    _learn_tokens(state, slots, plan.starts[rows] + plan.counts[rows], tokens, counts)
+    _learn_tokens(state, slots, firsts[rows], tokens, counts)
     special = _need_care(state, slots, tokens, counts, result.finite[rows])
     if result.logprobs is not None:
         special[:] = True
     deltas = [_delta(state, plan, result, row) for row in rows[special].tolist()] if special.any() else []
+    for row in rows[counts < plan.samples[rows]].tolist():
+        slot = int(plan.slots[row])
+        if table.epoch[slot] == plan.epochs[row]:
+            state.take_back(slot, int(plan.samples[row] - result.counts[row]))
     plain = ~special
     return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
 
@@ -36,12 +42,12 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
 def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
     """Notes that `valid` rows are computed up to `ends`, and offers their full blocks to the tree."""
     size = state.shapes.block_size
+    full = valid & (ends // size > state.table.collected[plan.slots] // size)
     state.table.collected[plan.slots[valid]] = ends[valid]
-    full = valid & (ends // size > plan.starts // size)
     for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
         sequence = state.table.sequences[slot]
         assert sequence is not None
-        state.kv.commit(sequence, end)
+        state.kv.commit(sequence.kv, sequence.tokens, end)
 
 
 def _learn_tokens(

@@ -1,11 +1,12 @@
 """Sequence: one continuation of a prompt, as the host knows it."""
 
 import enum
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from jaxinfer.engine.kv.radix import Namespace, Node
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
 
@@ -26,16 +27,15 @@ class Status(enum.Enum):
     FINISHED = enum.auto()
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """One of a request's `n` sequences. What changes every step, its tokens and lengths, lives in the SlotTable while
     it has a `slot`.
 
+    waiting_tokens: int32, its known tokens while it has none; at first the prompt.
     limit: most tokens, prompt included.
     sequence_id: names the sequence in a StepOutput.
-    blocks: block ids a KV group, in order; 0 behind a window.
-    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
-    radix_node: the node of the radix tree that holds our newest committed block.
-    committed: blocks of ours that the tree holds. freed_by_window: blocks dropped behind a window, a count a KV group.
+    kv: its blocks.
     queued_at, scheduled_at: nanoseconds; when it was queued, and when it first got a slot.
     rank: its place among all sequences (scheduler/policy.py); the last entry is `index`.
     fork_to: sequences that this one becomes once all of its prompt but the last token is computed.
@@ -48,109 +48,46 @@ class Sequence:
         admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
     """
 
-    __slots__ = (
-        "arrival",
-        "blocks",
-        "cached_tokens",
-        "charged",
-        "charged_from",
-        "committed",
-        "duplicate_blocks",
-        "failures",
-        "finish_reason",
-        "fork_computed",
-        "fork_to",
-        "freed_by_window",
-        "index",
-        "is_waiting_fork",
-        "isolated",
-        "isolated_at",
-        "isolation_round",
-        "limit",
-        "most_collected",
-        "most_computed",
-        "namespace",
-        "params",
-        "preemptions",
-        "priority",
-        "prompt_len",
-        "prompt_logprobs",
-        "queued_at",
-        "radix_node",
-        "rank",
-        "request_id",
-        "scheduled_at",
-        "seed",
-        "sequence_id",
-        "slot",
-        "status",
-        "stop_ids",
-        "table",
-        "tenant",
-        "waiting_tokens",
-        "was_admitted",
-    )
+    request_id: str
+    waiting_tokens: np.ndarray
+    params: SamplingParams
+    _: KW_ONLY
+    limit: int
+    seed: int
+    stop_ids: frozenset[int]
+    arrival: int
+    kv: BlockRefs
+    index: int = 0
+    sequence_id: int = 0
+    priority: int = 0
+    tenant: tuple[str, ...] = ()
+    fork_to: int = 1
+    prompt_len: int = field(init=False)
+    prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False)
+    status: Status = Status.WAITING
+    slot: int = -1
+    table: TokenTable | None = None
+    rank: tuple[int, ...] = ()
+    queued_at: int = 0
+    scheduled_at: int | None = None
+    was_admitted: bool = False
+    cached_tokens: int = 0
+    preemptions: int = 0
+    charged: int = 0
+    charged_from: int = 0
+    is_waiting_fork: bool = False
+    fork_computed: int = 0
+    failures: int = 0
+    most_collected: int = 0
+    most_computed: int = 0
+    isolated: bool = False
+    isolation_round: int = 0
+    isolated_at: int = 0
+    finish_reason: FinishReason | None = None
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: np.ndarray,
-        params: SamplingParams,
-        *,
-        limit: int,
-        seed: int,
-        stop_ids: frozenset[int],
-        arrival: int,
-        num_groups: int,
-        index: int = 0,
-        sequence_id: int = 0,
-        priority: int = 0,
-        namespace: Namespace = ("", ""),
-        tenant: tuple[str, ...] = (),
-        fork_to: int = 1,
-    ):
-        self.request_id = request_id
-        self.index = index
-        self.sequence_id = sequence_id
-        self.params = params
-        self.waiting_tokens = prompt
-        self.table: TokenTable | None = None
-        self.prompt_len = len(prompt)
-        self.limit = limit
-        self.seed = seed
-        self.stop_ids = stop_ids
-        self.arrival = arrival
-        self.priority = priority
-        self.namespace = namespace
-        self.tenant = tenant
-        self.charged = 0
-        self.charged_from = 0
-        self.fork_to = fork_to
-        self.status = Status.WAITING
-        self.queued_at = 0
-        self.scheduled_at: int | None = None
-        self.rank: tuple[int, ...] = ()
-        self.slot = -1
-        self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
-        self.freed_by_window = [0] * num_groups
-        self.duplicate_blocks: list[tuple[int, int]] = []
-        self.radix_node: Node | None = None
-        self.committed = 0
-        self.is_waiting_fork = False
-        self.fork_computed = 0
-        self.cached_tokens = 0
-        self.preemptions = 0
-        self.was_admitted = False
-        self.failures = 0
-        self.most_collected = 0
-        self.most_computed = 0
-        self.isolated = False
-        self.isolation_round = 0
-        self.isolated_at = 0
-        self.prompt_logprobs: list[TokenLogprobs | None] | None = None
-        if params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None]
-        self.finish_reason: FinishReason | None = None
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.waiting_tokens)
+        self.prompt_logprobs = None if self.params.prompt_logprobs is None else [None]
 
     @property
     def tokens(self) -> np.ndarray:
@@ -186,8 +123,8 @@ class Sequence:
         self.most_collected = max(self.most_collected, collected)
         self.most_computed = max(self.most_computed, computed)
 
-    def child(self, index: int) -> "Sequence":
-        """Sequence `index` of the same request, with no blocks yet."""
+    def child(self, index: int, kv: BlockRefs) -> "Sequence":
+        """Sequence `index` of the same request, with blocks of its own."""
         child = Sequence(
             self.request_id,
             self.tokens.copy(),
@@ -196,11 +133,10 @@ class Sequence:
             seed=self.seed,
             stop_ids=self.stop_ids,
             arrival=self.arrival,
-            num_groups=len(self.blocks),
+            kv=kv,
             index=index,
             sequence_id=self.sequence_id + index,
             priority=self.priority,
-            namespace=self.namespace,
             tenant=self.tenant,
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at

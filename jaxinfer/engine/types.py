@@ -142,7 +142,7 @@ class EngineStats(NamedTuple):
     waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0
     waiting_for_step: int = 0
-    """By reason (queue_reasons.py)."""
+    """By reason (stats.py)."""
     schedule_seconds: float = 0.0
     dispatch_seconds: float = 0.0
     wait_seconds: float = 0.0

@@ -50,23 +50,18 @@ def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.
             "prompt",
             f"has {len(prompt)} tokens, and the model's context is {shapes.max_model_len}, the output included",
         )
-    if isinstance(prompt, np.ndarray) and prompt.dtype == np.int32:
-        ids = prompt
+    if isinstance(prompt, np.ndarray):
+        low, high = int(prompt.min()), int(prompt.max())
     else:
         low, high = min(prompt), max(prompt)
-        if low < 0 or high >= shapes.vocab_size:
-            raise _no_such_token(low if low < 0 else high, shapes)
-        try:
-            ids = np.array(array("i", prompt), np.int32)
-        except TypeError:  # NumPy would round what is no integer
-            raise ParameterError("prompt", "token ids must be integers") from None
-    if ids.min() < 0 or ids.max() >= shapes.vocab_size:
-        raise _no_such_token(int(ids.min() if ids.min() < 0 else ids.max()), shapes)
-    return ids
-
-
-def _no_such_token(token: int, shapes: EngineShapes) -> ParameterError:
-    return ParameterError("prompt", f"token id {token} is not in 0 to {shapes.vocab_size - 1}")
+    if low < 0 or high >= shapes.vocab_size:
+        raise ParameterError("prompt", f"token id {low if low < 0 else high} is not in 0 to {shapes.vocab_size - 1}")
+    if isinstance(prompt, np.ndarray) and prompt.dtype == np.int32:
+        return prompt
+    try:
+        return np.array(array("i", prompt), np.int32)
+    except TypeError:  # NumPy would round what is no integer
+        raise ParameterError("prompt", "token ids must be integers") from None
 
 
 def _stop_ids(request: GenerateRequest, eos_ids: Sequence[int]) -> frozenset[int]:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.layouts import Layout
-from jaxinfer.runner.state import SlotParams, SlotState
+from jaxinfer.runner.state import PARAM_SCALARS, SlotParams, SlotState
 
 Tables = tuple[jax.Array, ...]
 
@@ -37,11 +37,8 @@ def _admit_params(params: SlotParams, view: dict[str, jax.Array], slots: jax.Arr
 
     new = SlotParams(
         columns={name: bits(name, old) for name, old in params.columns.items()},
-        prompt_len=view["prompt_len"],
         seed=jnp.stack([bits("seed_high", params.seed), bits("seed_low", params.seed)], axis=1),
-        sequence_index=view["sequence_index"],
-        uses_counts=view["uses_counts"],
-        wants_logprobs=view["wants_logprobs"],
+        **{name: view[name] for name in PARAM_SCALARS},
         stop_ids=view["stop_ids"],
         bias_ids=view["bias_ids"],
         bias_values=bits("bias_values", params.bias_values),

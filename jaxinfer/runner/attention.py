@@ -16,8 +16,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention_backends import CANDIDATES, check_asked, interpreted, obstacle
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
-from jaxinfer.runner.digest import shapes_digest
-from jaxinfer.runner.notes import read_note, write_note
+from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)

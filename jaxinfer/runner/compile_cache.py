@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.owner_only import NotPrivateError, make_folder, others_can_replace, read_file, write_once
-from jaxinfer.runner.processor import processor
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +135,16 @@ def user_folder() -> Path:
 def default_cache() -> Path:
     """A folder a version and processor: code made for one processor may not run on another."""
     return user_folder() / "xla" / f"jax-{version('jax')}-jaxlib-{version('jaxlib')}-{processor()}"
+
+
+def processor() -> str:
+    """A digest of what code compiled for this processor may rest on; `any` where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "any"
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()[:12]
 
 
 def _made(folder: str | None) -> Path | None:

@@ -1,8 +1,8 @@
 """JaxRunner: runs steps on the device."""
 
 import contextlib
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,20 +10,25 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
-from jaxinfer.runner.forward import Newest
+from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
-from jaxinfer.runner.state import SlotParams, SlotState, zero_params, zero_state, zero_tables
+from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.xla_options import Options
+
+
+class Forwarded(NamedTuple):
+    """A forward pass in flight: what `sample` reads of it."""
+
+    hidden: jax.Array
+    scored: Scored
 
 
 class SampledStep(NamedTuple):
@@ -59,11 +64,10 @@ class JaxRunner:
     ):
         self.shapes = shapes
         self.model = model
-        self.programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), backend, options, store)
+        self.programs = Programs(model, shapes, backend, options, store)
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
-        self._forwarded: tuple[jax.Array, Any] | None = None
         self._compiles_at_ready = 0
 
     @cached_property
@@ -97,25 +101,22 @@ class JaxRunner:
         program = self.programs["admit", 0]
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
-    def forward(self, step: PackedForward) -> None:
+    def forward(self, step: PackedForward) -> Forwarded:
         program, state = self.programs[step.kind, step.bucket], self._state
         newest = Newest(state.length, state.last_token)
         out = program(self.model.weights, self.kv, self._tables, newest, step.array)
         self.kv, self._tables = out.kv, out.tables
-        self._forwarded = out.hidden, out.scored
+        return Forwarded(out.hidden, out.scored)
 
-    def sample(self, step: PackedForward) -> SampledStep:
-        if self._forwarded is None:
-            raise RuntimeError("no forward pass was started whose step could be sampled")
-        (hidden, scored), self._forwarded = self._forwarded, None
+    def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
         if not step.num_scored:
-            return SampledStep(step, hidden, None)
-        sampled = self._sample(step.scored_bucket, hidden, scored)
+            return SampledStep(step, forwarded.hidden, None)
+        sampled = self._sample(step.scored_bucket, forwarded)
         sampled.tokens.copy_to_host_async()
         if step.logprobs:
             for array in sampled.logprobs:
                 array.copy_to_host_async()
-        return SampledStep(step, hidden, sampled)
+        return SampledStep(step, forwarded.hidden, sampled)
 
     def decode_steps(self, step: PackedMultiStep) -> MultiStep:
         program = self.programs["multi_step", step.bucket]
@@ -164,17 +165,14 @@ class JaxRunner:
         """Drops the device's arrays."""
         self.kv = ()
 
-    def _sample(self, size: int, hidden: jax.Array, scored: Any) -> Sampled:
+    def _sample(self, size: int, forwarded: Forwarded) -> Sampled:
         program = self.programs["sample", size]
-        self._state, sampled = program(self.model.head, self._state, self._params, hidden, scored)
+        self._state, sampled = program(self.model.head, self._state, self._params, *forwarded)
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
-        def make() -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
-            return zero_state(self.shapes), zero_params(self.shapes), zero_tables(self.shapes)
-
         replicated = NamedSharding(self.model.mesh, PartitionSpec())
-        return jax.jit(make, out_shardings=replicated).lower().compile()
+        return jax.jit(partial(zero_slots, self.shapes), out_shardings=replicated).lower().compile()
 
     def _compile_kv(self) -> jax.stages.Compiled:
         sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]
@@ -192,15 +190,12 @@ class JaxRunner:
         self.init_slots(packer.no_slots())
         forwarded = None
         for kind, size in self.programs.names:
-            if kind in (StepKind.DECODE, StepKind.MIXED):
-                step = packer.padding(StepKind(kind), size)
-                assert isinstance(step, PackedForward)
-                self.forward(step)
-                forwarded, self._forwarded = self._forwarded, None
-            elif kind == StepKind.MULTI_STEP:
-                step = packer.padding(StepKind.MULTI_STEP, size)
-                assert isinstance(step, PackedMultiStep)
-                self.decode_steps(step).tokens.block_until_ready()
-            elif kind == "sample":
+            if kind == "sample":
                 assert forwarded is not None
-                self._sample(size, *forwarded).tokens.block_until_ready()
+                self._sample(size, forwarded).tokens.block_until_ready()
+            elif kind != "admit":
+                step = packer.padding(StepKind(kind), size)
+                if isinstance(step, PackedMultiStep):
+                    self.decode_steps(step).tokens.block_until_ready()
+                else:
+                    forwarded = self.forward(step)

@@ -3,17 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.digest import shapes_digest
-from jaxinfer.runner.notes import read_note, write_note
+from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options, described
@@ -22,19 +18,6 @@ _GRID = 64
 _TRIAL_BLOCKS = 64
 _CPU_BLOCKS = 4096
 _CPU_BYTES = 2 << 30
-
-
-class Memory(NamedTuple):
-    """Bytes of one device: what may be used, and what is taken by everything but KV blocks."""
-
-    limit: int
-    weights: int
-    temporaries: int
-    slot_state: int
-
-    @property
-    def for_blocks(self) -> int:
-        return self.limit - self.weights - self.temporaries - self.slot_state
 
 
 def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
@@ -95,7 +78,7 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, opt
     Programs run one after another, so the larger counts. They do not depend on the block count.
     """
     trial = with_blocks(shapes, [_TRIAL_BLOCKS] * len(shapes.groups))
-    programs = Programs(model, trial, make_buckets(trial), Layouts(trial), backend, options)
+    programs = Programs(model, trial, backend, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
         names.append(("multi_step", trial.max_num_seqs))
@@ -122,9 +105,8 @@ def device_blocks(
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.blocks_per_row)
-    memory = Memory(limit, weights, temporaries, state)
     costs = [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
-    blocks = fit_blocks(max(memory.for_blocks, 0), costs, useful_blocks(shapes))
+    blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:
         raise ParameterError(
             "gpu_memory_utilization",

@@ -77,10 +77,9 @@ def default_num_seqs(slot_bytes: int) -> int:
 def device_memory() -> int | None:
     """Bytes of one device; None where the platform does not tell (CPU).
 
-    On a GPU what JAX reports is the pool that `process.reserve_memory` made of a share of it.
+    On a GPU what JAX reports is the pool that `xla_options.reserve_memory` made of a share of it.
     """
-    stats = jax.local_devices()[0].memory_stats()
-    limit = stats.get("bytes_limit") if stats else None
+    limit = _bytes_limit()
     if limit is None or platform_name() != "gpu":
         return limit
     return int(limit / float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "1")))
@@ -89,14 +88,16 @@ def device_memory() -> int | None:
 def usable_memory(share: float) -> int | None:
     """Bytes of one device that everything together may take; None where the platform does not say (CPU).
 
-    On a GPU the pool that `process.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
+    On a GPU the pool that `xla_options.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
     device.
     """
+    limit = _bytes_limit()
+    return None if limit is None else int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
+
+
+def _bytes_limit() -> int | None:
     stats = jax.local_devices()[0].memory_stats()
-    limit = stats.get("bytes_limit") if stats else None
-    if limit is None:
-        return None
-    return int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
+    return stats.get("bytes_limit") if stats else None
 
 
 def program_options(config: RunnerConfig) -> Options:

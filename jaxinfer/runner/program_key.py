@@ -11,7 +11,7 @@ import jaxinfer_kernels
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.processor import processor
+from jaxinfer.runner.compile_cache import processor
 from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
 
 _NO_MATTER = (

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxinfer.engine.step.buckets import Buckets
+from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
@@ -16,7 +16,7 @@ from jaxinfer.runner.admit import admit
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
-from jaxinfer.runner.state import zero_params, zero_state, zero_tables
+from jaxinfer.runner.state import zero_slots
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("multi_step", rows)."""
@@ -34,12 +34,13 @@ class Program(NamedTuple):
 class ProgramTable:
     """The programs of one model and engine, by name. names: all of them, the largest of a kind first."""
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, buckets: Buckets, layouts: Layouts, backend: str):
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, backend: str):
         self._model = model
         self._shapes = shapes
-        self._layouts = layouts
-        self._forward = ForwardPrograms(model, shapes, layouts, backend)
-        self._multi_step = MultiStepProgram(model, shapes, layouts, self._forward)
+        self._layouts = Layouts(shapes)
+        buckets = make_buckets(shapes)
+        self._forward = ForwardPrograms(model, shapes, self._layouts, backend)
+        self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._smallest_decode = min(buckets.rows)
         self.names: tuple[Name, ...] = (
@@ -62,7 +63,7 @@ class ProgramTable:
 
     def _admit(self) -> Program:
         layout = self._layouts.admit
-        state, params, tables = self._state(), self._params(), self._tables()
+        state, params, tables = self._slots()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
         return Program(partial(admit, layout), arguments, (0, 1, 2), out)
@@ -70,7 +71,7 @@ class ProgramTable:
     def _forward_program(self, kind: str, size: int) -> Program:
         layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
         function = self._forward.decode if kind == "decode" else self._forward.mixed
-        state, kv, tables = self._state(), self._kv(), self._tables()
+        (state, _, tables), kv = self._slots(), self._kv()
         weights = tuple(_like(weight) for weight in self._model.weights)
         arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
@@ -78,7 +79,7 @@ class ProgramTable:
         return Program(partial(function, size), arguments, (1, 2), out)
 
     def _sample(self, size: int) -> Program:
-        state, params = self._state(), self._params()
+        state, params, _ = self._slots()
         head = tuple(_like(leaf) for leaf in self._model.head)
         hidden, scored = self.scored_rows
         out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
@@ -87,9 +88,9 @@ class ProgramTable:
 
     def _multi_step_program(self, size: int) -> Program:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
-        kv, tables, state = self._kv(), self._tables(), self._state()
+        (state, params, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.multi_step(size).size)
-        arguments = (weights, head, kv, tables, state, self._params(), packed)
+        arguments = (weights, head, kv, tables, state, params, packed)
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
         shardings: list[Any] = [*kept, *[self._replicated] * 2]
         out = MultiStep(*shardings)
@@ -102,14 +103,8 @@ class ProgramTable:
         forward = jax.eval_shape(smallest.function, *smallest.arguments)
         return jax.tree.map(self._placed, (forward.hidden, forward.scored))
 
-    def _state(self) -> Any:
-        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_state, self._shapes)))
-
-    def _params(self) -> Any:
-        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_params, self._shapes)))
-
-    def _tables(self) -> Any:
-        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_tables, self._shapes)))
+    def _slots(self) -> Any:
+        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_slots, self._shapes)))
 
     def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self._shapes.block_size

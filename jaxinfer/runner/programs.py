@@ -15,8 +15,6 @@ import jax
 
 from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.device.runner import LatePrograms
-from jaxinfer.engine.step.buckets import Buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention import kernel_interpreter
@@ -59,8 +57,6 @@ class Programs:
         self,
         model: LoadedModel,
         shapes: EngineShapes,
-        buckets: Buckets,
-        layouts: Layouts,
         backend: str,
         options: Options | None = None,
         store: ProgramStore | None = None,
@@ -69,7 +65,7 @@ class Programs:
         # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
         # program that it has read ("Function … not found" when it is run; jax 0.10.2).
         self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
-        self._table = ProgramTable(model, shapes, buckets, layouts, backend)
+        self._table = ProgramTable(model, shapes, backend)
         self.names = self._table.names
         self._interpreter = partial(kernel_interpreter, backend, model.mesh)
         self._compiled: dict[Name, Any] = {}

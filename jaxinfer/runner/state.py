@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.slot_init import SLOT_SCALARS
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
 
 
@@ -14,7 +15,7 @@ class SlotState(NamedTuple):
 
     length: int32 [slots], position of the newest token. last_token: int32 [slots], that token.
     remaining: int32 [slots], tokens it may still make.
-    counts: int16 [slots, vocabulary], packed counts (`engine.plan.SEEN_IN_PROMPT`); kept for slots with penalties.
+    counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
     """
 
     length: jax.Array
@@ -42,37 +43,32 @@ class SlotParams(NamedTuple):
     bias_values: jax.Array
 
 
-def zero_state(shapes: EngineShapes) -> SlotState:
-    """State of slots that nobody has."""
+PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
+"""Scalars that SlotParams has as they are sent."""
+
+
+def _zero_params(shapes: EngineShapes) -> SlotParams:
+    """Parameters of slots that nobody has: greedy, nothing asked for."""
     slots = shapes.num_slots
-    return SlotState(
+    scalars = {name: jnp.full(slots, scalar.neutral, scalar.dtype) for name, scalar in SLOT_SCALARS.items()}
+    return SlotParams(
+        columns={name: scalars[name] for name in columns()},
+        seed=jnp.stack([scalars["seed_high"], scalars["seed_low"]], axis=1),
+        **{name: scalars[name] for name in PARAM_SCALARS},
+        stop_ids=jnp.full((slots, MAX_STOP_TOKEN_IDS), -1, jnp.int32),
+        bias_ids=jnp.full((slots, MAX_LOGIT_BIAS), -1, jnp.int32),
+        bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),
+    )
+
+
+def zero_slots(shapes: EngineShapes) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
+    """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
+    slots = shapes.num_slots
+    state = SlotState(
         length=jnp.zeros(slots, jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),
         remaining=jnp.zeros(slots, jnp.int32),
         counts=jnp.zeros((slots, shapes.vocab_size), jnp.int16),
     )
-
-
-def zero_params(shapes: EngineShapes) -> SlotParams:
-    """Parameters of slots that nobody has: greedy, nothing asked for."""
-    slots = shapes.num_slots
-
-    def ints(*shape: int) -> jax.Array:
-        return jnp.zeros((slots, *shape), jnp.int32)
-
-    return SlotParams(
-        columns={name: jnp.full(slots, own.neutral, own.dtype) for name, own in columns().items()},
-        prompt_len=ints(),
-        seed=jnp.zeros((slots, 2), jnp.uint32),
-        sequence_index=ints(),
-        uses_counts=ints(),
-        wants_logprobs=ints(),
-        stop_ids=ints(MAX_STOP_TOKEN_IDS) - 1,
-        bias_ids=ints(MAX_LOGIT_BIAS) - 1,
-        bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),
-    )
-
-
-def zero_tables(shapes: EngineShapes) -> tuple[jax.Array, ...]:
-    """Block tables, int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
-    return tuple(jnp.zeros((shapes.num_slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
+    tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
+    return state, _zero_params(shapes), tables

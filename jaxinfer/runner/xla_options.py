@@ -1,14 +1,16 @@
-"""Options of XLA that programs are compiled with: what is set for each platform and why, and what the user asks for.
+"""Options of XLA that programs are compiled with: what is set for each platform and why, and what the user asks for;
+and what a process must set before JAX has a device.
 
 They go with each program instead of into XLA_FLAGS, where a name that XLA does not know ends the process: here it is an
 error that can be told, and other uses of JAX in the process keep their own. Nothing here imports jax.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from jaxinfer.config import RunnerConfig
+from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.errors import ParameterError
 
 Options = Mapping[str, str | bool]
@@ -16,6 +18,9 @@ Options = Mapping[str, str | bool]
 
 ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Where a user sets the same options for the whole process."""
+_MEMORY = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+log = logging.getLogger(__name__)
 
 
 class Option(NamedTuple):
@@ -87,3 +92,18 @@ def _parsed(text: str) -> dict[str, str | bool]:
 def _value(text: str) -> str | bool:
     """Truth values as XLA_FLAGS knows them: XLA takes no text for one here."""
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def prepare(config: EngineConfig) -> None:
+    """Sets this process's environment for an engine of `config`; what the user set there stays.
+
+    To be called before jax is imported, and without effect once a device was used.
+    """
+    reserve_memory(config.cache.gpu_memory_utilization)
+    said = {name: os.environ[name] for name in (*ENVIRONMENT, _MEMORY) if os.environ.get(name)}
+    log.info("environment of JAX: %s", " ".join(f"{name}={value!r}" for name, value in said.items()))
+
+
+def reserve_memory(share: float) -> None:
+    """Lets JAX's pool on a GPU take `share` of the card; TPUs and CPUs have none. A share set by the user stays."""
+    os.environ.setdefault(_MEMORY, f"{share:.4f}")

@@ -1,10 +1,14 @@
 """A model of the block rules: counts holders from what live sequences say they hold, and compares."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.scheduler.rank_order import RankOrder
+from jaxinfer.engine.scheduler.share import KeyShare, RoundRobin
 from jaxinfer.engine.sequence import Sequence, Status
 
 
@@ -27,11 +31,11 @@ def check_blocks(core: EngineCore) -> None:
         held: Counter[int] = Counter()
         owners: Counter[int] = Counter()
         for sequence in sequences:
-            blocks = [block for block in sequence.blocks[group] if block]
+            blocks = [block for block in sequence.kv.blocks[group] if block]
             assert len(blocks) == len(set(blocks)), "a block twice in one table"
             held.update(blocks)
             owners.update(blocks)
-            held.update(block for other, block in sequence.duplicate_blocks if other == group)
+            held.update(block for other, block in sequence.kv.duplicate_blocks if other == group)
         cached = kv.tree.blocks(group)
         assert len(cached) == len(set(cached)), "a block twice in the tree"
         free = pool._free
@@ -62,8 +66,25 @@ def check_slots(core: EngineCore) -> None:
         # (a parent's goal leaves its last token out)
         assert table.computed[sequence.slot] <= table.total[sequence.slot]
         assert table.total[sequence.slot] <= sequence.limit
-        assert table.capacity[sequence.slot] == len(sequence.blocks[0]) * core.runner.shapes.block_size
+        assert table.capacity[sequence.slot] == len(sequence.kv.blocks[0]) * core.runner.shapes.block_size
     assert table.num_taken == len(placed)
+
+
+def queue_entries(queue: WaitingQueue) -> int:
+    """Entries that a queue keeps, those of sequences that are gone included."""
+    line = queue._line
+    levels = [] if isinstance(line, RankOrder) else line._levels.values()
+    orders = [line] if isinstance(line, RankOrder) else [order for level in levels for order in _orders(level)]
+    return len(queue._isolated) + sum(len(order._heap) + len(order._deferred) for order in orders)
+
+
+def _orders(rounds: RoundRobin) -> Iterator[RankOrder]:
+    """Those of all tenants that take turns."""
+    for share in rounds.parts.values():
+        if isinstance(share, KeyShare):
+            yield from _orders(share.users)
+        else:
+            yield share.queue
 
 
 def check_options(core: EngineCore, partial: int | None, kept: int | None) -> None:
@@ -86,7 +107,7 @@ def unread(core: EngineCore, group: int) -> np.ndarray:
     used = np.zeros(pool.num_blocks, np.int32)
     for sequence in live_sequences(core):
         computed = int(table.computed[sequence.slot]) if sequence.slot >= 0 else sequence.fork_computed
-        for i, block in enumerate(sequence.blocks[group]):
+        for i, block in enumerate(sequence.kv.blocks[group]):
             if block:
                 used[block] = max(used[block], min(size, computed - i * size))
     used[core.scheduler.state.kv.tree.blocks(group)] = size
@@ -94,5 +115,5 @@ def unread(core: EngineCore, group: int) -> np.ndarray:
 
 
 def _forked(sequences: list[Sequence], group: int, block: int) -> bool:
-    holders = [sequence for sequence in sequences if block in sequence.blocks[group]]
+    holders = [sequence for sequence in sequences if block in sequence.kv.blocks[group]]
     return len({sequence.request_id for sequence in holders}) == 1

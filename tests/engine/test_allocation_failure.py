@@ -1,19 +1,19 @@
 """A request that waits for blocks costs the steps of those that run next to nothing."""
 
-from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from tests.engine.small import RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 
 
 def test_a_blocked_head_is_matched_again_only_when_blocks_were_freed(monkeypatch) -> None:
     matched: list[str] = []
-    match = KVCache.match
+    match = SchedulerState.match
 
-    def counting(self: KVCache, sequence: Sequence) -> int:
+    def counting(self: SchedulerState, sequence: Sequence) -> int:
         matched.append(sequence.request_id)
         return match(self, sequence)
 
-    monkeypatch.setattr(KVCache, "match", counting)
+    monkeypatch.setattr(SchedulerState, "match", counting)
     core = small_core(RecordingRunner(small_shapes(blocks=7)), watermark=0.0)
     runs, waits, got = ask("runs", 12, 8), ask("waits", 16, 4), {}
     core.add_request(runs)

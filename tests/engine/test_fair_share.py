@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.fair_order import MAX_IDLE_SHARES, FairOrder
-from jaxinfer.engine.scheduler.share import QUANTUM
+from jaxinfer.engine.scheduler.share import QUANTUM, KeyShare
 from jaxinfer.engine.sequence import Sequence
 from tests.engine.ledger import check_blocks, live_sequences
 from tests.engine.small import Got, RecordingRunner, ask, run, sequence_of, small_core, small_shapes, step, tokens_of
@@ -307,7 +307,8 @@ def test_nobody_starves_under_random_arrivals(seed: int) -> None:
 
 def num_shares(line: FairOrder) -> int:
     """Shares that are remembered."""
-    return sum(1 + len(part.parts) for level in line._levels.values() for part in level.parts.values())
+    parts = [part for level in line._levels.values() for part in level.parts.values()]
+    return len(parts) + sum(len(part.users.parts) for part in parts if isinstance(part, KeyShare))
 
 
 def test_idle_tenants_are_forgotten() -> None:

@@ -1,10 +1,15 @@
 """Several decode steps in one dispatch: the same tokens, in larger pieces, and nobody waits for a slot meanwhile."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from jaxinfer.engine.step.packed import PackedMultiStep
 from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason
-from tests.engine.faulty import FaultyRunner, faulty_core
+from tests.engine.faulty import FaultyRunner, check_right, faulty_core, run_checked
 from tests.engine.ledger import check_blocks, check_slots
 from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, step, tokens_of
 from tests.engine.stepping import step_deltas
@@ -28,6 +33,38 @@ def test_tokens_are_those_of_single_steps(steps: int, ahead: int) -> None:
                 deltas = got[request.request_id, index]
                 assert tokens_of(deltas) == right(core, request, index)
                 assert deltas[-1].finish_reason is FinishReason.LENGTH
+
+
+class ShortRunner(FaultyRunner):
+    """A device that decodes fewer tokens than a row may have, though nothing ends the row."""
+
+    def __init__(self, shapes: EngineShapes):
+        super().__init__(shapes)
+        self.random = np.random.default_rng(0)
+        self.withheld = 0
+
+    def decode_steps(self, step: PackedMultiStep) -> Any:
+        array = step.array.copy()
+        counts = self._layouts.multi_step(step.bucket).views(array)["counts"]
+        fewer = np.minimum(counts, self.random.integers(1, 5, len(counts)))
+        self.withheld += int((counts - fewer).sum())
+        counts[:] = fewer
+        return super().decode_steps(step._replace(array=array))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("blocks", [60, 24])
+def test_a_row_that_gets_fewer_tokens_than_it_may_goes_on_after_them(blocks: int, window: int | None, ahead: int):
+    runner = ShortRunner(small_shapes(blocks, window, decode_steps=8))
+    core = small_core(runner, ahead=ahead)
+    requests = [ask(f"r{i}", 3 + i, 5 + 4 * i, n=1 + i % 2) for i in range(7)]
+    for request in requests:
+        core.add_request(request)
+    check_right(core, run_checked(core), requests)
+    assert runner.withheld > 20
+    assert core.scheduler.state.kv.blocks_in_use == 0
+    assert core.stats().step_faults == 0
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

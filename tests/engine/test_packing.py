@@ -8,8 +8,9 @@ import pytest
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.slot_init import SlotInit
 from jaxinfer.sampling import SamplingParams, columns
 from tests.parameter_values import another_value
 

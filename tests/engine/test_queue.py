@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence, Status
 from tests.engine.small import ask, sequence_of, small_core
@@ -15,7 +16,7 @@ def sequence_maker() -> Callable[[int], Sequence]:
     template = sequence_of(core, "r")
 
     def make(number: int) -> Sequence:
-        sequence = template.child(0)
+        sequence = template.child(0, BlockRefs(1))
         sequence.request_id, sequence.rank = str(number), (number,)
         return sequence
 

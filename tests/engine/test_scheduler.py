@@ -12,7 +12,7 @@ from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import FinishReason
 from jaxinfer.errors import ParameterError
-from tests.engine.ledger import live_sequences
+from tests.engine.ledger import live_sequences, queue_entries
 from tests.engine.small import (
     Got,
     RecordingRunner,
@@ -167,7 +167,7 @@ def test_who_asks_may_be_the_victim() -> None:
     while core.stats().preemptions == 0:
         step_deltas(core)
     assert sequence_of(core, "b").slot == -1
-    assert sequence_of(core, "b").blocks == [[]]
+    assert sequence_of(core, "b").kv.blocks == [[]]
     assert sequence_of(core, "a").slot >= 0
     run(core)
 
@@ -180,7 +180,7 @@ def test_a_draining_request_has_no_row_keeps_its_blocks_and_is_no_victim(ahead) 
     sequence = sequence_of(core, "a")
     assert sequence.status is Status.DRAINING
     assert sequence not in core.scheduler.state.running
-    assert len(sequence.blocks[0]) == 2
+    assert len(sequence.kv.blocks[0]) == 2
     assert core.scheduler.schedule() is None
     assert core.has_work()
     assert tokens_of(step_deltas(core)) == right(core, ask("a", 6, 1))  # an empty plan still collects
@@ -249,8 +249,8 @@ def test_sequences_wait_for_slots_with_their_parents_blocks(ahead, caching) -> N
         step(core, got)
     waiting = [sequence for sequence in live_sequences(core, "forked") if sequence.is_waiting_fork]
     assert len(waiting) >= 2
-    full = sequence_of(core, "forked").blocks[0][:2]
-    assert all(sequence.blocks[0][:2] == full for sequence in waiting)
+    full = sequence_of(core, "forked").kv.blocks[0][:2]
+    assert all(sequence.kv.blocks[0][:2] == full for sequence in waiting)
     run(core, got)
     # The prompt was computed once but for its last token: 9 tokens, and one a sequence.
     prompt_tokens = [int(plan.counts[plan.slots == a.slot].sum()) for plan in plans_of(core) for a in plan.admissions]
@@ -290,7 +290,7 @@ def test_removing_many_waiting_requests_costs_no_search() -> None:
     for i in range(1, count):
         core.abort(str(i))
         if i % 997 == 0:
-            assert core.scheduler.state.queue.num_entries <= 2 * core.num_waiting + 64
+            assert queue_entries(core.scheduler.state.queue) <= 2 * core.num_waiting + 64
     assert core.num_waiting == 1
     assert len(ranked) == count
     got = run(core)

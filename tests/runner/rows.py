@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.engine.step.plan import SEEN_IN_PROMPT
+from jaxinfer.engine.step.slot_init import SEEN_IN_PROMPT
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.state import SlotParams
 from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, SamplingParams, columns

@@ -20,7 +20,7 @@ from jaxinfer.runner.attention import Timing, choose_attention, remembered_choic
 from jaxinfer.runner.attention_backends import check_asked
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
-from jaxinfer.runner.digest import shapes_digest
+from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.group_attention import group_attention
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
@@ -90,7 +90,7 @@ def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.Mon
     model = tiny_model()
     key = shapes_digest(model, tiny_shapes(model))
     assert shapes_digest(model, tiny_shapes(model)) == key
-    monkeypatch.setattr("jaxinfer.runner.digest.__version__", "0.0.0")
+    monkeypatch.setattr("jaxinfer.runner.autotune_cache.__version__", "0.0.0")
     assert shapes_digest(model, tiny_shapes(model)) != key
 
 

@@ -7,8 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
@@ -56,7 +54,7 @@ def test_slot_state_is_not_underestimated() -> None:
 
 
 def temporaries(shapes: EngineShapes, name: Name) -> int:
-    programs = Programs(MODEL, shapes, make_buckets(shapes), Layouts(shapes), "xla")
+    programs = Programs(MODEL, shapes, "xla")
     return programs.lower(name).compile().memory_analysis().temp_size_in_bytes
 
 

@@ -9,8 +9,8 @@ import jax
 import pytest
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.runner.autotune_cache import read_note, write_note
 from jaxinfer.runner.compile_cache import default_cache
-from jaxinfer.runner.notes import read_note, write_note
 from jaxinfer.runner.platform import use_compile_cache
 
 _SETTINGS = (

@@ -9,8 +9,6 @@ from typing import Any
 import jax
 import pytest
 
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.runner.program_table import ProgramTable
 from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import tiny_model, tiny_shapes
@@ -50,7 +48,7 @@ class Fake:
 
 
 def make(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Programs:
-    programs = Programs(MODEL, SHAPES, make_buckets(SHAPES), Layouts(SHAPES), "xla")
+    programs = Programs(MODEL, SHAPES, "xla")
     monkeypatch.setattr(programs, "lower", fake.lower)
     return programs
 
@@ -101,7 +99,7 @@ def test_an_interrupt_leaves_what_waits_uncompiled(monkeypatch: pytest.MonkeyPat
 
 def test_the_scored_rows_are_those_of_every_forward() -> None:
     """Sample programs take what any forward gives: the smallest is asked, once."""
-    table = ProgramTable(MODEL, SHAPES, make_buckets(SHAPES), Layouts(SHAPES), "xla")
+    table = ProgramTable(MODEL, SHAPES, "xla")
     hidden, scored = table.scored_rows
     for name in table.names:
         if name[0] in ("mixed", "decode"):

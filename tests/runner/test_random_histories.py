@@ -31,8 +31,8 @@ class PoisoningRunner(JaxRunner):
 
     core: EngineCore
 
-    def sample(self, step: PackedForward) -> Any:
-        handle = super().sample(step)
+    def sample(self, step: PackedForward, forwarded: Any) -> Any:
+        handle = super().sample(step, forwarded)
         self._poison_blocks()
         return handle
 

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT
-from jaxinfer.engine.step.slot_init import packed_counts
+from jaxinfer.engine.slot_table import packed_counts
+from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn
 from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left
 from jaxinfer.runner.sampler.thresholds import largest_threshold, ordered_bits
@@ -432,7 +433,7 @@ def test_counts_are_rebuilt_from_known_tokens() -> None:
     rng = np.random.default_rng(13)
     prompt, output = rng.integers(0, 30, 40).tolist(), [*rng.integers(0, 30, 50).tolist(), *[7] * (MAX_COUNT + 5)]
     params = SamplingParams(presence_penalty=1.0)
-    sequence = Sequence("r", prompt, params, limit=10**6, seed=0, stop_ids=frozenset(), arrival=0, num_groups=1)
+    sequence = Sequence("r", prompt, params, limit=10**6, seed=0, stop_ids=frozenset(), arrival=0, kv=BlockRefs(1))
     sequence.waiting_tokens = np.array([*prompt, *output], np.int32)  # as after a preemption
     ids, values = packed_counts(sequence)
     assert len(set(ids.tolist())) == len(ids)

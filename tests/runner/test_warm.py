@@ -199,9 +199,9 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
     collect = device.collect
     every: list[np.ndarray] = []
 
-    def recording(start: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def started(step: Any) -> Any:
-            handle = start(step)
+    def recording(start: Callable[..., Any]) -> Callable[..., Any]:
+        def started(*given: Any) -> Any:
+            handle = start(*given)
             mine = recorder.originals + recorder.copies
             every.extend(recorder.originals)
             recorder.originals, recorder.copies = [], []

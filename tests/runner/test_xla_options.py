@@ -10,8 +10,6 @@ import pytest
 
 from jaxinfer.config import EngineConfig, RunnerConfig
 from jaxinfer.config_tree import with_values
-from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.platform import program_options
 from jaxinfer.runner.programs import Programs
@@ -33,7 +31,7 @@ def prepared(**environment: str) -> dict[str, object]:
     code = (
         "import json, os, sys\n"
         "from jaxinfer.config import CacheConfig, EngineConfig\n"
-        "from jaxinfer.runner.process import prepare\n"
+        "from jaxinfer.runner.xla_options import prepare\n"
         "prepare(EngineConfig(cache=CacheConfig(gpu_memory_utilization=0.5)))\n"
         "from jaxinfer.runner import xla_options\n"
         "print(json.dumps(['jax' in sys.modules, os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION']]))\n"
@@ -138,7 +136,7 @@ def test_options_reach_every_program() -> None:
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16)
     options = program_options(RunnerConfig(xla_flags="xla_backend_optimization_level=0"))
     assert options == {"xla_backend_optimization_level": "0"}
-    programs = Programs(model, shapes, make_buckets(shapes), Layouts(shapes), "xla", {"xla_no_such_thing": "1"})
+    programs = Programs(model, shapes, "xla", {"xla_no_such_thing": "1"})
     for name in programs.names:
         with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_thing"):
             programs.compile(name)

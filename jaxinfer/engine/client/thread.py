@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.stats.step_timer import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
@@ -40,7 +40,7 @@ class EngineThread:
 
     A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
 
-    Requests are submitted for a client, whose id comes back in their sequence ids (client_ids.py).
+    Requests are submitted for a client, whose id comes back in their sequence ids (client/sequence_ids.py).
     """
 
     def __init__(self, core: EngineCore, listener: Listener):

@@ -49,8 +49,7 @@ class InFlightSteps:
         step = self._packer.pack(plan)
         if isinstance(step, PackedMultiStep):
             return self._runner.decode_steps(step)
-        self._runner.forward(step)
-        return self._runner.sample(step)
+        return self._runner.sample(step, self._runner.forward(step))
 
     def collect(self) -> tuple[StepPlan, StepResult]:
         """Waits for the oldest step, which stays in flight where it failed. Raises StepFault."""

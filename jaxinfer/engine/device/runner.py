@@ -55,12 +55,12 @@ class Runner(Protocol):
         """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
         ...
 
-    def forward(self, step: PackedForward) -> None:
-        """Starts the forward pass of a step."""
+    def forward(self, step: PackedForward) -> Any:
+        """Starts the forward pass of a step, and returns a handle for `sample` at once."""
         ...
 
-    def sample(self, step: PackedForward) -> Any:
-        """Starts the sampling of the step whose forward pass was started last, and returns a handle at once."""
+    def sample(self, step: PackedForward, forwarded: Any) -> Any:
+        """Starts the sampling of a step, and returns a handle at once. forwarded: what `forward` returned for it."""
         ...
 
     def decode_steps(self, step: PackedMultiStep) -> Any:

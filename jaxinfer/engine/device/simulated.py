@@ -66,6 +66,11 @@ class SimulatedRunner:
     makes every token 0 and skips all reading, for measuring the host alone.
     """
 
+    # There is nothing to compile.
+    compiles_after_ready = 0
+    late_programs = LatePrograms()
+    compiling = False
+
     def __init__(self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True):
         self.shapes = shapes
         self._layouts = Layouts(shapes)
@@ -75,28 +80,13 @@ class SimulatedRunner:
         self._thread: threading.Thread | None = None
         self._start()
 
-    @property
-    def compiles_after_ready(self) -> int:
-        """None: there is nothing to compile."""
-        return 0
-
-    @property
-    def late_programs(self) -> LatePrograms:
-        """None: there is nothing to compile."""
-        return LatePrograms()
-
-    @property
-    def compiling(self) -> bool:
-        """Never: there is nothing to compile."""
-        return False
-
     def init_slots(self, packed: np.ndarray) -> None:
         self._inits.append(packed)
 
     def forward(self, step: PackedForward) -> None:
         """Nothing: reading and drawing are one here, and `sample` starts both."""
 
-    def sample(self, step: PackedForward) -> Any:
+    def sample(self, step: PackedForward, forwarded: None) -> Any:
         return self._begin(step)
 
     def decode_steps(self, step: PackedMultiStep) -> Any:

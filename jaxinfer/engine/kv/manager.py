@@ -1,26 +1,56 @@
 """KVCache: which blocks a sequence holds, and what the prefix cache keeps of them."""
 
-from collections import abc
+from collections.abc import Sequence
+
+import numpy as np
 
 from jaxinfer.engine.kv.block_pool import BlockPool
-from jaxinfer.engine.kv.radix import Node, RadixTree
-from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.kv.radix import Namespace, Node, RadixTree
 
 _NEVER = 2**31 - 1
+
+
+class BlockRefs:
+    """What a sequence holds of a KVCache, which alone changes it.
+
+    namespace: its root of the radix tree.
+    blocks: block ids a KV group, in order; 0 behind a window.
+    freed_by_window: blocks dropped behind a window, a count a KV group.
+    duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
+    radix_node: the node of the radix tree that holds our newest committed block.
+    committed: blocks of ours that the tree holds.
+    """
+
+    __slots__ = ("blocks", "committed", "duplicate_blocks", "freed_by_window", "namespace", "radix_node")
+
+    def __init__(self, num_groups: int, namespace: Namespace = ("", "")):
+        self.namespace = namespace
+        self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
+        self.freed_by_window = [0] * num_groups
+        self.duplicate_blocks: list[tuple[int, int]] = []
+        self.radix_node: Node | None = None
+        self.committed = 0
 
 
 class KVCache:
     """The pools of all KV groups and the radix tree over them.
 
     With prefix caching off the tree stays empty; everything else is the same.
+    groups: window and number of blocks of each.
     max_cached_tokens: most tokens of a KV group that are kept though no sequence holds them.
     """
 
-    def __init__(self, shapes: EngineShapes, *, enable_prefix_caching: bool, max_cached_tokens: int | None = None):
-        self.block_size = shapes.block_size
-        self.windows = [group.window for group in shapes.groups]
-        self.pools = [BlockPool(group.num_blocks) for group in shapes.groups]
+    def __init__(
+        self,
+        block_size: int,
+        groups: Sequence[tuple[int | None, int]],
+        *,
+        enable_prefix_caching: bool,
+        max_cached_tokens: int | None = None,
+    ):
+        self.block_size = block_size
+        self.windows = [window for window, _ in groups]
+        self.pools = [BlockPool(num_blocks) for _, num_blocks in groups]
         self.tree = RadixTree(self.pools, self.windows, self.block_size)
         self.caching = enable_prefix_caching
         self._max_cached = None if max_cached_tokens is None else max_cached_tokens // self.block_size
@@ -34,77 +64,66 @@ class KVCache:
     def blocks_in_use(self) -> int:
         return sum(pool.num_in_use for pool in self.pools)
 
-    def cached_tokens(self, sequence: Sequence) -> int:
-        """Prompt tokens that `match` would find now; takes nothing."""
-        if not self.caching or sequence.owes_prompt_logprobs:
-            return 0
-        return len(self._cached_path(sequence)) * self.block_size
+    def cached_tokens(self, refs: BlockRefs, tokens: np.ndarray) -> int:
+        """How many of `tokens` `match` would find now; takes nothing."""
+        return len(self._cached_path(refs, tokens)) * self.block_size if self.caching else 0
 
-    def match(self, sequence: Sequence) -> int:
-        """Takes the longest cached prefix into `sequence`, which holds nothing. Returns its tokens.
+    def match(self, refs: BlockRefs, tokens: np.ndarray) -> int:
+        """Takes the longest cached prefix of `tokens`, int32, into `refs`, which hold nothing. Returns its length.
 
-        At least the last token is left to compute. A prompt whose log-probabilities are still owed is computed
-        whole, since cached blocks hold no logits, and stays out of the tree: it would hold most of its blocks twice.
+        At least the last token is left to compute.
         """
-        if not self.caching or sequence.owes_prompt_logprobs:
+        if not self.caching:
             return 0
-        sequence.radix_node = self.tree.root(sequence.namespace)
-        sequence.committed = 0
-        self.tree.pin(sequence.radix_node)
-        path = self._cached_path(sequence)
+        refs.radix_node = self.tree.root(refs.namespace)
+        self.tree.pin(refs.radix_node)
+        path = self._cached_path(refs, tokens)
         if not path:
             return 0
         self.tree.use(path[-1])
         for group, pool in enumerate(self.pools):
             first = self.tree.first_needed(len(path), group)
-            sequence.blocks[group] = [0] * first + [node.blocks[group] for node in path[first:]]
-            sequence.freed_by_window[group] = first
-            for block in sequence.blocks[group][first:]:
+            refs.blocks[group] = [0] * first + [node.blocks[group] for node in path[first:]]
+            refs.freed_by_window[group] = first
+            for block in refs.blocks[group][first:]:
                 pool.retain(block)
         self.tree.pin(path[-1])
-        self.tree.unpin(sequence.radix_node)
-        sequence.radix_node = path[-1]
-        sequence.committed = len(path)
+        self.tree.unpin(refs.radix_node)
+        refs.radix_node = path[-1]
+        refs.committed = len(path)
         return len(path) * self.block_size
 
-    def missing(self, sequence: Sequence, num_tokens: int, *, reserve: int = 0) -> int:
+    def missing(self, refs: BlockRefs, num_tokens: int, *, reserve: int = 0) -> int:
         """How many more blocks of a group must be available for `grow` to succeed."""
-        need = -(-num_tokens // self.block_size) - len(sequence.blocks[0]) + reserve
+        need = -(-num_tokens // self.block_size) - len(refs.blocks[0]) + reserve
         return max(0, *(need - pool.num_available for pool in self.pools))
 
-    def grow(self, sequence: Sequence, num_tokens: int, *, reserve: int = 0) -> bool:
-        """Gives `sequence` blocks for `num_tokens` positions, evicting where needed.
+    def grow(self, refs: BlockRefs, num_tokens: int, *, reserve: int = 0) -> bool:
+        """Adds blocks to `refs` for `num_tokens` positions, evicting where needed.
 
         False, and no change, where it cannot, or where fewer than `reserve` blocks of a group would be left.
         """
-        need = -(-num_tokens // self.block_size) - len(sequence.blocks[0])
+        need = -(-num_tokens // self.block_size) - len(refs.blocks[0])
         if need <= 0:
             return True
-        for pool in self.pools:
-            if pool.num_available < need + reserve:
-                return False
-        for group, pool in enumerate(self.pools):
-            if pool.num_free < need:
-                self.tree.evict(group, need - pool.num_free)
-            sequence.blocks[group] += pool.take(need)
+        taken = self._take(need, reserve)
+        if taken is None:
+            return False
+        for own, new in zip(refs.blocks, taken, strict=True):
+            own += new
         return True
 
-    def grow_each(self, sequences: abc.Sequence[Sequence]) -> list[list[int]] | None:
-        """One more block for each sequence: block ids a KV group; None, and no change, where there are too few."""
-        count = len(sequences)
-        if any(pool.num_available < count for pool in self.pools):
+    def grow_each(self, holders: Sequence[BlockRefs]) -> list[list[int]] | None:
+        """One more block for each of `holders`: block ids a KV group; None, and no change, where there are too few."""
+        taken = self._take(len(holders))
+        if taken is None:
             return None
-        taken = []
-        for group, pool in enumerate(self.pools):
-            if pool.num_free < count:
-                self.tree.evict(group, count - pool.num_free)
-            blocks = pool.take(count)
-            for sequence, block in zip(sequences, blocks, strict=True):
-                sequence.blocks[group].append(block)
-            taken.append(blocks)
+        for group, blocks in enumerate(taken):
+            for refs, block in zip(holders, blocks, strict=True):
+                refs.blocks[group].append(block)
         return taken
 
-    def trim(self, sequence: Sequence, position: int) -> int:
+    def trim(self, refs: BlockRefs, position: int) -> int:
         """Drops blocks that no query at or after `position` can see; returns the position at which the next one goes.
 
         Only for positions that every step planned from now on starts at: a block dropped here may be
@@ -115,46 +134,47 @@ class KVCache:
             if window is None:
                 continue
             behind = max(0, position - window + 1) // self.block_size
-            for i in range(sequence.freed_by_window[group], min(behind, len(sequence.blocks[group]))):
-                self._release(group, sequence.blocks[group][i])
-                sequence.blocks[group][i] = 0
-                sequence.freed_by_window[group] = i + 1
+            for i in range(refs.freed_by_window[group], min(behind, len(refs.blocks[group]))):
+                self._release(group, refs.blocks[group][i])
+                refs.blocks[group][i] = 0
+                refs.freed_by_window[group] = i + 1
             self._keep_at_most(group)
-            following = min(following, (sequence.freed_by_window[group] + 1) * self.block_size + window - 1)
+            following = min(following, (refs.freed_by_window[group] + 1) * self.block_size + window - 1)
         return following
 
-    def commit(self, sequence: Sequence, num_computed: int) -> None:
-        """Lets the tree keep the full blocks among the first `num_computed` positions.
+    def commit(self, refs: BlockRefs, tokens: np.ndarray, num_computed: int) -> None:
+        """Lets the tree keep the full blocks among the first `num_computed` positions of `tokens`.
 
-        Their KV must come from collected steps, and their tokens must be known.
+        Their KV must come from collected steps.
         """
-        if sequence.radix_node is None:
+        if refs.radix_node is None:
             return
-        size, tokens = self.block_size, sequence.tokens
-        for i in range(sequence.committed, num_computed // size):
+        size = self.block_size
+        for i in range(refs.committed, num_computed // size):
             key = tokens[i * size : (i + 1) * size].tobytes()
-            own = [blocks[i] for blocks in sequence.blocks]
-            node = self.tree.extend(sequence.radix_node, key, own)
+            own = [blocks[i] for blocks in refs.blocks]
+            node = self.tree.extend(refs.radix_node, key, own)
             for group, block in enumerate(own):
                 # The tree has a block of equal content already: hold it too, so that what we add
                 # below it is never without its parents.
                 if self.windows[group] is None and node.blocks[group] != block:
                     self.pools[group].retain(node.blocks[group])
-                    sequence.duplicate_blocks.append((group, node.blocks[group]))
-            self.tree.move_pin(sequence.radix_node, node)
-            sequence.radix_node = node
-            sequence.committed = i + 1
+                    refs.duplicate_blocks.append((group, node.blocks[group]))
+            self.tree.move_pin(refs.radix_node, node)
+            refs.radix_node = node
+            refs.committed = i + 1
 
-    def all_committed(self, parent: Sequence) -> bool:
-        """True where the tree was offered every full block of a parent's prompt.
+    def all_committed(self, refs: BlockRefs, num_computed: int) -> bool:
+        """True where the tree was offered every full block among the first `num_computed` positions.
 
-        Only then may it fork: a block that two sequences hold and that enters the tree later would be held by one
-        of them without the blocks above it.
+        Only then may they be forked: a block that two sequences hold and that enters the tree later would be held by
+        one of them without the blocks above it.
         """
-        return parent.radix_node is None or parent.committed == (parent.prompt_len - 1) // self.block_size
+        return refs.radix_node is None or refs.committed == num_computed // self.block_size
 
-    def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Lets `child` hold every block of `parent`, the partial last one included."""
+    def fork(self, parent: BlockRefs) -> BlockRefs:
+        """References to every block of `parent`, the partial last one included."""
+        child = BlockRefs(len(self.pools), parent.namespace)
         child.blocks = [list(blocks) for blocks in parent.blocks]
         child.freed_by_window = list(parent.freed_by_window)
         child.duplicate_blocks = list(parent.duplicate_blocks)
@@ -168,40 +188,39 @@ class KVCache:
             self.pools[group].retain(block)
         if child.radix_node is not None:
             self.tree.pin(child.radix_node)
+        return child
 
-    def own_last_block(self, sequence: Sequence) -> list[tuple[int, int]] | None:
+    def own_last_block(self, refs: BlockRefs) -> list[tuple[int, int]] | None:
         """Swaps the shared last block for a fresh one: (source, destination) a group, or None if there is none free."""
-        if any(not pool.num_available for pool in self.pools):
+        taken = self._take(1)
+        if taken is None:
             return None
         copies = []
-        for group, pool in enumerate(self.pools):
-            if not pool.num_free:
-                self.tree.evict(group, 1)
-            (fresh,) = pool.take(1)
-            shared = sequence.blocks[group][-1]
-            sequence.blocks[group][-1] = fresh
+        for group, (fresh,) in enumerate(taken):
+            shared = refs.blocks[group][-1]
+            refs.blocks[group][-1] = fresh
             copies.append((shared, fresh))
             self._release(group, shared)
             self._keep_at_most(group)
         return copies
 
-    def release(self, sequence: Sequence) -> None:
-        """Drops everything that `sequence` holds. The tree keeps what was committed."""
-        if sequence.radix_node is not None:
-            self.tree.use(sequence.radix_node)
-        for group, blocks in enumerate(sequence.blocks):
+    def release(self, refs: BlockRefs) -> None:
+        """Drops everything that `refs` hold. The tree keeps what was committed."""
+        if refs.radix_node is not None:
+            self.tree.use(refs.radix_node)
+        for group, blocks in enumerate(refs.blocks):
             for block in blocks:
                 if block:
                     self._release(group, block)
-            sequence.blocks[group] = []
-            sequence.freed_by_window[group] = 0
-        for group, block in sequence.duplicate_blocks:
+            refs.blocks[group] = []
+            refs.freed_by_window[group] = 0
+        for group, block in refs.duplicate_blocks:
             self._release(group, block)
-        sequence.duplicate_blocks = []
-        if sequence.radix_node is not None:
-            self.tree.unpin(sequence.radix_node)
-            sequence.radix_node = None
-        sequence.committed = 0
+        refs.duplicate_blocks = []
+        if refs.radix_node is not None:
+            self.tree.unpin(refs.radix_node)
+            refs.radix_node = None
+        refs.committed = 0
         for group in range(len(self.pools)):
             self._keep_at_most(group)
 
@@ -210,9 +229,21 @@ class KVCache:
         for group, pool in enumerate(self.pools):
             self.tree.evict(group, pool.num_evictable)
 
-    def _cached_path(self, sequence: Sequence) -> list[Node]:
-        keys = self._keys(sequence, (sequence.num_known - 1) // self.block_size)
-        return self.tree.match(sequence.namespace, keys)
+    def _cached_path(self, refs: BlockRefs, tokens: np.ndarray) -> list[Node]:
+        data, width = tokens.tobytes(), tokens.itemsize * self.block_size
+        whole = (len(tokens) - 1) // self.block_size
+        return self.tree.match(refs.namespace, (data[i * width : (i + 1) * width] for i in range(whole)))
+
+    def _take(self, count: int, reserve: int = 0) -> list[list[int]] | None:
+        """`count` blocks of each group, evicted where needed; None where fewer than `reserve` would be left of one."""
+        if any(pool.num_available < count + reserve for pool in self.pools):
+            return None
+        taken = []
+        for group, pool in enumerate(self.pools):
+            if pool.num_free < count:
+                self.tree.evict(group, count - pool.num_free)
+            taken.append(pool.take(count))
+        return taken
 
     def _keep_at_most(self, group: int) -> None:
         """Evicts what is above the cap. Not while a path is half released: its leaf could not go."""
@@ -220,10 +251,6 @@ class KVCache:
             excess = self.pools[group].num_evictable - self._max_cached
             if excess > 0:
                 self.tree.evict(group, excess)
-
-    def _keys(self, sequence: Sequence, count: int) -> abc.Iterator[bytes]:
-        data, width = sequence.tokens.tobytes(), sequence.tokens.itemsize * self.block_size
-        return (data[i * width : (i + 1) * width] for i in range(count))
 
     def _release(self, group: int, block: int) -> None:
         if self.pools[group].release(block):

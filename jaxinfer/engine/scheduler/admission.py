@@ -1,15 +1,26 @@
 """Admission: which waiting sequences get a slot, and which running ones are preempted for them."""
 
+from typing import NamedTuple
+
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.scheduler.allocation_failure import AllocationFailure
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.slot_table import slot_init
 from jaxinfer.engine.step.builder import PlanBuilder
-from jaxinfer.engine.step.slot_init import slot_init
+
+
+class AllocationFailure(NamedTuple):
+    """A sequence that found too few blocks. available: blocks that were there, an entry a KV group. missing: how many
+    more of a group it needed.
+    """
+
+    sequence: Sequence
+    available: list[int]
+    missing: int
 
 
 class Admission:
@@ -116,13 +127,13 @@ class Admission:
         if self._still_fails(sequence):
             return False
         goal = sequence.num_known - sequence.is_parent
-        start = state.kv.match(sequence)
+        start = state.match(sequence)
         size = self._rows.size(plan, sequence, goal - start, plan.tokens_left)
         left_to_compute = goal - start - size.tokens
         # The last token of a sequence that samples is not prefill.
         is_partial = left_to_compute > (0 if sequence.is_parent else 1)
         if is_partial and not self.takes_partial:
-            state.kv.release(sequence)
+            state.kv.release(sequence.kv)
             # NOTE: one that was not the first to be tried may fit into the next plan.
             if is_first:
                 state.queue.defer(sequence)
@@ -141,11 +152,11 @@ class Admission:
         kv = self._state.kv
         reserve = self._watermark if self._state.running else 0
         has_row = count > 0 or start == goal
-        if has_row and kv.grow(sequence, start + count, reserve=reserve):
+        if has_row and kv.grow(sequence.kv, start + count, reserve=reserve):
             self.failure = None
             return True
-        missing = kv.missing(sequence, start + count, reserve=reserve)
-        kv.release(sequence)
+        missing = kv.missing(sequence.kv, start + count, reserve=reserve)
+        kv.release(sequence.kv)
         if has_row:
             self.failure = AllocationFailure(sequence, self._available(), missing)
         return False
@@ -157,11 +168,11 @@ class Admission:
         if start % state.shapes.block_size:
             if not plan.copies_left:
                 return False
-            copies = state.kv.own_last_block(sequence)
+            copies = state.kv.own_last_block(sequence.kv)
             if copies is not None:
                 plan.add_copies(copies)
         else:
-            copies = state.kv.grow(sequence, start + 1) or None
+            copies = state.kv.grow(sequence.kv, start + 1) or None
         if copies is None:
             self.failure = AllocationFailure(sequence, self._available(), 1)
             return False
@@ -175,11 +186,14 @@ class Admission:
         plan.admissions.append(slot_init(sequence))
 
     def _still_fails(self, sequence: Sequence) -> bool:
-        return (
-            self.failure is not None
-            and bool(self._state.running)
-            and self.failure.persists(sequence, self._available())
-        )
+        """True where this sequence found too few blocks last, and no group has more by now.
+
+        To match a long prompt again in every step would cost more than the rest of the step.
+        """
+        failure = self.failure
+        if failure is None or failure.sequence is not sequence or not self._state.running:
+            return False
+        return all(now <= then for now, then in zip(self._available(), failure.available, strict=True))
 
     def _available(self) -> list[int]:
         return [pool.num_available for pool in self._state.kv.pools]

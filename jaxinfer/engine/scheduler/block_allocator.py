@@ -16,7 +16,7 @@ class BlockAllocator:
     def grow(self, plan: PlanBuilder, sequence: Sequence, num_tokens: int) -> bool:
         """Blocks for `num_tokens` positions of a sequence. False where it must wait, or was itself preempted."""
         state = self._state
-        while not state.kv.grow(sequence, num_tokens):
+        while not state.kv.grow(sequence.kv, num_tokens):
             if state.in_flight:
                 state.must_drain = True
                 return False
@@ -45,8 +45,8 @@ class BlockAllocator:
     def grow_each(self, plan: PlanBuilder, slots: np.ndarray) -> bool:
         """One block for each of `slots`; False, and no change, where there are too few."""
         table, size = self._state.table, self._state.shapes.block_size
-        sequences = [sequence for sequence in map(table.sequences.__getitem__, slots.tolist()) if sequence is not None]
-        blocks = self._state.kv.grow_each(sequences)
+        sequences = map(table.sequences.__getitem__, slots.tolist())
+        blocks = self._state.kv.grow_each([sequence.kv for sequence in sequences if sequence is not None])
         if blocks is None:
             return False
         plan.add_block_each(slots, table.capacity[slots] // size, blocks)
@@ -57,9 +57,9 @@ class BlockAllocator:
         """Queues block-table updates for newly allocated blocks."""
         table, size, slot = self._state.table, self._state.shapes.block_size, sequence.slot
         first = int(table.capacity[slot]) // size
-        if len(sequence.blocks[0]) > first:
-            plan.add_blocks(slot, first, [blocks[first:] for blocks in sequence.blocks])
-            table.capacity[slot] = len(sequence.blocks[0]) * size
+        if len(sequence.kv.blocks[0]) > first:
+            plan.add_blocks(slot, first, [blocks[first:] for blocks in sequence.kv.blocks])
+            table.capacity[slot] = len(sequence.kv.blocks[0]) * size
 
     def trim_windows(self) -> None:
         """Frees blocks that fell behind a window.
@@ -70,4 +70,4 @@ class BlockAllocator:
         for slot in slots[table.collected[slots] >= table.next_trim[slots]].tolist():
             sequence = table.sequences[slot]
             assert sequence is not None
-            table.next_trim[slot] = self._state.kv.trim(sequence, int(table.collected[slot]))
+            table.next_trim[slot] = self._state.kv.trim(sequence.kv, int(table.collected[slot]))

@@ -55,7 +55,7 @@ class Decode:
         for row in np.flatnonzero(ends > table.capacity[slots]).tolist():
             sequence = table.sequences[slots[row]]
             assert sequence is not None
-            if not self._state.kv.grow(sequence, int(ends[row])):
+            if not self._state.kv.grow(sequence.kv, int(ends[row])):
                 raise RuntimeError("blocks that were available are not")
             self._blocks.send_new_blocks(plan, sequence)
         plan.add_multi_step(slots, counts)

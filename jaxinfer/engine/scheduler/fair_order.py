@@ -11,7 +11,7 @@ the engine would pay for.
 
 from collections import OrderedDict
 
-from jaxinfer.engine.scheduler.share import RoundRobin, Share, TenantShare
+from jaxinfer.engine.scheduler.share import KeyShare, RoundRobin, Share, TenantShare
 from jaxinfer.engine.scheduler.share_heap import ShareHeap
 from jaxinfer.engine.sequence import Sequence
 
@@ -32,11 +32,6 @@ class FairOrder:
         self._next: dict[bool, Sequence | None] = {}
 
     @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return sum(level.num_entries for level in self._levels.values())
-
-    @property
     def in_rank_order(self) -> bool:
         """True where no priority has sequences of several tenants. Costs a look at every priority."""
         return all(level.in_rank_order for level in self._levels.values())
@@ -50,33 +45,33 @@ class FairOrder:
                 self._idle.pop(node, None)
         # After all that wait but the one that has just had a turn.
         share.begin_waiting(self._turns - 1)
-        share.line.push(sequence)
+        share.queue.push(sequence)
         self._update(share)
 
     def peek(self, *, deferred: bool = True) -> Sequence | None:
         """The next sequence. deferred: whether a deferred one may be next."""
         if deferred not in self._next:
             level = (self._every if deferred else self._not_deferred).first()
-            self._next[deferred] = None if level is None else level.head(deferred=deferred)
+            self._next[deferred] = None if level is None else level.peek(deferred=deferred)
         return self._next[deferred]
 
     def take(self, sequence: Sequence) -> None:
         """Takes out what `peek` has just returned."""
         share = self._shares[sequence]
-        share.line.take(sequence)
+        share.queue.take(sequence)
         share.end_waiting()
         self._update(share)
 
     def defer(self, sequence: Sequence) -> None:
         """Lets others pass the sequence that `peek` has just returned."""
         share = self._shares[sequence]
-        share.line.defer(sequence)
+        share.queue.defer(sequence)
         self._update(share)
 
     def remove(self, sequence: Sequence) -> None:
         """Takes out a sequence whose status is no longer WAITING."""
         share = self._shares[sequence]
-        share.line.remove(sequence)
+        share.queue.remove(sequence)
         share.end_waiting()
         self._update(share)
 
@@ -130,8 +125,9 @@ class FairOrder:
 
     def _forget(self, share: Share) -> None:
         self._idle.pop(share, None)
-        for part in share.parts.values():
-            self._idle.pop(part, None)
+        if isinstance(share, KeyShare):
+            for user in share.users.parts.values():
+                self._idle.pop(user, None)
         rounds = share.rounds
         rounds.forget(share)
         if rounds.owner is None and not rounds.parts:

@@ -26,29 +26,24 @@ class Forks:
         """Must be called when a sequence gets a slot."""
         if sequence.is_parent:
             self._parents.append(sequence)
-        if sequence.is_waiting_fork:
-            self._waiting_forks.remove(sequence)
-            sequence.is_waiting_fork = False
+        self._stop_waiting(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Must be called when a sequence loses its slot or its place in the queue."""
         if sequence in self._parents:
             self._parents.remove(sequence)
-        if sequence.is_waiting_fork:
-            self._waiting_forks.remove(sequence)
-            sequence.is_waiting_fork = False
+        self._stop_waiting(sequence)
 
     def part(self) -> None:
         """Parts the sequences of every parent whose prompt but the last token is computed."""
         for parent in list(self._parents):
-            slot = parent.slot
-            if self._table.computed[slot] == self._table.total[slot] and self._kv.all_committed(parent):
+            goal = parent.prompt_len - 1
+            if self._table.computed[parent.slot] == goal and self._kv.all_committed(parent.kv, goal):
                 self._part(parent)
 
     def _part(self, parent: Sequence) -> None:
-        children = [parent.child(index) for index in range(1, parent.fork_to)]
+        children = [parent.child(index, self._kv.fork(parent.kv)) for index in range(1, parent.fork_to)]
         for child in children:
-            self._kv.fork(parent, child)
             child.is_waiting_fork, child.fork_computed = True, parent.prompt_len - 1
             child.cached_tokens, child.was_admitted = parent.cached_tokens, True
             self._waiting_forks.append(child)
@@ -67,14 +62,17 @@ class Forks:
         child = max(self._waiting_forks, key=attrgetter("rank"), default=None)
         if child is None or (outranked_by is not None and child.rank <= outranked_by.rank):
             return False
-        self._waiting_forks.remove(child)
-        child.is_waiting_fork = False
-        self._kv.release(child)
+        self._stop_waiting(child)
+        self._kv.release(child.kv)
         return True
 
     def drop_all_references(self) -> None:
         """Lets every waiting sequence give up its parent's blocks."""
-        for child in self._waiting_forks:
+        for child in list(self._waiting_forks):
+            self._stop_waiting(child)
+            self._kv.release(child.kv)
+
+    def _stop_waiting(self, child: Sequence) -> None:
+        if child.is_waiting_fork:
+            self._waiting_forks.remove(child)
             child.is_waiting_fork = False
-            self._kv.release(child)
-        self._waiting_forks.clear()

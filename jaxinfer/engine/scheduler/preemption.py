@@ -45,14 +45,14 @@ def victims_for_blocks(head: Sequence, missing: int, running: abc.Sequence[Seque
     Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
     """
     victims: list[Sequence] = []
-    lacks = [missing] * len(head.blocks)
+    lacks = [missing] * len(head.kv.blocks)
     for sequence in reversed(running):
         if sequence.rank < head.rank:
             break
         if not outranks(head, sequence):
             continue
         victims.append(sequence)
-        lacks = [lack - sum(map(bool, blocks)) for lack, blocks in zip(lacks, sequence.blocks, strict=True)]
+        lacks = [lack - sum(map(bool, blocks)) for lack, blocks in zip(lacks, sequence.kv.blocks, strict=True)]
         if max(lacks) <= 0:
             return victims
     return []

@@ -3,11 +3,9 @@
 import heapq
 
 from jaxinfer.engine.scheduler.fair_order import FairOrder
-from jaxinfer.engine.scheduler.rank_order import RankOrder
-from jaxinfer.engine.scheduler.tenant_counts import TenantCounts
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts
+from jaxinfer.engine.scheduler.rank_order import Heap, RankOrder, head_of, without_gone
 from jaxinfer.engine.sequence import Sequence, Status
-
-_Heap = list[tuple[tuple[int, ...], Sequence]]
 
 
 class WaitingQueue:
@@ -20,7 +18,7 @@ class WaitingQueue:
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:
         self._line = line or RankOrder()
-        self._isolated: _Heap = []
+        self._isolated: Heap = []
         self._length = 0
         self._by_request: dict[str, int] = {}
         self._deferred: dict[str, set[Sequence]] = {}
@@ -34,11 +32,6 @@ class WaitingQueue:
     def num_requests(self) -> int:
         """Requests of which at least one sequence waits."""
         return len(self._by_request)
-
-    @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return self._line.num_entries + len(self._isolated)
 
     @property
     def num_deferred(self) -> int:
@@ -99,8 +92,7 @@ class WaitingQueue:
         if not any(entry[1] is sequence for entry in self._isolated):
             self._line.remove(sequence)
         elif len(self._isolated) > 2 * self._length + 64:
-            self._isolated = [entry for entry in self._isolated if entry[1].status is Status.WAITING]
-            heapq.heapify(self._isolated)
+            self._isolated = without_gone(self._isolated)
 
     def charge(self, sequence: Sequence, start: int) -> None:
         """Must be called when a sequence gets a slot, with `start` of its positions computed."""
@@ -111,10 +103,8 @@ class WaitingQueue:
         self._line.settle(sequence, computed)
 
     def _first_isolated(self) -> Sequence | None:
-        # Removed sequences are skipped when they surface: to search for them would cost the queue's length.
-        while self._isolated and self._isolated[0][1].status is not Status.WAITING:
-            heapq.heappop(self._isolated)
-        return self._isolated[0][1] if self._isolated else None
+        head = head_of(self._isolated)
+        return None if head is None else head[1]
 
     def _forget(self, sequence: Sequence) -> None:
         self._length -= 1

@@ -4,24 +4,16 @@ import heapq
 
 from jaxinfer.engine.sequence import Sequence, Status
 
-_Heap = list[tuple[tuple[int, ...], Sequence]]
+Heap = list[tuple[tuple[int, ...], Sequence]]
 
 
 class RankOrder:
     """Adding, taking and removing cost the logarithm of its length."""
 
     def __init__(self) -> None:
-        self._heap: _Heap = []
-        self._deferred: _Heap = []
+        self._heap: Heap = []
+        self._deferred: Heap = []
         self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return len(self._heap) + len(self._deferred)
 
     @property
     def in_rank_order(self) -> bool:
@@ -34,8 +26,8 @@ class RankOrder:
 
     def peek(self, *, deferred: bool = True) -> Sequence | None:
         """The sequence of the lowest rank. deferred: whether a deferred one may be next."""
-        first = _head(self._heap)
-        second = _head(self._deferred) if deferred else None
+        first = head_of(self._heap)
+        second = head_of(self._deferred) if deferred else None
         if first is None or (second is not None and second[0] < first[0]):
             first = second
         return None if first is None else first[1]
@@ -59,8 +51,8 @@ class RankOrder:
         self._length -= 1
         # Without this, sequences that come and are aborted while one waits in front would pile up. There may be a line
         # for each of many tenants, so an empty one keeps none.
-        if self.num_entries > 2 * self._length:
-            self._heap, self._deferred = _without_gone(self._heap), _without_gone(self._deferred)
+        if len(self._heap) + len(self._deferred) > 2 * self._length:
+            self._heap, self._deferred = without_gone(self._heap), without_gone(self._deferred)
 
     def charge(self, sequence: Sequence, start: int) -> None:
         """Who comes next does not depend on what was served."""
@@ -69,14 +61,16 @@ class RankOrder:
         """Who comes next does not depend on what was served."""
 
 
-def _head(heap: _Heap) -> tuple[tuple[int, ...], Sequence] | None:
+def head_of(heap: Heap) -> tuple[tuple[int, ...], Sequence] | None:
+    """The first entry whose sequence waits."""
     # Removed sequences are skipped when they surface: to search for them would cost the queue's length.
     while heap and heap[0][1].status is not Status.WAITING:
         heapq.heappop(heap)
     return heap[0] if heap else None
 
 
-def _without_gone(heap: _Heap) -> _Heap:
+def without_gone(heap: Heap) -> Heap:
+    """A heap of those entries whose sequences wait."""
     left = [entry for entry in heap if entry[1].status is Status.WAITING]
     heapq.heapify(left)
     return left

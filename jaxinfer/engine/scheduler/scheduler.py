@@ -41,7 +41,7 @@ class Scheduler:
         clock: abc.Callable[[], int] = time.monotonic_ns,
     ):
         self.state = state = SchedulerState(shapes, scheduler, cache, clock)
-        self.policy = policy or make_policy(scheduler, state.kv.cached_tokens)
+        self.policy = policy or make_policy(scheduler, state.cached_tokens)
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
@@ -77,10 +77,17 @@ class Scheduler:
         if self.state.kv.has_windows:
             self._blocks.trim_windows()
         if not self._plan_multi_step(plan):
-            self._plan_one_step(plan)
+            if self._decode.plan(plan):
+                self.admission.num_partial = 0
+            else:
+                self._prefill.plan(plan)
+            self.admission.admit_waiting(plan)
         if plan.empty and not plan.admissions:
             return None
-        return self._finish_plan(plan)
+        finished = plan.finish(self._steps)
+        self.state.dispatch(finished)
+        self._steps += 1
+        return finished
 
     def _plan_multi_step(self, plan: PlanBuilder) -> bool:
         """Several decode steps for all running sequences, unless a waiting one could enter now."""
@@ -92,16 +99,3 @@ class Scheduler:
             return False
         self._decode.plan_multi_step(plan, counts)
         return True
-
-    def _plan_one_step(self, plan: PlanBuilder) -> None:
-        if self._decode.plan(plan):
-            self.admission.num_partial = 0
-        else:
-            self._prefill.plan(plan)
-        self.admission.admit_waiting(plan)
-
-    def _finish_plan(self, builder: PlanBuilder) -> StepPlan:
-        plan = builder.finish(self._steps)
-        self.state.dispatch(plan)
-        self._steps += 1
-        return plan

@@ -1,7 +1,6 @@
 """Share: what a tenant has been charged. RoundRobin: shares that take turns."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from jaxinfer.engine.scheduler.rank_order import RankOrder
 from jaxinfer.engine.scheduler.share_heap import Place, ShareHeap
@@ -16,49 +15,27 @@ _NEWEST = 1 / 8
 """Weight of the newest sequence in what is expected of the next."""
 
 
-class Share(ABC):
+class Share:
     """An API key's sequences of one priority, or those of one user of a key.
 
-    rounds: where it takes turns with others.
+    rounds: where it takes turns with others. line: the order of its sequences.
     charged: tokens; round r is open to shares that were charged less than (r + 1) · QUANTUM.
     turn: who waits for longest has the lowest: the number of its last turn, or of one when it began to wait.
     joined: True where it has had no turn since it began to wait.
     waiting, open: its sequences that wait, and those that have not ended.
     """
 
-    __slots__ = ("charged", "joined", "name", "open", "rounds", "turn", "waiting")
+    __slots__ = ("charged", "joined", "line", "name", "open", "rounds", "turn", "waiting")
 
-    def __init__(self, name: str, rounds: "RoundRobin"):
+    def __init__(self, name: str, rounds: "RoundRobin", line: "RankOrder | RoundRobin"):
         self.name = name
         self.rounds = rounds
+        self.line = line
         self.charged = 0
         self.turn = 0
         self.joined = True
         self.waiting = 0
         self.open = 0
-
-    @property
-    @abstractmethod
-    def parts(self) -> Mapping[str, "Share"]:
-        """Shares that it consists of, by name."""
-
-    @property
-    @abstractmethod
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-
-    @property
-    @abstractmethod
-    def in_rank_order(self) -> bool:
-        """True where all its sequences that wait are of one tenant."""
-
-    @abstractmethod
-    def head(self, *, deferred: bool) -> Sequence | None:
-        """Its next sequence. deferred: whether a deferred one may be next."""
-
-    @abstractmethod
-    def tenant(self, names: tuple[str, ...]) -> "TenantShare":
-        """The share of the tenant that has these names in it."""
 
     def path(self) -> Iterator["Share"]:
         """This share and the one that it is a part of."""
@@ -69,7 +46,7 @@ class Share(ABC):
 
     def place(self, *, deferred: bool) -> Place | None:
         """Its place in its rounds, or None where it has no sequence that could be next."""
-        sequence = self.head(deferred=deferred) if self.waiting else None
+        sequence = self.line.peek(deferred=deferred) if self.waiting else None
         if sequence is None:
             return None
         # What resumes was charged when it was admitted first, and waits for no round.
@@ -79,35 +56,17 @@ class Share(ABC):
 
 
 class TenantShare(Share):
-    """The smallest share: its sequences wait in a line of their own.
+    """The smallest share: its sequences wait in a queue of their own.
 
     expected: tokens that its next sequence is expected to generate.
     """
 
-    __slots__ = ("expected", "line")
+    __slots__ = ("expected", "queue")
 
     def __init__(self, name: str, rounds: "RoundRobin"):
-        super().__init__(name, rounds)
-        self.line = RankOrder()
+        self.queue = RankOrder()
+        super().__init__(name, rounds, self.queue)
         self.expected = _FIRST_GUESS
-
-    @property
-    def parts(self) -> Mapping[str, Share]:
-        return {}
-
-    @property
-    def num_entries(self) -> int:
-        return self.line.num_entries
-
-    @property
-    def in_rank_order(self) -> bool:
-        return True
-
-    def head(self, *, deferred: bool) -> Sequence | None:
-        return self.line.peek(deferred=deferred)
-
-    def tenant(self, names: tuple[str, ...]) -> "TenantShare":
-        return self
 
     def begin_waiting(self, turn: int) -> None:
         """One more sequence waits; shares that had their last turn after `turn` come after it."""
@@ -141,26 +100,8 @@ class KeyShare(Share):
     __slots__ = ("users",)
 
     def __init__(self, name: str, rounds: "RoundRobin"):
-        super().__init__(name, rounds)
         self.users = RoundRobin(rounds.priority, self)
-
-    @property
-    def parts(self) -> Mapping[str, Share]:
-        return self.users.parts
-
-    @property
-    def num_entries(self) -> int:
-        return self.users.num_entries
-
-    @property
-    def in_rank_order(self) -> bool:
-        return self.users.in_rank_order
-
-    def head(self, *, deferred: bool) -> Sequence | None:
-        return self.users.head(deferred=deferred)
-
-    def tenant(self, names: tuple[str, ...]) -> TenantShare:
-        return self.users.tenant(names)
+        super().__init__(name, rounds, self.users)
 
 
 class RoundRobin:
@@ -178,31 +119,26 @@ class RoundRobin:
     def __init__(self, priority: int, owner: Share | None = None):
         self.priority = priority
         self.owner = owner
-        self.parts: dict[str, Share] = {}
+        self.parts: dict[str, KeyShare | TenantShare] = {}
         self.start = 0
         self.num_waiting = 0
         self._every: ShareHeap[Share] = ShareHeap(deferred=True)
         self._not_deferred: ShareHeap[Share] = ShareHeap(deferred=False)
 
     @property
-    def num_entries(self) -> int:
-        """Entries kept, those of sequences that are gone included."""
-        return sum(part.num_entries for part in self.parts.values())
-
-    @property
     def in_rank_order(self) -> bool:
         """True where all sequences that wait are of one tenant."""
         first = self._every.first()
-        return first is None or (self.num_waiting <= 1 and first.in_rank_order)
+        return first is None or (self.num_waiting <= 1 and first.line.in_rank_order)
 
-    def head(self, *, deferred: bool) -> Sequence | None:
+    def peek(self, *, deferred: bool) -> Sequence | None:
         """The next sequence. deferred: whether a deferred one may be next."""
         share = (self._every if deferred else self._not_deferred).first()
-        return None if share is None else share.head(deferred=deferred)
+        return None if share is None else share.line.peek(deferred=deferred)
 
     def place(self, *, deferred: bool) -> Place | None:
         """Its place among other priorities: that of its next sequence's rank."""
-        sequence = self.head(deferred=deferred)
+        sequence = self.peek(deferred=deferred)
         return None if sequence is None else (0, 0, 0, sequence.rank)
 
     def tenant(self, names: tuple[str, ...]) -> TenantShare:
@@ -211,7 +147,7 @@ class RoundRobin:
         share = self.parts.get(name)
         if share is None:
             share = self.parts[name] = KeyShare(name, self) if rest else TenantShare(name, self)
-        return share.tenant(tuple(rest))
+        return share.users.tenant(tuple(rest)) if isinstance(share, KeyShare) else share
 
     def join(self, share: Share, turn: int) -> None:
         """A share begins to wait; those that had their last turn after `turn` come after it."""

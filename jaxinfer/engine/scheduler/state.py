@@ -34,7 +34,10 @@ class SchedulerState:
         self.shapes = shapes
         self.clock = clock
         self.kv = KVCache(
-            shapes, enable_prefix_caching=cache.enable_prefix_caching, max_cached_tokens=cache.prefix_cache_max_tokens
+            shapes.block_size,
+            shapes.groups,
+            enable_prefix_caching=cache.enable_prefix_caching,
+            max_cached_tokens=cache.prefix_cache_max_tokens,
         )
         self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
         self.queue = WaitingQueue(None if scheduler.fair_share == "off" else FairOrder())
@@ -51,6 +54,18 @@ class SchedulerState:
             self._running_slots = np.array([sequence.slot for sequence in self.running], np.int32)
         return self._running_slots
 
+    def cached_tokens(self, sequence: Sequence) -> int:
+        """Prompt tokens that are in the prefix cache now."""
+        return 0 if sequence.owes_prompt_logprobs else self.kv.cached_tokens(sequence.kv, sequence.tokens)
+
+    def match(self, sequence: Sequence) -> int:
+        """Takes the longest cached prefix of a sequence that holds no blocks. Returns its tokens.
+
+        A prompt whose log-probabilities are still owed is computed whole, since cached blocks hold no logits, and stays
+        out of the tree: it would hold most of its blocks twice.
+        """
+        return 0 if sequence.owes_prompt_logprobs else self.kv.match(sequence.kv, sequence.tokens)
+
     def admit(self, sequence: Sequence, *, computed: int, total: int) -> None:
         """Gives a slot to the sequence that `queue.peek` has just returned, whose blocks hold `computed` positions."""
         self.queue.take(sequence)
@@ -58,7 +73,7 @@ class SchedulerState:
         sequence.status = Status.RUNNING
         if sequence.scheduled_at is None:
             sequence.scheduled_at = self.clock()
-        capacity = len(sequence.blocks[0]) * self.shapes.block_size
+        capacity = len(sequence.kv.blocks[0]) * self.shapes.block_size
         self.table.take(sequence, computed=computed, total=total, capacity=capacity)
         insort(self.running, sequence, key=_BY_RANK)
         self.forks.enter(sequence)
@@ -77,6 +92,16 @@ class SchedulerState:
             self.running.remove(sequence)
             self._running_slots = None
         self.in_flight += 1
+
+    def take_back(self, slot: int, count: int) -> None:
+        """Plans the last `count` tokens of a sequence that goes on again: its step sampled fewer than it might have."""
+        self.table.computed[slot] -= count
+        self.table.total[slot] -= count
+        sequence = self.table.sequences[slot]
+        if sequence is not None and sequence.status is Status.DRAINING:
+            sequence.status = Status.RUNNING
+            insort(self.running, sequence, key=_BY_RANK)
+            self._running_slots = None
 
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out wherever it is; its slot and blocks are free for later plans."""
@@ -117,4 +142,4 @@ class SchedulerState:
                 self.running.remove(sequence)
             self._running_slots = None
         self.forks.leave(sequence)
-        self.kv.release(sequence)
+        self.kv.release(sequence.kv)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
-from jaxinfer.engine.stats.queue_reasons import queue_reasons
 from jaxinfer.engine.stats.step_cost import StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.types import EngineStats
@@ -25,7 +24,7 @@ def read_stats(
     scheduler: Scheduler, runner: Runner, timer: StepTimer, costs: StepCostTotals, counters: EngineCounters
 ) -> EngineStats:
     """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
-    state, memory, reasons = scheduler.state, runner.memory(), queue_reasons(scheduler)
+    state, memory = scheduler.state, runner.memory()
     return EngineStats(
         running=state.table.num_taken,
         waiting=state.queue.num_requests,
@@ -35,16 +34,9 @@ def read_stats(
         prefix_queries=scheduler.admission.prefix_queries,
         prefix_hits=scheduler.admission.prefix_hits,
         admitted_tokens=scheduler.admission.admitted_tokens,
-        prompt_tokens=counters.prompt_tokens,
-        generation_tokens=counters.generation_tokens,
-        steps=counters.steps,
+        **vars(counters),
         compiles_after_ready=runner.compiles_after_ready,
-        step_faults=counters.step_faults,
-        abandoned_requests=counters.abandoned_requests,
-        waiting_for_slots=reasons.slots,
-        waiting_for_blocks=reasons.blocks,
-        waiting_for_prefills=reasons.prefills,
-        waiting_for_step=reasons.step,
+        **_waiting_by_reason(scheduler),
         schedule_seconds=timer.seconds(SCHEDULE),
         dispatch_seconds=timer.seconds(DISPATCH),
         wait_seconds=timer.seconds(WAIT),
@@ -67,3 +59,22 @@ def read_stats(
         memory_peak=memory.peak,
         memory_limit=memory.limit,
     )
+
+
+def _waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
+    """Waiting requests by what they wait for. Those of the last plan: the first of the queue holds up everyone that is
+    not deferred.
+
+    slots, blocks: nobody enters before one comes free. prefills: deferred until a long prompt that is half computed is
+    done (`max_num_partial_prefills`). step: a step with room for them.
+    """
+    state = scheduler.state
+    deferred = state.queue.num_deferred
+    if not state.table.num_free:
+        reason = "slots"
+    else:
+        reason = "blocks" if scheduler.admission.failure is not None or state.must_drain else "step"
+    return {
+        "waiting_for_prefills": deferred,
+        f"waiting_for_{reason}": max(0, state.queue.num_requests - deferred),
+    }

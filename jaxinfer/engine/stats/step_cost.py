@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +43,8 @@ class StepCostTotals:
         self._windows = [group.window for group in shapes.groups]
         self._costs = costs
         self._decoded: list[int] = []
-        self._decode_rows = _Rows()
-        self._chunks = _Rows()
+        self._decode_rows: list[_Rows] = []
+        self._chunks: list[_Rows] = []
         self.decode_steps = 0
         self.mixed_steps = 0
         self.multi_step_steps = 0
@@ -62,12 +63,12 @@ class StepCostTotals:
         if plan.kind is not StepKind.DECODE:
             self._count_plan(plan)
             # As many tokens as are planned, though a stop id may end a row sooner.
-            self._decode_rows.add(plan.starts[:decode], plan.samples[:decode])
-            self._chunks.add(plan.starts[decode:], plan.counts[decode:])
+            self._decode_rows.append(_Rows(plan.starts[:decode], plan.samples[:decode]))
+            self._chunks.append(_Rows(plan.starts[decode:], plan.counts[decode:]))
         elif decode:
             self._decoded.append(decode)
-            self._decode_rows.add(plan.starts, plan.counts)
-        if len(self._decode_rows.starts) >= _BATCH:
+            self._decode_rows.append(_Rows(plan.starts, plan.counts))
+        if len(self._decode_rows) >= _BATCH:
             self.count()
 
     def count(self) -> None:
@@ -77,7 +78,9 @@ class StepCostTotals:
             size = bucket_of(rows, self._buckets.rows)
             self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=size - rows), steps)
         self._decoded.clear()
-        decode, chunks = self._decode_rows.take(), self._chunks.take()
+        decode, chunks = _joined(self._decode_rows), _joined(self._chunks)
+        self._decode_rows.clear()
+        self._chunks.clear()
         if self._costs is not None:
             self._count_attention(self._costs, decode, chunks)
 
@@ -106,7 +109,7 @@ class StepCostTotals:
             self.flops += steps * (self._costs.token_flops * count + self._costs.scored_flops * tokens.scored)
             self.bytes += steps * (self._costs.weight_bytes * passes + sum(self._costs.kv_bytes) * count)
 
-    def _count_attention(self, costs: StepCosts, decode: "_Joined", chunks: "_Joined") -> None:
+    def _count_attention(self, costs: StepCosts, decode: "_Rows", chunks: "_Rows") -> None:
         for window, kv_bytes, pair_flops in zip(self._windows, costs.kv_bytes, costs.pair_flops, strict=True):
             seen = decode.pairs(window)
             self.flops += pair_flops * (seen + chunks.pairs(window))
@@ -123,30 +126,8 @@ class _Tokens(NamedTuple):
     padded: int
 
 
-class _Rows:
-    """Rows of plans, a pair of arrays a plan."""
-
-    def __init__(self) -> None:
-        self.starts: list[np.ndarray] = []
-        self.counts: list[np.ndarray] = []
-
-    def add(self, starts: np.ndarray, counts: np.ndarray) -> None:
-        self.starts.append(starts)
-        self.counts.append(counts)
-
-    def take(self) -> "_Joined":
-        """All of them, and none are left."""
-        joined = _Joined(np.concatenate([_NONE, *self.starts]), np.concatenate([_NONE, *self.counts]))
-        self.starts.clear()
-        self.counts.clear()
-        return joined
-
-
-_NONE = np.zeros(0, np.int64)
-
-
-class _Joined(NamedTuple):
-    """First positions and numbers of tokens, int64 [n]."""
+class _Rows(NamedTuple):
+    """First positions and numbers of tokens, int [n]."""
 
     starts: np.ndarray
     counts: np.ndarray
@@ -168,3 +149,12 @@ def _seen_before(positions: np.ndarray, window: int) -> np.ndarray:
     """Keys that all queries before a position see, together."""
     inside = np.minimum(positions, window)
     return inside * (inside + 1) // 2 + (positions - inside) * window
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _joined(plans: Sequence[_Rows]) -> _Rows:
+    """The rows of all plans, int64."""
+    starts, counts = zip((_NONE, _NONE), *plans, strict=True)
+    return _Rows(np.concatenate(starts), np.concatenate(counts))

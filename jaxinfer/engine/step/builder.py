@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.slot_init import SlotInit
 
 _NO_UPDATES = np.zeros((0, 3), np.int32)
 _NO_COPIES = np.zeros((0, 2), np.int32)
@@ -23,10 +24,7 @@ class PlanBuilder:
         self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
         self._steps: np.ndarray | None = None
-        self._slots: list[int] = []
-        self._counts: list[int] = []
-        self._scored: list[int] = []
-        self._samples: list[int] = []
+        self._chunks: list[tuple[int, int, int, bool]] = []
         self._tokens: list[Sequence[int] | np.ndarray] = []
         self._targets: list[Sequence[int]] = []
         self.admissions: list[SlotInit] = []
@@ -37,7 +35,7 @@ class PlanBuilder:
 
     @property
     def empty(self) -> bool:
-        return not self._decode and not self._slots
+        return not self._decode and not self._chunks
 
     def add_decode(self, slots: np.ndarray) -> None:
         """Rows of one token that the device holds, each of which samples the next."""
@@ -59,11 +57,8 @@ class PlanBuilder:
         if samples and len(tokens) == len(targets) == 1:
             # The slot's newest token is on the device already: `admit` wrote it there.
             return self.add_decode(np.array([slot], np.int32))
-        self._slots.append(slot)
+        self._chunks.append((slot, len(tokens), len(targets), samples))
         self.has_row[slot] = True
-        self._counts.append(len(tokens))
-        self._scored.append(len(targets))
-        self._samples.append(samples)
         self._tokens.append(tokens)
         self._targets.append(targets)
         self.tokens_left -= len(tokens)
@@ -91,16 +86,16 @@ class PlanBuilder:
         decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
         slots, ones = decode, np.ones(len(decode), np.int32)
         counts, scored, samples = ones, ones, ones if self._steps is None else self._steps
+        kind = StepKind.DECODE if self._steps is None else StepKind.MULTI_STEP
         tokens = targets = _NO_TOKENS
-        if self._slots:
-            slots = np.concatenate([decode, np.array(self._slots, np.int32)])
-            counts = np.concatenate([ones, np.array(self._counts, np.int32)])
-            scored = np.concatenate([ones, np.array(self._scored, np.int32)])
-            samples = np.concatenate([samples, np.array(self._samples, np.int32)])
+        if self._chunks:
+            kind = StepKind.MIXED
+            rows = np.concatenate([(slots, counts, scored, samples), np.array(self._chunks, np.int32).T], axis=1)
+            slots, counts, scored, samples = rows
             tokens = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._tokens])
             targets = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._targets])
         return StepPlan(
-            kind=self._kind,
+            kind=kind,
             index=index,
             admissions=tuple(self.admissions),
             slots=slots,
@@ -116,12 +111,6 @@ class PlanBuilder:
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
         )
-
-    @property
-    def _kind(self) -> StepKind:
-        if self._steps is not None:
-            return StepKind.MULTI_STEP
-        return StepKind.MIXED if self._slots else StepKind.DECODE
 
     def _block_updates(self, group: int) -> np.ndarray:
         rows = self._updates[group]

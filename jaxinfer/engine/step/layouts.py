@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
-
-SLOT_FIELDS = ("slot", "length", "last_token", "prompt_len", "remaining", "seed_low", "seed_high", "sequence_index",
-               "uses_counts", "wants_logprobs")  # fmt: skip
+from jaxinfer.engine.step.slot_init import SLOT_SCALARS
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
 
 
 class Layout:
@@ -81,7 +79,7 @@ class Layouts:
     def admit(self) -> Layout:
         """`admit_slots` admissions and a chunk of penalty counts."""
         s = self._shapes
-        sections: dict[str, tuple[int, ...]] = dict.fromkeys((*SLOT_FIELDS, *columns()), (s.admit_slots,))
+        sections: dict[str, tuple[int, ...]] = dict.fromkeys(SLOT_SCALARS, (s.admit_slots,))
         sections |= {
             "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
             "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),

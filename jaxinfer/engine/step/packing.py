@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.layouts import SLOT_FIELDS, Layouts
+from jaxinfer.engine.step.layouts import Layout, Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
-from jaxinfer.engine.step.plan import SlotInit, StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.sampling import columns
+from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
 
 
 class Packer:
@@ -30,47 +30,38 @@ class Packer:
 
     def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
         if plan.kind is StepKind.MULTI_STEP:
-            return PackedMultiStep(bucket, self._multi_step(plan, bucket), plan.num_rows)
-        array = self._decode(plan, bucket) if plan.kind is StepKind.DECODE else self._mixed(plan, bucket)
+            array, view = self._begin(self._layouts.multi_step(bucket), plan)
+            view["counts"][: plan.num_rows] = plan.samples
+            return PackedMultiStep(bucket, array, plan.num_rows)
         scored_bucket = bucket_of(plan.num_scored, self.buckets.scored) if plan.num_scored else 0
-        sampled = None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1)
+        if plan.kind is StepKind.DECODE:
+            (array, _), sampled = self._begin(self._layouts.decode(bucket), plan), None
+        else:
+            array, sampled = self._mixed(plan, bucket), np.where(plan.samples > 0, plan.last_scored, -1)
         return PackedForward(
             plan.kind, bucket, array, plan.num_rows, plan.num_scored, scored_bucket, sampled, plan.logprobs
         )
 
-    def _decode(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.decode(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][: plan.num_rows] = plan.slots
-        self._pack_blocks(view, plan)
-        return packed
-
-    def _multi_step(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.multi_step(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][: plan.num_rows] = plan.slots
-        view["counts"][: plan.num_rows] = plan.samples
-        self._pack_blocks(view, plan)
-        return packed
-
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
-        layout = self._layouts.mixed(bucket)
-        packed = layout.new()
-        view = layout.views(packed)
-        rows = plan.num_rows
+        packed, view = self._begin(self._layouts.mixed(bucket), plan)
         view["num_decode"][0] = plan.num_decode
-        view["slots"][:] = self._shapes.scratch_slot
-        view["slots"][:rows] = plan.slots
-        view["starts"][:rows] = plan.starts
-        view["counts"][:rows] = plan.counts
+        view["starts"][: plan.num_rows] = plan.starts
+        view["counts"][: plan.num_rows] = plan.counts
         view["tokens"][plan.num_decode : plan.num_tokens] = plan.tokens
         self._pack_scored(view, plan)
-        self._pack_blocks(view, plan)
         return packed
+
+    def _begin(self, layout: Layout, plan: StepPlan) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """A new array and its sections, with the slots and block changes that every step has."""
+        packed = layout.new()
+        view = layout.views(packed)
+        view["slots"][:] = self._shapes.scratch_slot
+        view["slots"][: plan.num_rows] = plan.slots
+        view["updates"][:, :, 0] = self._shapes.scratch_slot
+        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
+            view["updates"][group, : len(updates)] = updates
+            view["copies"][group, : len(copies)] = copies
+        return packed, view
 
     def no_slots(self) -> np.ndarray:
         """A slot initialisation that changes nothing but the scratch slot."""
@@ -100,12 +91,6 @@ class Packer:
         view["draws"][last_of_row[plan.samples > 0]] = 1
         view["targets"][plan.num_decode : total] = plan.targets
 
-    def _pack_blocks(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
-        view["updates"][:, :, 0] = self._shapes.scratch_slot
-        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
-            view["updates"][group, : len(updates)] = updates
-            view["copies"][group, : len(copies)] = copies
-
     def _slots(self, admissions: Sequence[SlotInit], counts: np.ndarray) -> np.ndarray:
         layout = self._layouts.admit
         packed = layout.new()
@@ -115,21 +100,15 @@ class Packer:
         view["bias_ids"][:] = -1
         view["counts"][:, 0] = self._shapes.scratch_slot
         view["counts"][: len(counts)] = counts
+        for name, scalar in SLOT_SCALARS.items():
+            view[name].view(scalar.dtype)[: len(admissions)] = [scalar.value(admission) for admission in admissions]
         for i, admission in enumerate(admissions):
-            _pack_admission(view, i, admission)
+            _pack_lists(view, i, admission)
         return packed
 
 
-def _pack_admission(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> None:
+def _pack_lists(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> None:
     params = admission.params
-    seed = admission.seed & 0xFFFFFFFFFFFFFFFF
-    ints = (admission.slot, admission.length, admission.last_token, admission.prompt_len, admission.remaining,
-            _int32(seed & 0xFFFFFFFF), _int32(seed >> 32), admission.sequence_index, params.uses_counts,
-            params.logprobs is not None)  # fmt: skip
-    for name, value in zip(SLOT_FIELDS, ints, strict=True):
-        view[name][i] = value
-    for name, column in columns().items():
-        view[name].view(column.dtype)[i] = getattr(params, name)
     view["stop_ids"][i, : len(admission.stop_ids)] = admission.stop_ids
     count = len(params.logit_bias)
     view["bias_ids"][i, :count] = list(params.logit_bias.keys())
@@ -146,10 +125,6 @@ def _count_entries(admissions: Sequence[SlotInit]) -> np.ndarray:
             ids, values = admission.counts
             entries.append(np.stack([np.full_like(ids, admission.slot), ids, values], axis=1))
     return np.concatenate(entries)
-
-
-def _int32(value: int) -> int:
-    return value - (1 << 32) if value >= 1 << 31 else value
 
 
 def _empty_plan(kind: StepKind, groups: int) -> StepPlan:

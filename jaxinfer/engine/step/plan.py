@@ -5,33 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.sampling import SamplingParams
-
-
-class SlotInit(NamedTuple):
-    """A sequence that gets a slot: everything that `admit` writes there.
-
-    length: position of last_token, the newest known token. remaining: tokens it may still make.
-    blocks: its block table so far, a list a KV group.
-    counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
-    """
-
-    slot: int
-    length: int
-    last_token: int
-    prompt_len: int
-    remaining: int
-    seed: int
-    sequence_index: int
-    params: SamplingParams
-    stop_ids: tuple[int, ...]
-    blocks: tuple[list[int], ...]
-    counts: tuple[np.ndarray, np.ndarray] | None
-
-
-SEEN_IN_PROMPT = 1 << 14
-"""Bit of a packed count: the token is in the prompt. The bits below count how often it was generated."""
-MAX_COUNT = SEEN_IN_PROMPT - 1
+from jaxinfer.engine.step.slot_init import SlotInit
 
 
 class StepKind(enum.StrEnum):

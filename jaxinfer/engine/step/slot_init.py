@@ -1,32 +1,61 @@
-"""What a sequence that enters a slot tells the device."""
+"""SlotInit: what a sequence that gets a slot brings to the device, and the table of its scalars."""
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
+from jaxinfer.sampling import SamplingParams, columns
+
+_WORD = 0xFFFFFFFF
 
 
-def slot_init(sequence: Sequence) -> SlotInit:
-    """The slot state of a sequence that has just got its slot, with all of its known tokens."""
-    return SlotInit(
-        slot=sequence.slot,
-        length=sequence.num_known - 1,
-        last_token=int(sequence.tokens[-1]),
-        prompt_len=sequence.prompt_len,
-        remaining=sequence.limit - sequence.num_known,
-        seed=sequence.seed,
-        sequence_index=sequence.index,
-        params=sequence.params,
-        stop_ids=tuple(sequence.stop_ids),
-        blocks=tuple(list(blocks) for blocks in sequence.blocks),
-        counts=packed_counts(sequence) if sequence.params.uses_counts else None,
-    )
+class SlotInit(NamedTuple):
+    """A sequence that gets a slot: everything that `admit` writes there.
+
+    length: position of last_token, the newest known token. remaining: tokens it may still make.
+    blocks: its block table so far, a list a KV group.
+    counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
+    """
+
+    slot: int
+    length: int
+    last_token: int
+    prompt_len: int
+    remaining: int
+    seed: int
+    sequence_index: int
+    params: SamplingParams
+    stop_ids: tuple[int, ...]
+    blocks: tuple[list[int], ...]
+    counts: tuple[np.ndarray, np.ndarray] | None
 
 
-def packed_counts(sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:
-    """(token ids, packed counts) of a sequence's known tokens, both int32, ids distinct."""
-    ids, where = np.unique(sequence.tokens, return_inverse=True)
-    generated = np.bincount(where[sequence.prompt_len :], minlength=len(ids))
-    seen = np.zeros(len(ids), np.int32)
-    seen[where[: sequence.prompt_len]] = SEEN_IN_PROMPT
-    return ids.astype(np.int32), (seen + np.minimum(generated, MAX_COUNT)).astype(np.int32)
+SEEN_IN_PROMPT = 1 << 14
+"""Bit of a packed count: the token is in the prompt. The bits below count how often it was generated."""
+MAX_COUNT = SEEN_IN_PROMPT - 1
+
+
+class SlotScalar(NamedTuple):
+    """A number of each slot. value: a sequence's. dtype: of its array on the device. neutral: that of a free slot."""
+
+    value: Callable[[SlotInit], int | float]
+    dtype: str = "int32"
+    neutral: int | float = 0
+
+
+SLOT_SCALARS = {
+    "slot": SlotScalar(attrgetter("slot")),
+    "length": SlotScalar(attrgetter("length")),
+    "last_token": SlotScalar(attrgetter("last_token")),
+    "prompt_len": SlotScalar(attrgetter("prompt_len")),
+    "remaining": SlotScalar(attrgetter("remaining")),
+    "seed_low": SlotScalar(lambda init: init.seed & _WORD, "uint32"),
+    "seed_high": SlotScalar(lambda init: init.seed >> 32 & _WORD, "uint32"),
+    "sequence_index": SlotScalar(attrgetter("sequence_index")),
+    "uses_counts": SlotScalar(attrgetter("params.uses_counts")),
+    "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
+    **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
+}
+"""By name, in the order of their sections in the layout of `admit`; packing and slot state follow the same table."""

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.plan import MAX_COUNT, SEEN_IN_PROMPT
+from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.runner.state import SlotParams
 
 

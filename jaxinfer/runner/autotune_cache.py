@@ -1,0 +1,42 @@
+"""What a start has measured, in files beside the compile cache, so that the next need not.
+
+A measure holds as long as model, shapes, device, JAX and jaxinfer stay the same.
+"""
+
+import contextlib
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.version import __version__
+
+
+def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
+    """16 hexadecimal digits. Block counts do not matter; parts: what else the measure depends on."""
+    sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
+    mesh = (str(model.mesh.shape), model.mesh.devices.flat[0].device_kind, str(model.kv_layout))
+    every = (repr(model.config), str(model.dtype), *mesh, repr(sizes), *parts, jax.__version__, __version__)
+    return hashlib.sha256("|".join(every).encode()).hexdigest()[:16]
+
+
+def read_note(file: Path | None, key: str) -> Any:
+    """What a note says under `key`; None where there is none that can be read."""
+    if file is None:
+        return None
+    try:
+        return json.loads(file.read_text())[key]
+    except (ValueError, KeyError, TypeError, OSError):
+        return None
+
+
+def write_note(file: Path | None, values: dict[str, Any]) -> None:
+    """Writes a note; without effect where the folder takes none."""
+    if file is not None:
+        with contextlib.suppress(OSError):
+            file.write_text(json.dumps(values, indent=1))
