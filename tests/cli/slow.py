@@ -15,6 +15,8 @@ from jaxinfer.errors import ModelError
 from tests.cli.serve_simulated import use_simulated
 from tests.llm import simulated
 
+_STEP_SECONDS = {"brisk steps": 0.2, "steps": 1.0, "step": 60.0}
+
 
 def build_slowly(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
     """Waits for a thread that nothing interrupts, as one of XLA's."""
@@ -39,10 +41,7 @@ def build_that_fails(config: EngineConfig, progress: BuildProgress | None = None
 
 
 def slow_down(what: str) -> None:
-    """Makes building, each step by a second, or each by a minute slow, in this process, or building need the folder.
-
-    Or makes building fail.
-    """
+    """Makes steps take what _STEP_SECONDS says, in this process; or building slow, or need the folder, or fail."""
     if what == "build":
         jaxinfer.build.build_engine = build_slowly
     elif what == "vanishing":
@@ -50,7 +49,7 @@ def slow_down(what: str) -> None:
     elif what == "failing":
         jaxinfer.build.build_engine = build_that_fails
     elif what:
-        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds={"steps": 1.0, "step": 60.0}[what])
+        simulated.SimulatedRunner = partial(SimulatedRunner, step_seconds=_STEP_SECONDS[what])
 
 
 if __name__ == "__main__":

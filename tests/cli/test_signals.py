@@ -18,7 +18,7 @@ from tests.cli.command_line import ENVIRONMENT, SIMULATED, SLOW_STEPS, Running, 
 from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
 
-BUILD, STUCK = slow("build"), slow("step")
+BUILD, BRISK_STEPS, STUCK = slow("build"), slow("brisk steps"), slow("step")
 
 
 @pytest.fixture
@@ -64,8 +64,9 @@ def test_a_build_on_a_terminal_gives_the_cursor_back(folder: Path) -> None:
 
 @pytest.mark.parametrize(("second", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_says_what_runs_and_the_second_ends_it(folder: Path, second: int, status: int) -> None:
-    """Clients are told in the stream; steps take a second each, so that the two would run for a minute."""
-    server = Running(SLOW_STEPS, str(folder), "--max-num-seqs", "4")
+    """Clients are told in the stream. A step is a fifth of a second: the two would run on for twelve seconds, and those
+    that are aborted have ended long before the two seconds that they are given."""
+    server = Running(BRISK_STEPS, str(folder), "--max-num-seqs", "4")
     try:
         body = b'{"prompt": ["a", "b"], "max_tokens": 60, "stream": true}'
         headers = {"Content-Type": "application/json"}
