@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
-from jaxinfer.engine.client.sequence_ids import client_id_of, sequence_id_of
+from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.kv.manager import BlockRefs

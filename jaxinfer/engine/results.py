@@ -20,13 +20,14 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     sampling = plan.samples > 0
     # NOTE: not the plan's, which are too high where a step before it gave a row fewer tokens than it asked for.
     firsts = table.known[plan.slots]
-    # A row that samples several tokens computed all of them but the last.
-    _commit(state, plan, np.where(sampling, firsts + result.counts - 1, plan.starts + plan.counts), valid)
     if result.logprobs is not None and plan.kind is StepKind.MIXED:
         _take_prompt_logprobs(state, plan, valid, result.logprobs)
     rows = np.flatnonzero(valid & sampling)
     slots, counts, tokens = plan.slots[rows], result.counts[rows], result.tokens[rows]
+    assert (counts > 0)[result.finite[rows]].all(), "a runner gave a row no token"
     _learn_tokens(state, slots, firsts[rows], tokens, counts)
+    # A row that samples several tokens computed all of them but the last. The tree's keys are tokens: they come first.
+    _commit(state, plan, np.where(sampling, firsts + result.counts - 1, plan.starts + plan.counts), valid)
     special = _need_care(state, slots, tokens, counts, result.finite[rows])
     if result.logprobs is not None:
         special[:] = True
@@ -68,8 +69,8 @@ def _need_care(
 ) -> np.ndarray:
     """Rows that begin or end with these tokens, or failed: bool, an entry a row."""
     table = state.table
-    last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), np.maximum(counts - 1, 0)]
-    stops = (table.stop_ids[slots] == last[:, None]).any(axis=1) & (counts > 0)
+    last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), counts - 1]
+    stops = (table.stop_ids[slots] == last[:, None]).any(axis=1) & finite
     return stops | table.awaits_first_token[slots] | ~finite | (table.known[slots] >= table.limit[slots])
 
 

@@ -19,7 +19,8 @@ class TokenTable(Protocol):
 
 
 class Status(enum.Enum):
-    """Where a sequence is. DRAINING: its whole output is planned, and not all of it collected."""
+    """Where a sequence is. DRAINING: its whole output is planned, and not all of it collected; it
+    runs again where a step gives fewer tokens than were planned."""
 
     WAITING = enum.auto()
     RUNNING = enum.auto()

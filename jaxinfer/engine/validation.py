@@ -51,6 +51,8 @@ def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.
             f"has {len(prompt)} tokens, and the model's context is {shapes.max_model_len}, the output included",
         )
     if isinstance(prompt, np.ndarray):
+        if prompt.dtype.kind not in "iu":
+            raise ParameterError("prompt", "token ids must be integers")
         low, high = int(prompt.min()), int(prompt.max())
     else:
         low, high = min(prompt), max(prompt)

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc
 
-from jaxinfer.engine.client.sequence_ids import split_by_client
 from jaxinfer.engine.client.thread import EngineThread
+from jaxinfer.engine.client_ids import split_by_client
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError

@@ -1,5 +1,6 @@
 """Slot state: what the device remembers of every slot between steps."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -50,11 +51,14 @@ PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
 def _zero_params(shapes: EngineShapes) -> SlotParams:
     """Parameters of slots that nobody has: greedy, nothing asked for."""
     slots = shapes.num_slots
-    scalars = {name: jnp.full(slots, scalar.neutral, scalar.dtype) for name, scalar in SLOT_SCALARS.items()}
+
+    def scalars(names: Iterable[str]) -> dict[str, jax.Array]:
+        return {name: jnp.full(slots, SLOT_SCALARS[name].neutral, SLOT_SCALARS[name].dtype) for name in names}
+
     return SlotParams(
-        columns={name: scalars[name] for name in columns()},
-        seed=jnp.stack([scalars["seed_high"], scalars["seed_low"]], axis=1),
-        **{name: scalars[name] for name in PARAM_SCALARS},
+        columns=scalars(columns()),
+        seed=jnp.stack(list(scalars(("seed_high", "seed_low")).values()), axis=1),
+        **scalars(PARAM_SCALARS),
         stop_ids=jnp.full((slots, MAX_STOP_TOKEN_IDS), -1, jnp.int32),
         bias_ids=jnp.full((slots, MAX_LOGIT_BIAS), -1, jnp.int32),
         bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),

@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.step.packed import PackedMultiStep
-from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason
 from tests.engine.faulty import FaultyRunner, check_right, faulty_core, run_checked
@@ -65,6 +66,31 @@ def test_a_row_that_gets_fewer_tokens_than_it_may_goes_on_after_them(blocks: int
     assert runner.withheld > 20
     assert core.scheduler.state.kv.blocks_in_use == 0
     assert core.stats().step_faults == 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("steps", [1, 3, 8])
+def test_what_was_decoded_is_found_again(steps: int, ahead: int) -> None:
+    """The next turn of a chat has the last answer in its prompt."""
+    core = small_core(FaultyRunner(small_shapes(decode_steps=steps)), ahead=ahead)
+    first = ask("first", 6, 30)
+    core.add_request(first)
+    whole = [*first.prompt_token_ids, *tokens_of(run(core)["first", 0])]
+    check_blocks(core)
+    core.add_request(ask("next", whole, 3))
+    assert run(core)["next", 0][0].cached_tokens == 32  # of 36 tokens, in blocks of 4, all but the last one is computed
+
+
+def test_a_runner_that_gives_a_row_no_token_is_told() -> None:
+    runner = ShortRunner(small_shapes(decode_steps=8))
+    core = small_core(runner)
+    core.add_request(ask("r", 4, 30))
+    for _ in range(2):
+        core.step()
+    plan = runner.plans[-1]
+    nothing = np.zeros(len(plan.slots), np.int32)
+    with pytest.raises(AssertionError, match="gave a row no token"):
+        apply_result(core.scheduler.state, plan, StepResult(nothing[:, None], nothing, nothing == 0))
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

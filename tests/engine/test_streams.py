@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from jaxinfer.engine.client.sequence_ids import client_id_of, sequence_id_of, split_by_client
 from jaxinfer.engine.client.streams import Streams
+from jaxinfer.engine.client_ids import client_id_of, sequence_id_of, split_by_client
 from jaxinfer.engine.types import FinishReason, StepOutput, TokenDelta, output_of
 from jaxinfer.errors import EngineDeadError, ParameterError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.imports import chain_to, cycle, inside, read_tree, strays
+from tests.house.imports import Module, chain_to, cycle, inside, read_tree, strays
 from tests.material import REPOSITORY
 
 pytestmark = pytest.mark.smoke
@@ -116,6 +116,23 @@ def test_what_serves_requests_knows_no_protocol():
 
 def test_no_module_imports_itself_by_way_of_others():
     assert " -> ".join(cycle(MODULES)) == ""
+
+
+@pytest.mark.parametrize(
+    "package",
+    ["jaxinfer", *within("engine", "serving", "runner", "rpc", "text", "server", "models", "layers", "processes")],
+)
+def test_no_part_of_a_package_imports_itself_by_way_of_others(package: str):
+    """Its folders count as one each, its files by themselves."""
+    depth = package.count(".") + 2
+    units: dict[str, Module] = {}
+    for name, module in MODULES.items():
+        if name.startswith(f"{package}."):
+            unit = ".".join(name.split(".")[:depth])
+            known = units.get(unit, Module(unit, frozenset(), frozenset(), frozenset()))
+            targets = {".".join(target.split(".")[:depth]) for target in module.typed}
+            units[unit] = known._replace(typed=known.typed | targets)
+    assert " -> ".join(cycle(units)) == ""
 
 
 def test_kernels_know_nothing_of_the_engine():

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxinfer import AsyncLLM, SamplingParams
@@ -68,8 +69,9 @@ async def test_close_ends_streams_and_frees_blocks() -> None:
 
 async def test_ids_that_are_no_integers_are_refused() -> None:
     client = make_client()
-    with pytest.raises(ParameterError, match="prompt: token ids must be integers"):
-        await read(client, request("bad", 2, prompt=[1.5, 2]))
+    for prompt in ([1.5, 2], np.array([1.0, 2.0]), np.array([np.nan])):
+        with pytest.raises(ParameterError, match="prompt: token ids must be integers"):
+            await read(client, request("bad", 2, prompt=prompt))
     await client.close()
 
 

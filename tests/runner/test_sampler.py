@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.kv.manager import BlockRefs
+from jaxinfer.engine.scheduler.slot_init import packed_counts
 from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.slot_table import packed_counts
 from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn
 from jaxinfer.runner.sampler.draw import inverse_cdf, weights_left

@@ -256,7 +256,7 @@ async def test_what_is_left_of_a_large_body_is_small(folder) -> None:
     continued = {"continue_final_message": True, "add_generation_prompt": False}
     many = {str(i): i for i in range(50_000)}
     asked: list[tuple[str, dict[str, Any]]] = [
-        ("completions", {"prompt": "a", "user": many, "metadata": many}),
+        ("completions", {"prompt": ["a", "b"], "logit_bias": {"5": 1.5}, "user": many, "metadata": many}),
         ("chat", {"messages": chat, "echo": True, "user": many, **continued}),
     ]
     try:
@@ -264,6 +264,8 @@ async def test_what_is_left_of_a_large_body_is_small(folder) -> None:
             reply = await workers.read(endpoint, json.dumps(body).encode(), FakeEngine(text.tokenizer).info)
             assert isinstance(reply, Requests)
             assert len(reply.body) < 4_000
+            assert len(reply.sampling) == 1
+            assert all(request.sampling is reply.sampling[0] for request, _ in reply.prepared())
     finally:
         workers.close()
         text.close()

@@ -1,38 +1,9 @@
-"""Sequence ids: which client's sequence an id names, in its upper bits, and which sequence of which request."""
+"""SequenceIds: which sequence of which request an id names, as far as a client has heard of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from jaxinfer.engine.types import StepOutput, TokenDelta
-
-_SHIFT = 40
-
-
-def sequence_id_of(client_id: int, number: int) -> int:
-    """The id of an engine's sequence `number`, below 2**40."""
-    return (client_id << _SHIFT) + number
-
-
-def client_id_of(sequence_id: int) -> int:
-    """The client whose sequence an id names."""
-    return sequence_id >> _SHIFT
-
-
-def split_by_client(outputs: Sequence[StepOutput], client_ids: Iterable[int]) -> dict[int, list[StepOutput]]:
-    """What each client has in these steps; clients that have nothing are left out."""
-    found: dict[int, list[StepOutput]] = {}
-    for output in outputs:
-        of_rows = output.sequence_ids >> _SHIFT
-        for client_id in client_ids:
-            rows = of_rows == client_id
-            deltas = [delta for delta in output.deltas if client_id_of(delta.sequence_id) == client_id]
-            if deltas or rows.any():
-                tokens = output.tokens[np.repeat(rows, output.counts)]
-                part = StepOutput(output.sequence_ids[rows], output.counts[rows], tokens, deltas)
-                found.setdefault(client_id, []).append(part)
-    return found
 
 
 class SequenceName(NamedTuple):

@@ -145,8 +145,9 @@ class KVCache:
     def commit(self, refs: BlockRefs, tokens: np.ndarray, num_computed: int) -> None:
         """Lets the tree keep the full blocks among the first `num_computed` positions of `tokens`.
 
-        Their KV must come from collected steps.
+        Their KV must come from collected steps, and their tokens must be known.
         """
+        assert num_computed <= len(tokens)
         if refs.radix_node is None:
             return
         size = self.block_size

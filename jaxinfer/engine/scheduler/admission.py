@@ -7,9 +7,9 @@ from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
+from jaxinfer.engine.scheduler.slot_init import slot_init
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
-from jaxinfer.engine.slot_table import slot_init
 from jaxinfer.engine.step.builder import PlanBuilder
 
 

@@ -94,7 +94,8 @@ class SchedulerState:
         self.in_flight += 1
 
     def take_back(self, slot: int, count: int) -> None:
-        """Plans the last `count` tokens of a sequence that goes on again: its step sampled fewer than it might have."""
+        """Withdraws the last `count` tokens that were planned for a sequence that goes on, so that they are planned
+        again: its step sampled fewer than it might have. A sequence that was draining runs again."""
         self.table.computed[slot] -= count
         self.table.total[slot] -= count
         sequence = self.table.sequences[slot]

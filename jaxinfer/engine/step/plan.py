@@ -21,9 +21,10 @@ class StepKind(enum.StrEnum):
 class StepPlan(NamedTuple):
     """Rows of one step. Rows [:num_decode] compute one token, which the device already holds.
 
-    slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions; counts are
-    tokens that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens
-    that the row samples: 0 or 1, or in a multi-step decode as many as it may decode before a stop id.
+    slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions, or more
+    than that for a row that a step before gives fewer tokens than it might: the device knows better. counts are tokens
+    that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens that the
+    row samples: 0 or 1, or in a multi-step decode as many as it may decode before a stop id.
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
@@ -83,8 +84,8 @@ class StepResult(NamedTuple):
     """What the rows of a plan have sampled.
 
     tokens: int32 [rows, Q]; of row i the first counts[i] mean something. counts: int32 [rows], at most the plan's
-    `samples`: fewer where a stop id, the last of them, ended the row, or where logits were not finite. finite: bool
-    [rows].
+    `samples`: fewer where a stop id, the last of them, ended the row, where logits were not finite, or where the row
+    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows].
     """
 
     tokens: np.ndarray

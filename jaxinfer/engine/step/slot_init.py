@@ -58,4 +58,4 @@ SLOT_SCALARS = {
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }
-"""By name, in the order of their sections in the layout of `admit`; packing and slot state follow the same table."""
+"""By name, in the order of their sections in the layout of `admit`; packing and `SlotParams` follow the same table."""

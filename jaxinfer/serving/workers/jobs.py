@@ -52,23 +52,27 @@ Job = ReadBody | Encode | Decode
 class Requests(msgspec.Struct, tag="requests"):
     """A body that is prepared. body: JSON of what else it says. ignored: names of fields without effect.
 
-    requests: token ids, four bytes each, parameters, and the prompt's text where it came as one.
+    sampling: the parameters that its prompts share; several where a prompt is so long that its own are others.
+    requests: token ids, four bytes each, the index of its parameters, and the prompt's text where it came as one.
     """
 
     endpoint: str
     body: bytes
     ignored: list[str]
-    requests: list[tuple[bytes, SamplingParams, str | None]]
+    sampling: list[SamplingParams]
+    requests: list[tuple[bytes, int, str | None]]
 
     @classmethod
     def of(cls, endpoint: str, body: bytes, ignored: list[str], prepared: Prepared) -> "Requests":
         """Packs what was prepared."""
-        packed = [(pack_ids(request.prompt_token_ids), request.sampling, text) for request, text in prepared]
-        return cls(endpoint, body, ignored, packed)
+        params = {id(request.sampling): request.sampling for request, _ in prepared}
+        index = {known: number for number, known in enumerate(params)}
+        packed = [(pack_ids(one.prompt_token_ids), index[id(one.sampling)], text) for one, text in prepared]
+        return cls(endpoint, body, ignored, list(params.values()), packed)
 
     def prepared(self) -> Prepared:
         """What was packed."""
-        return [(GenerateRequest("", unpack_ids(ids), params), text) for ids, params, text in self.requests]
+        return [(GenerateRequest("", unpack_ids(ids), self.sampling[own]), text) for ids, own, text in self.requests]
 
 
 class Answer(msgspec.Struct, tag="answer"):

@@ -56,7 +56,8 @@ class Worker:
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         except Exception as error:
-            return jobs.Failure(**vars(as_request_error(error)))
+            told = as_request_error(error)
+            return jobs.Failure(told.message, told.kind, told.param, told.code, told.retry_after)
 
     async def _read(self, job: jobs.ReadBody) -> jobs.Requests | jobs.Answer:
         data = bytes(job.body)
