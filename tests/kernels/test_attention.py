@@ -50,8 +50,9 @@ def expect(batch: Batch, layer: int, dtype=jnp.float32, **options):
     return attend(q, pages, layer, batch.rows, **options), pages
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("sizes", [SMALL, WIDE], ids=["small", "wide"])
+@pytest.mark.parametrize(
+    "sizes", [pytest.param(SMALL, id="small", marks=pytest.mark.smoke), pytest.param(WIDE, id="wide")]
+)
 @pytest.mark.parametrize("mix", MIXES)
 def test_equals_oracle(mix: str, sizes: BlockSizes):
     short_len = 3 if mix == "short_of_three" else 1

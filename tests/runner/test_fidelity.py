@@ -224,8 +224,7 @@ def test_logprobs_of_output_and_prompt(models, chunk, ahead) -> None:
                 check_logprobs(models.judge, request, output)
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("ahead", AHEAD)
+@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.smoke), 3])
 def test_min_tokens_stop_ids_and_end_of_sequence(ahead) -> None:
     """Each ends where the oracle's own tokens do, and min_tokens bans stop ids until then."""
     models = bench("full")

@@ -67,8 +67,7 @@ def no_tracing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Programs, "lower", lower)
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("lazy", [pytest.param(False, marks=pytest.mark.smoke), True])
 def test_a_second_start_traces_nothing_and_gives_the_same(kept, lazy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, tokens = kept
     no_tracing(monkeypatch)

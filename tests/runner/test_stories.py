@@ -37,9 +37,8 @@ def requests(count: int = 64, **asked: Any) -> list[GenerateRequest]:
     ]
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("chunk", [None, 3])
-@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("ahead", [0, pytest.param(1, marks=pytest.mark.smoke), 3])
 def test_greedy_ids_and_logprobs_are_the_references(ahead, chunk) -> None:
     core = make_core(runner(), ahead=ahead, eos=(2,), long_prefill_token_threshold=chunk)
     outputs = drive(core, requests())

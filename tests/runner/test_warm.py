@@ -89,8 +89,9 @@ def serve_everything(ahead: int, chunk: int | None) -> int:
     return core.stats().steps
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize(("ahead", "chunk"), [(0, None), (1, None), (1, 7), (3, 1)])
+@pytest.mark.parametrize(
+    ("ahead", "chunk"), [(0, None), (1, None), pytest.param(1, 7, marks=pytest.mark.smoke), (3, 1)]
+)
 def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles) -> None:
     """With JAX's caches emptied, an eager operation that was used before would have to compile again."""
     device = runner()
