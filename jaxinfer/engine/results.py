@@ -23,29 +23,44 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     if result.logprobs is not None and plan.kind is StepKind.MIXED:
         _take_prompt_logprobs(state, plan, valid, result.logprobs)
     rows = np.flatnonzero(valid & sampling)
-    slots, counts, tokens = plan.slots[rows], result.counts[rows], result.tokens[rows]
-    assert (counts > 0)[result.finite[rows]].all(), "a runner gave a row no token"
-    _learn_tokens(state, slots, firsts[rows], tokens, counts)
+    whole = len(rows) == plan.num_rows
+    gained = (plan.slots, firsts, result.tokens, result.counts, result.finite)
+    slots, known, tokens, counts, finite = gained if whole else (column[rows] for column in gained)
+    _learn_tokens(state, slots, known, tokens, counts)
     # A row that samples several tokens computed all of them but the last. The tree's keys are tokens: they come first.
-    _commit(state, plan, np.where(sampling, firsts + result.counts - 1, plan.starts + plan.counts), valid)
-    special = _need_care(state, slots, tokens, counts, result.finite[rows])
+    ends = firsts + result.counts - 1
+    if whole:
+        _commit(state, slots, ends)
+    else:
+        _commit(state, plan.slots[valid], np.where(sampling, ends, plan.starts + plan.counts)[valid])
+    special = _need_care(state, slots, tokens, counts, finite)
     if result.logprobs is not None:
         special[:] = True
-    deltas = [_delta(state, plan, result, row) for row in rows[special].tolist()] if special.any() else []
-    for row in rows[counts < plan.samples[rows]].tolist():
-        slot = int(plan.slots[row])
-        if table.epoch[slot] == plan.epochs[row]:
-            state.take_back(slot, int(plan.samples[row] - result.counts[row]))
-    plain = ~special
+    if not special.any():
+        deltas, plain = [], slice(None)
+    else:
+        deltas, plain = [_delta(state, plan, result, row) for row in rows[special].tolist()], ~special
+    if tokens.shape[1] > 1:
+        _take_back(state, plan, result, rows)
     return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
 
 
-def _commit(state: SchedulerState, plan: StepPlan, ends: np.ndarray, valid: np.ndarray) -> None:
-    """Notes that `valid` rows are computed up to `ends`, and offers their full blocks to the tree."""
-    size = state.shapes.block_size
-    full = valid & (ends // size > state.table.collected[plan.slots] // size)
-    state.table.collected[plan.slots[valid]] = ends[valid]
-    for slot, end in zip(plan.slots[full].tolist(), ends[full].tolist(), strict=True):
+def _take_back(state: SchedulerState, plan: StepPlan, result: StepResult, rows: np.ndarray) -> None:
+    """Of `rows` that go on, what their plan allowed and they did not get."""
+    counts = result.counts[rows]
+    assert (counts > 0)[result.finite[rows]].all(), "a runner gave a row no token"
+    for row in rows[counts < plan.samples[rows]].tolist():
+        slot = int(plan.slots[row])
+        if state.table.epoch[slot] == plan.epochs[row]:
+            state.take_back(slot, int(plan.samples[row] - result.counts[row]))
+
+
+def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:
+    """Notes that slots are computed up to `ends`, and offers their full blocks to the tree."""
+    size, collected = state.shapes.block_size, state.table.collected
+    full = ends // size > collected[slots] // size
+    collected[slots] = ends
+    for slot, end in zip(slots[full].tolist(), ends[full].tolist(), strict=True):
         sequence = state.table.sequences[slot]
         assert sequence is not None
         state.kv.commit(sequence.kv, sequence.tokens, end)
@@ -70,7 +85,7 @@ def _need_care(
     """Rows that begin or end with these tokens, or failed: bool, an entry a row."""
     table = state.table
     last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), counts - 1]
-    stops = (table.stop_ids[slots] == last[:, None]).any(axis=1) & finite
+    stops = (table.stop_ids[slots] == last[:, None]).any(axis=1)
     return stops | table.awaits_first_token[slots] | ~finite | (table.known[slots] >= table.limit[slots])
 
 

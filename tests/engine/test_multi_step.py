@@ -88,9 +88,9 @@ def test_a_runner_that_gives_a_row_no_token_is_told() -> None:
     for _ in range(2):
         core.step()
     plan = runner.plans[-1]
-    nothing = np.zeros(len(plan.slots), np.int32)
+    tokens, counts = np.zeros((plan.num_rows, 8), np.int32), np.zeros(plan.num_rows, np.int32)
     with pytest.raises(AssertionError, match="gave a row no token"):
-        apply_result(core.scheduler.state, plan, StepResult(nothing[:, None], nothing, nothing == 0))
+        apply_result(core.scheduler.state, plan, StepResult(tokens, counts, counts == 0))
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

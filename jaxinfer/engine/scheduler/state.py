@@ -13,7 +13,7 @@ from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 _BY_RANK = attrgetter("rank")
@@ -82,8 +82,9 @@ class SchedulerState:
     def dispatch(self, plan: StepPlan) -> None:
         """Counts a plan's rows as computed, and the tokens that they may sample as in flight."""
         table, slots = self.table, plan.slots
-        # The last token that a row samples is not computed by it.
-        table.computed[slots] += plan.counts + np.maximum(plan.samples - 1, 0)
+        table.computed[slots] += plan.counts
+        if plan.kind is StepKind.MULTI_STEP:  # the last token that a row samples is not computed by it
+            table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
             sequence = table.sequences[slot]

@@ -28,10 +28,10 @@ class PackedForward(NamedTuple):
     def result(self, tokens: np.ndarray, logprobs: LogprobArrays | None) -> StepResult:
         """The result of its rows. tokens: int32 [num_scored], below 0 where logits were not finite."""
         if self.sampled is None:
-            samples, own = np.ones(self.num_rows, bool), tokens
-        else:
-            samples = self.sampled >= 0
-            own = np.where(samples, tokens[self.sampled], 0) if len(tokens) else np.zeros(self.num_rows, np.int32)
+            finite = tokens >= 0
+            return StepResult(tokens[:, None], finite.astype(np.int32), finite, logprobs)
+        samples = self.sampled >= 0
+        own = np.where(samples, tokens[self.sampled], 0) if len(tokens) else np.zeros(self.num_rows, np.int32)
         finite = own >= 0
         return StepResult(own[:, None], (samples & finite).astype(np.int32), finite, logprobs)
 
