@@ -14,3 +14,8 @@ def children_with(word: str, pid: int | None = None, *, recursive: bool = False)
         except (psutil.ZombieProcess, psutil.NoSuchProcess):
             continue
     return found
+
+
+def worker_pids() -> list[int]:
+    """This process's children that read large bodies."""
+    return [child.pid for child in children_with("jaxinfer.serving.workers.main")]

@@ -48,7 +48,7 @@ def check_blocks(core: EngineCore) -> None:
         assert not set(free) & (set(held) | set(cached)), "a free block is in use"
         for block in range(1, pool.num_blocks):
             assert pool.references(block) == held[block]
-            assert pool.is_cached(block) == (block in cached)
+            assert bool(pool._cached[block]) == (block in cached)
         evictable = [block for block in cached if not held[block]]
         assert pool.num_evictable == len(evictable)
         assert pool.num_free + pool.num_evictable + pool.num_in_use == pool.num_blocks - 1

@@ -9,13 +9,13 @@ import numpy as np
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.runner import Runner
-from jaxinfer.engine.device.simulated import expected_tokens
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo, TokenDelta
 from jaxinfer.sampling import SamplingParams
+from tests.engine.expected import expected_tokens
 from tests.engine.ledger import live_sequences
 from tests.engine.plan_driven import PlanDriven, hand_over_plans
 from tests.engine.stepping import step_deltas

@@ -6,9 +6,10 @@ import jaxinfer.build
 from jaxinfer.build import BuildProgress, BuiltEngine, seed_of, sizes_line
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.simulated import SimulatedRunner, expected_tokens
+from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
+from tests.engine.expected import expected_tokens
 
 VOCAB = 268
 """The vocabulary of tests.text.folders.byte_level_folder."""

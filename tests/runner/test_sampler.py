@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.kv.manager import BlockRefs
-from jaxinfer.engine.scheduler.slot_init import packed_counts
+from jaxinfer.engine.scheduler.admission import packed_counts
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
 from jaxinfer.runner.sampler.adjust import adjust, count_drawn

@@ -33,10 +33,6 @@ class BlockPool:
     def references(self, block: int) -> int:
         return self._refs[block]
 
-    def is_cached(self, block: int) -> bool:
-        """True where the radix tree holds the block."""
-        return bool(self._cached[block])
-
     def take(self, count: int) -> list[int]:
         """Hands out `count` free blocks, each with one reference."""
         if not count:

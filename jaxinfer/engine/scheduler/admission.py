@@ -1,16 +1,18 @@
-"""Admission: which waiting sequences get a slot, and which running ones are preempted for them."""
+"""Admission: which waiting sequences get a slot, what the device is given with it, and who is preempted for them."""
 
 from typing import NamedTuple
+
+import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
-from jaxinfer.engine.scheduler.slot_init import slot_init
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
+from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
 
 
 class AllocationFailure(NamedTuple):
@@ -207,3 +209,29 @@ class Admission:
         if self._state.kv.caching:
             self.prefix_queries += sequence.prompt_len
             self.prefix_hits += hit
+
+
+def slot_init(sequence: Sequence) -> SlotInit:
+    """The slot state of a sequence that has just got its slot, with all of its known tokens."""
+    return SlotInit(
+        slot=sequence.slot,
+        length=sequence.num_known - 1,
+        last_token=int(sequence.tokens[-1]),
+        prompt_len=sequence.prompt_len,
+        remaining=sequence.limit - sequence.num_known,
+        seed=sequence.seed,
+        sequence_index=sequence.index,
+        params=sequence.params,
+        stop_ids=tuple(sequence.stop_ids),
+        blocks=tuple(list(blocks) for blocks in sequence.kv.blocks),
+        counts=packed_counts(sequence) if sequence.params.uses_counts else None,
+    )
+
+
+def packed_counts(sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:
+    """(token ids, packed counts) of a sequence's known tokens, both int32, ids distinct."""
+    ids, where = np.unique(sequence.tokens, return_inverse=True)
+    generated = np.bincount(where[sequence.prompt_len :], minlength=len(ids))
+    seen = np.zeros(len(ids), np.int32)
+    seen[where[: sequence.prompt_len]] = SEEN_IN_PROMPT
+    return ids.astype(np.int32), (seen + np.minimum(generated, MAX_COUNT)).astype(np.int32)

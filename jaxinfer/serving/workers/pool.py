@@ -114,11 +114,6 @@ class Workers:
             else:
                 process.kill()  # whoever asks it notices, and closes it
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the processes that run."""
-        return [process.pid for process in self._all if process.pid is not None]
-
     # In a thread of the executor
 
     def _run(self, process: LimitedProcess, job: jobs.Job) -> bytes:
