@@ -127,17 +127,18 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")
-    model, backend = choose_attention(model, sizes, config.runner.attention_backend, notes)
-    shapes = _with_blocks(config, model, sizes, backend, notes, options)
+    model = choose_attention(model, sizes, config.runner.attention_backend, notes)
+    shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
-    _tell_sizes(progress, platform_name(), str(dtype), backend, shapes)
-    store = open_store(cache, model, shapes, backend, options)
-    runner = JaxRunner(model, shapes, backend=backend, options=options, store=store)
+    backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
+    _tell_sizes(progress, platform_name(), str(dtype), backends, shapes)
+    store = open_store(cache, model, shapes, options)
+    runner = JaxRunner(model, shapes, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     laps.end("warm_up")
     core = EngineCore(
         runner,
-        _info(config, shapes, backend),
+        _info(config, shapes, backends),
         scheduler=config.scheduler,
         cache=config.cache,
         eos_ids=files.eos_token_ids,
@@ -223,7 +224,6 @@ def _with_blocks(
     config: EngineConfig,
     model: "LoadedModel",
     shapes: EngineShapes,
-    backend: str,
     cache: Path | None,
     options: "Options",
 ) -> EngineShapes:
@@ -237,7 +237,7 @@ def _with_blocks(
         costs = [memory.block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
         blocks = memory.cpu_blocks(costs)
     else:
-        blocks = memory.device_blocks(model, shapes, limit=limit, backend=backend, cache=cache, options=options)
+        blocks = memory.device_blocks(model, shapes, limit=limit, cache=cache, options=options)
     return _fit_context(config, memory.with_blocks(shapes, blocks))
 
 
@@ -264,24 +264,24 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backend: str, shapes: EngineShapes) -> None:
-    sizes = sizes_line(platform, dtype, backend, shapes)
+def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backends: str, shapes: EngineShapes) -> None:
+    sizes = sizes_line(platform, dtype, backends, shapes)
     log.info("%s", sizes)
     if progress is not None:
         progress.sized(sizes)
 
 
-def sizes_line(platform: str, dtype: str, backend: str, shapes: EngineShapes) -> str:
+def sizes_line(platform: str, dtype: str, backends: str, shapes: EngineShapes) -> str:
     """What was decided for an engine, for people. Blocks are those of the first KV group, and its tokens."""
     blocks, size = shapes.groups[0].num_blocks, shapes.block_size
     return (
-        f"{dtype} on {platform}, attention {backend}; {shapes.max_num_seqs} sequences at once, "
+        f"{dtype} on {platform}, attention {backends}; {shapes.max_num_seqs} sequences at once, "
         f"{shapes.max_num_batched_tokens:,} tokens a step, context {shapes.max_model_len:,}; "
         f"{blocks:,} KV blocks of {size}, for {(blocks - 1) * size:,} tokens"
     )
 
 
-def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo:
+def _info(config: EngineConfig, shapes: EngineShapes, backends: str) -> ModelInfo:
     return ModelInfo(
         name=config.model,
         max_model_len=shapes.max_model_len,
@@ -289,6 +289,6 @@ def _info(config: EngineConfig, shapes: EngineShapes, backend: str) -> ModelInfo
         max_num_seqs=shapes.max_num_seqs,
         block_size=shapes.block_size,
         num_blocks=shapes.groups[0].num_blocks,
-        attention_backend=backend,
+        attention_backend=backends,
         scheduling_policy=config.scheduler.scheduling_policy,
     )

@@ -25,7 +25,7 @@ from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
+from jaxinfer.models.loaded import GroupBackend, LoadedModel, ModelPlan, plan_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.runner.program_table import Name
@@ -86,13 +86,14 @@ def _model_cases(
 ) -> list[Case]:
     config, block_size, layout = _config(sizes, layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), _shapes(config, block_size)
+    (group,) = config.kv_groups
     kv_shape = layout.shape(
         layers=layers,
         pages=_KV_BLOCKS,
         page_size=block_size,
-        kv_heads=config.num_kv_heads,
-        key_dim=config.head_dim,
-        value_dim=config.head_dim,
+        kv_heads=group.kv.heads,
+        key_dim=group.kv.key_dim,
+        value_dim=group.kv.value_dim,
     )
     described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
     needed = array_bytes(kv_shape, _DTYPE) + sum(array_bytes(shape, kind) for _, shape, kind in described)
@@ -138,10 +139,10 @@ def _lower(programs: Any, name: Name, devices: Sequence[Any]) -> Lowering:
 def _programs(
     plan: ModelPlan, shapes: EngineShapes, backend: str, layout: KVLayout, devices: tuple[Any, ...]
 ) -> Programs:
-    return Programs(_model(plan, layout, devices), shapes, backend)
+    return Programs(_model(plan, GroupBackend(backend, layout), devices), shapes)
 
 
-def _model(plan: ModelPlan, layout: KVLayout, devices: tuple[Any, ...]) -> LoadedModel:
+def _model(plan: ModelPlan, backend: GroupBackend, devices: tuple[Any, ...]) -> LoadedModel:
     """A model whose weights are shapes with shardings."""
     mesh = make_mesh(devices=devices)
     every: list[Any] = [
@@ -153,7 +154,7 @@ def _model(plan: ModelPlan, layout: KVLayout, devices: tuple[Any, ...]) -> Loade
     weights = tuple(every[: len(plan.weights)])
     embed = next(index for index, weight in enumerate(plan.weights) if weight.path == ("embed",))
     head = tuple(every[len(weights) :]) or (weights[embed],)
-    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, layout)
+    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, (backend,))
 
 
 def _config(sizes: Sizes, layers: int) -> DecoderConfig:

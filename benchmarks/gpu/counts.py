@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import LayerKind
 
 
 class Work(NamedTuple):
@@ -14,11 +15,13 @@ class Work(NamedTuple):
 
 def matrix_elements(config: DecoderConfig) -> int:
     """Elements of the matrices that every token is multiplied with, the head not included."""
-    heads = config.num_heads * config.head_dim
-    keys = 2 * config.num_kv_heads * config.head_dim
-    layer = config.hidden_size * (heads + keys) + heads * config.hidden_size
-    layer += 3 * config.hidden_size * config.intermediate_size
-    return config.num_layers * layer
+    return sum(_layer_elements(layer, config.hidden_size) for layer in config.layers)
+
+
+def _layer_elements(layer: LayerKind, hidden: int) -> int:
+    heads = layer.attention.num_heads * layer.attention.head_dim
+    keys = 2 * layer.attention.num_kv_heads * layer.attention.head_dim
+    return hidden * (heads + keys) + heads * hidden + 3 * hidden * layer.mlp.size
 
 
 def step_work(config: DecoderConfig, itemsize: int, tokens: int, rows: int, context: int) -> Work:
@@ -29,8 +32,10 @@ def step_work(config: DecoderConfig, itemsize: int, tokens: int, rows: int, cont
     """
     head = config.vocab_size * config.hidden_size
     matrices = matrix_elements(config)
-    token_kv = 2 * config.num_layers * config.num_kv_heads * config.head_dim
+    attentions = [layer.attention for layer in config.layers]
+    token_kv = sum(2 * attention.num_kv_heads * attention.head_dim for attention in attentions)
+    queries = sum(attention.num_heads * attention.head_dim for attention in attentions)
     seen = rows * sum(context + i + 1 for i in range(tokens))
     moved = matrices + head + rows * (context + 2 * tokens) * token_kv
-    products = rows * (tokens * matrices + head) + 2 * config.num_layers * config.num_heads * config.head_dim * seen
+    products = rows * (tokens * matrices + head) + 2 * queries * seen
     return Work(moved * itemsize, 2 * products)

@@ -5,6 +5,7 @@ as long as a tensor takes, and copies at a quarter of the speed.
 """
 
 import json
+import logging
 import math
 import struct
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,8 @@ import numpy as np
 from jaxinfer.checkpoint.sources import Index
 from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.folder_files import check_file, is_there, read_object
+
+log = logging.getLogger(__name__)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -84,13 +87,15 @@ class Checkpoint:
         if info.dtype not in _READABLE:
             raise ModelError(f"{info.file}: tensor {name} is {shortened(info.dtype)}; F32, F16 and BF16 can be read")
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], ignored: frozenset[str] | None = None) -> None:
-        """Raises ModelError where a tensor of `shapes` is missing or of another shape or type, or where one is
-        neither in `shapes` nor in `ignored`."""
+    def check(self, shapes: Mapping[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -> None:
+        """Raises ModelError where a tensor of `shapes` is missing or of another shape or type, or where one is neither
+        in `shapes` nor begins as one of `ignored`: those are left out, with a line in the log."""
         for name, shape in shapes.items():
             self.check_tensor(name, shape)
-        extra = self._tensors.keys() - shapes.keys() - (ignored or frozenset())
-        extra = sorted(name for name in extra if not name.endswith("rotary_emb.inv_freq"))
+        others = [name for name in self._tensors.keys() - shapes.keys() if not name.endswith("rotary_emb.inv_freq")]
+        extra = sorted(name for name in others if not name.startswith(ignored))
+        if skipped := sorted(set(others) - set(extra)):
+            log.info("%s: %d tensors have no use here and are left out: %s, …", self._folder, len(skipped), skipped[0])
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
             file, name = self._tensors[extra[0]].file, shortened(extra[0])

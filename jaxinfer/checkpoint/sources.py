@@ -1,82 +1,193 @@
-"""Where the values of a weight come from: tensors of a checkpoint, reshaped, joined and stacked. No jax."""
+"""Where the values of a weight come from: tensors of a checkpoint, split, cut, sorted, turned, joined and stacked.
+
+A Source knows its shape and the tensors that it reads, and reads any part of itself from just the parts of the tensors
+that hold it. No jax.
+"""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 Index = tuple[slice, ...]
+"""A slice of step 1 for each axis."""
 
 Read = Callable[[str, Index], np.ndarray]
 """read(tensor name, slices of its axes) -> that part of the tensor."""
 
+Shape = tuple[int, ...]
+
+
+class Source(Protocol):
+    """Values that can be read in parts."""
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of all of it."""
+        ...
+
+    @property
+    def tensors(self) -> Iterator["Tensor"]:
+        """The tensors that it reads."""
+        ...
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        """The part `index`."""
+        ...
+
 
 class Tensor(NamedTuple):
-    """One tensor of a checkpoint. view: for each of its axes the axes that it is split into."""
+    """One tensor of a checkpoint, of the shape that it has in the file."""
 
     name: str
-    view: tuple[tuple[int, ...], ...]
+    shape: Shape
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape in the file."""
-        return tuple(math.prod(dims) for dims in self.view)
+    def tensors(self) -> Iterator["Tensor"]:
+        yield self
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return read(self.name, index)
+
+
+@dataclass(frozen=True)
+class _Of:
+    """A source made of one other."""
+
+    source: Source
 
     @property
-    def viewed(self) -> tuple[int, ...]:
-        """The shape after the split."""
-        return tuple(dim for dims in self.view for dim in dims)
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.source.tensors
 
 
-class Source(NamedTuple):
-    """A weight, or one layer of a stacked one: tensors joined along `axis` of their views."""
+@dataclass(frozen=True)
+class Split(_Of):
+    """Each axis split into the axes that `view` has in its place."""
 
-    tensors: tuple[Tensor, ...]
+    view: tuple[Shape, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(length for dims in self.view for length in dims)
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        """Reads the smallest run of each axis that holds the part, then cuts the part out of it."""
+        bounds, inner, shape, at = [], [], [], 0
+        for dims in self.view:
+            run, dims_read, rest = _cover(dims, index[at : at + len(dims)])
+            bounds.append(run)
+            shape += dims_read
+            inner += rest
+            at += len(dims)
+        return self.source.read(tuple(bounds), read).reshape(shape)[tuple(inner)]
+
+
+@dataclass(frozen=True)
+class Cut(_Of):
+    """One axis from `start` to `stop`."""
+
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> Shape:
+        shape = self.source.shape
+        return (*shape[: self.axis], self.stop - self.start, *shape[self.axis + 1 :])
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        first, last, _ = index[self.axis].indices(self.stop - self.start)
+        part = slice(self.start + first, self.start + last)
+        return self.source.read((*index[: self.axis], part, *index[self.axis + 1 :]), read)
+
+
+@dataclass(frozen=True)
+class Turned(_Of):
+    """The axes in another order."""
+
+    axes: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(self.source.shape[axis] for axis in self.axes)
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        inner = [slice(None)] * len(index)
+        for axis, part in zip(self.axes, index, strict=True):
+            inner[axis] = part
+        return self.source.read(tuple(inner), read).transpose(self.axes)
+
+
+@dataclass(frozen=True)
+class Sorted(_Of):
+    """One axis in another order: element i is the source's element order[i]."""
+
+    axis: int
+    order: tuple[int, ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        whole = (*index[: self.axis], slice(None), *index[self.axis + 1 :])
+        return self.source.read(whole, read).take(self.order[index[self.axis]], axis=self.axis)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Sources joined along an axis."""
+
+    sources: tuple[Source, ...]
     axis: int = 0
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape after joining."""
-        first = self.tensors[0].viewed
-        joined = sum(tensor.viewed[self.axis] for tensor in self.tensors)
+    def shape(self) -> Shape:
+        first = self.sources[0].shape
+        joined = sum(source.shape[self.axis] for source in self.sources)
         return (*first[: self.axis], joined, *first[self.axis + 1 :])
 
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        for source in self.sources:
+            yield from source.tensors
 
-def read_weight(sources: Sequence[Source], stacked: bool, index: Index, read: Read) -> np.ndarray:
-    """The part `index` of a weight; a stacked one has a leading axis over `sources`, else there is one source."""
-    if not stacked:
-        return _read_source(sources[0], index, read)
-    parts = [_read_source(source, index[1:], read) for source in sources[index[0]]]
-    return np.stack(parts)
-
-
-def _read_source(source: Source, index: Index, read: Read) -> np.ndarray:
-    parts, start = [], 0
-    first, last, _ = index[source.axis].indices(source.shape[source.axis])
-    for tensor in source.tensors:
-        length = tensor.viewed[source.axis]
-        inner = slice(max(first - start, 0), min(last - start, length))
-        if inner.start < inner.stop:
-            parts.append(_read_tensor(tensor, (*index[: source.axis], inner, *index[source.axis + 1 :]), read))
-        start += length
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=source.axis)
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        parts, start = [], 0
+        first, last, _ = index[self.axis].indices(self.shape[self.axis])
+        for source in self.sources:
+            length = source.shape[self.axis]
+            inner = slice(max(first - start, 0), min(last - start, length))
+            if inner.start < inner.stop:
+                parts.append(source.read((*index[: self.axis], inner, *index[self.axis + 1 :]), read))
+            start += length
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=self.axis)
 
 
-def _read_tensor(tensor: Tensor, index: Index, read: Read) -> np.ndarray:
-    """Reads the smallest run of rows and columns that holds the part, then cuts the part out of it."""
-    bounds, inner, shape, at = [], [], [], 0
-    for dims in tensor.view:
-        file_slice, dims_read, rest = _cover(dims, index[at : at + len(dims)])
-        bounds.append(file_slice)
-        shape += dims_read
-        inner += rest
-        at += len(dims)
-    return read(tensor.name, tuple(bounds)).reshape(shape)[tuple(inner)]
+@dataclass(frozen=True)
+class Stacked:
+    """Sources of one shape along a new first axis."""
+
+    sources: Sequence[Source]
+
+    @property
+    def shape(self) -> Shape:
+        return (len(self.sources), *self.sources[0].shape)
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        for source in self.sources:
+            yield from source.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return np.stack([source.read(index[1:], read) for source in self.sources[index[0]]])
 
 
-def _cover(dims: tuple[int, ...], index: Index) -> tuple[slice, list[int], list[slice]]:
-    """For one file axis split into `dims`: the run that covers `index`, its shape, and the slices still to take."""
+def _cover(dims: Shape, index: Index) -> tuple[slice, list[int], list[slice]]:
+    """For one axis split into `dims`: the run that covers `index`, its shape, and the slices still to take."""
     ranges = [slice(*one.indices(dim)[:2]) for one, dim in zip(index, dims, strict=True)]
     split = next((i for i, dim in enumerate(dims) if dim > 1), len(dims) - 1)
     stride = math.prod(dims[split + 1 :])

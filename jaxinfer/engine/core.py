@@ -107,7 +107,7 @@ class EngineCore:
     def add(self, checked: CheckedRequest, *, client_id: int = 0) -> None:
         """Queues a request that was checked. Raises ParameterError where its id is in use, QueueFullError.
 
-        client_id: the client that its deltas are for, as its sequence ids name it (client/sequence_ids.py).
+        client_id: the client that its deltas are for, as its sequence ids name it (client_ids.py).
         """
         request, params = checked.request, checked.request.sampling
         if request.request_id in self._sequences or request.request_id in self._retiring:

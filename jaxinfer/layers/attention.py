@@ -6,19 +6,21 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.linear import project
-from jaxinfer.layers.norm import rms_norm
+from jaxinfer.layers.linear import Linear
+from jaxinfer.layers.norm import norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotate
-from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.layers.vectors import LayerVectors
+from jaxinfer.model_config.layer_kind import AttentionKind, Temperature
 
 
-class HeadNorms(NamedTuple):
-    """Norm weights of q and k, [D] each, and their epsilon."""
+class Heads(NamedTuple):
+    """What one layer attends with: q [T, Hq, D], k and v [T, Hkv, D], and a sink a query head, [Hq] float32."""
 
     q: jax.Array
     k: jax.Array
-    eps: float
+    v: jax.Array
+    sinks: jax.Array | None = None
 
 
 class Attention(nnx.Module):
@@ -29,25 +31,34 @@ class Attention(nnx.Module):
     axes. `lead` axes come before.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
-        hidden, heads, group, dim = config.hidden_size, config.num_kv_heads, config.group_size, config.head_dim
+    def __init__(self, kind: AttentionKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+        self.kind = kind
+        heads, group, dim = kind.num_kv_heads, kind.group_size, kind.head_dim
         axes = ("layers",) * len(lead)
         qkv_axes = (*axes, "kv_heads", "q_per_kv", "head_dim", "embed")
         self.qkv = param((*lead, heads, group + 2, dim, hidden), qkv_axes, dtype, hidden**-0.5)
         columns = heads * group * dim
         self.out = param((*lead, hidden, columns), (*axes, "embed", "kv_heads"), dtype, columns**-0.5)
 
-    def split(
-        self, x: jax.Array, bias: jax.Array | None, norms: HeadNorms | None, by: Rotation
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """x [T, hidden] to q [T, Hq, D], k and v [T, Hkv, D]; q and k normed where norms are given, and rotated."""
-        qkv = project(x, value(self.qkv), bias)
-        q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
-        if norms is not None:
-            q, k = rms_norm(q, norms.q, norms.eps), rms_norm(k, norms.k, norms.eps)
-        q, k = rotate(q, by), rotate(k, by)
-        return q.reshape(q.shape[0], -1, q.shape[-1]), k, v
+    def split(self, x: jax.Array, vectors: LayerVectors, positions: jax.Array, by: Rotation | None) -> Heads:
+        """x [T, hidden] to heads; q and k normed, then turned where the layer knows positions ([T] int32)."""
+        qkv = Linear(value(self.qkv), vectors.get("qkv_bias"))(x)
+        q, k, v = qkv[:, :, :-2], qkv[:, :, -2:-1], qkv[:, :, -1]
+        if self.kind.qk_norm is not None:
+            axes = 3 if self.kind.qk_norm_over == "projection" else 1
+            q, k = (norm(self.kind.qk_norm, x, vectors[f"{name}_norm"], axes=axes) for name, x in (("q", q), ("k", k)))
+        if by is not None:
+            q, k = rotate(q, by), rotate(k, by)
+        if self.kind.temperature is not None:
+            q = q * _growth(self.kind.temperature, positions).astype(q.dtype)[:, None, None, None]
+        sinks = vectors["sinks"].reshape(-1).astype(jnp.float32) if self.kind.sinks else None
+        return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k[:, :, 0], v, sinks)
 
-    def join(self, heads: jax.Array, bias: jax.Array | None) -> jax.Array:
+    def join(self, heads: jax.Array, vectors: LayerVectors) -> jax.Array:
         """Heads' outputs [T, Hq, D] to [T, hidden]."""
-        return project(heads, value(self.out), bias)
+        return Linear(value(self.out), vectors.get("out_bias"))(heads)
+
+
+def _growth(by: Temperature, positions: jax.Array) -> jax.Array:
+    """What queries at `positions` are multiplied by, [T] float32."""
+    return 1 + by.beta * jnp.log1p((positions // by.original).astype(jnp.float32))

@@ -1,5 +1,7 @@
 """Matrix products with an optional bias."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -13,16 +15,22 @@ from jaxinfer.layers.param import precision
 _FEW_ROWS = 128
 
 
-def project(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
-    """x [T, *in] times weight [*out, K], whose last axis is all of `in`: [T, *out] in x's type.
+class Linear(NamedTuple):
+    """A projection: what every matrix of a layer is used through.
 
-    The sum is in float32; bias [*out] is added to it.
+    weight: [*out, K]. bias: [*out].
     """
-    columns = weight.shape[-1]
-    out = product(_settled(x.reshape(x.shape[0], columns)), weight.reshape(-1, columns))
-    if bias is not None:
-        out = out + bias.astype(jnp.float32).reshape(-1)
-    return _settled(out.astype(x.dtype)).reshape(x.shape[0], *weight.shape[:-1])
+
+    weight: jax.Array
+    bias: jax.Array | None = None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [T, *in], whose axes after the first are K in all, to [T, *out] in x's type; the sum is in float32."""
+        columns = self.weight.shape[-1]
+        out = product(_settled(x.reshape(x.shape[0], columns)), self.weight.reshape(-1, columns))
+        if self.bias is not None:
+            out = out + self.bias.astype(jnp.float32).reshape(-1)
+        return _settled(out.astype(x.dtype)).reshape(x.shape[0], *self.weight.shape[:-1])
 
 
 def _settled(x: jax.Array) -> jax.Array:

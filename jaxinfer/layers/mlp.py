@@ -1,15 +1,15 @@
-"""Gated MLP."""
+"""MLPs, gated or plain."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.layers.linear import project
+from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.param import param, value
-from jaxinfer.model_config.decoder_config import Activation, DecoderConfig
+from jaxinfer.model_config.mlp_kind import Activation, Clamp, MlpKind
 
 
 def _gelu_tanh(x: jax.Array) -> jax.Array:
@@ -28,31 +28,53 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def gate_up_block(intermediate_size: int) -> int:
+def gate_up_block(size: int) -> int:
     """Channels of gate that lie together before as many of up: 128, a TPU's vector width, or fewer such that the
     blocks can be split over 16 devices where the channels can."""
-    return max(1, math.gcd(intermediate_size, 16 * 128) // 16)
+    return max(1, math.gcd(size, 16 * 128) // 16)
+
+
+def gated(kind: MlpKind, gate_up: jax.Array) -> jax.Array:
+    """gate_up [T, ff / B, 2, B] to what goes into the second product, [T, ff / B, B]."""
+    gate, up = gate_up[:, :, 0], gate_up[:, :, 1]
+    if kind.clamp is not None:
+        return _clamped(kind.clamp, gate, up)
+    return ACTIVATIONS[kind.activation](gate) * up
+
+
+def _clamped(clamp: Clamp, gate: jax.Array, up: jax.Array) -> jax.Array:
+    gate, up = jnp.minimum(gate, clamp.limit), jnp.clip(up, -clamp.limit, clamp.limit)
+    return gate * jax.nn.sigmoid(gate * clamp.alpha) * (up + 1)
 
 
 class Mlp(nnx.Module):
-    """down(act(gate(x)) * up(x)).
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) where the kind is not gated.
 
     gate_up: [ff / B, 2, B, hidden], gate and up in turns of B = gate_up_block(ff) channels, so that the first axis can
-    be sharded and the rest flattened into one matrix. down: [hidden, ff]. `lead` axes come before.
+    be sharded and the rest flattened into one matrix. up: [ff, hidden]. down: [hidden, ff]. `lead` axes come before.
     """
 
-    def __init__(self, config: DecoderConfig, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
-        hidden, ff = config.hidden_size, config.intermediate_size
-        block = gate_up_block(ff)
-        axes = ("layers",) * len(lead)
-        self.gate_up = param(
-            (*lead, ff // block, 2, block, hidden), (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5
-        )
+    def __init__(self, kind: MlpKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+        self.kind = kind
+        axes, ff = ("layers",) * len(lead), kind.size
+        if kind.gated:
+            self.gate_up = gate_up_param(ff, hidden, dtype, lead, axes)
+        else:
+            self.up = param((*lead, ff, hidden), (*axes, "mlp", "embed"), dtype, hidden**-0.5)
         self.down = param((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5)
-        self.activation: Activation = config.activation
 
-    def __call__(self, x: jax.Array, gate_up_bias: jax.Array | None, down_bias: jax.Array | None) -> jax.Array:
-        """x: [T, hidden]; biases [ff / B, 2, B] and [hidden]."""
-        gate_up = project(x, value(self.gate_up), gate_up_bias)
-        inner = ACTIVATIONS[self.activation](gate_up[:, :, 0]) * gate_up[:, :, 1]
-        return project(inner, value(self.down), down_bias)
+    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
+        """x: [T, hidden]. vectors: gate_up_bias [ff / B, 2, B] or up_bias [ff], and down_bias [hidden], if any."""
+        if self.kind.gated:
+            inner = gated(self.kind, Linear(value(self.gate_up), vectors.get("gate_up_bias"))(x))
+        else:
+            inner = ACTIVATIONS[self.kind.activation](Linear(value(self.up), vectors.get("up_bias"))(x))
+        return Linear(value(self.down), vectors.get("down_bias"))(inner)
+
+
+def gate_up_param(
+    size: int, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...], axes: tuple[str | None, ...]
+) -> nnx.Param:
+    """gate_up of `size` channels, [*lead, size / B, 2, B, hidden]; axes: names of the lead axes."""
+    block = gate_up_block(size)
+    return param((*lead, size // block, 2, block, hidden), (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5)

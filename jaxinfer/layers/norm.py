@@ -1,11 +1,19 @@
-"""Root-mean-square norm."""
+"""Norms over the last axis."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.model_config.layer_kind import NormKind
 
-def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """x [..., d] over the root mean square of its last axis, times weight [d]; computed in float32, in x's type."""
-    wide = x.astype(jnp.float32)
-    scaled = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return weight * scaled.astype(x.dtype)
+
+def norm(kind: NormKind, x: jax.Array, weight: jax.Array, bias: jax.Array | None = None, axes: int = 1) -> jax.Array:
+    """x [..., d] normed over its last `axes` axes, times weight, of the shape of these; computed in float32, in x's
+    type."""
+    wide, over = x.astype(jnp.float32), tuple(range(-axes, 0))
+    if kind.form == "layer":
+        wide = wide - jnp.mean(wide, axis=over, keepdims=True)
+    scaled = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=over, keepdims=True) + kind.eps)
+    if not kind.wide:
+        return weight * scaled.astype(x.dtype)
+    scaled = scaled * (weight.astype(jnp.float32) + kind.offset)
+    return (scaled if bias is None else scaled + bias.astype(jnp.float32)).astype(x.dtype)

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.model_config.decoder_config import RopeConfig
+from jaxinfer.model_config.rope_config import RopeConfig
 
 
 class Rotation(NamedTuple):
-    """Cosine and sine of each token's angles: [T, D / 2] float32 each."""
+    """Cosine and sine of each token's angles: [T, D / 2] float32 each, of the D channels that turn."""
 
     cos: jax.Array
     sin: jax.Array
@@ -77,7 +77,8 @@ def _dynamic(rope: RopeConfig, head_dim: int, positions: jax.Array) -> jax.Array
 
 
 def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
-    """The rotation of tokens at `positions`, [T] int32."""
+    """The rotation of heads of `head_dim` channels, of tokens at `positions`, [T] int32."""
+    head_dim = rope.turned(head_dim)
     frequencies = inverse_frequencies(rope, head_dim)
     if rope.kind == "dynamic":
         stretched = (positions >= rope.original_max_position_embeddings)[:, None]
@@ -88,8 +89,11 @@ def rotation(rope: RopeConfig, head_dim: int, positions: jax.Array) -> Rotation:
 
 
 def rotate(x: jax.Array, by: Rotation) -> jax.Array:
-    """x [T, ..., D] with each pair (i, i + D / 2) turned by its angle; in x's type."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (x.shape[-1] // 2,)
+    """x [T, ..., D'] with each pair (i, i + D / 2) of its first D channels turned by its angle; in x's type."""
+    half = by.cos.shape[-1]
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    first, second = jnp.split(turned.astype(jnp.float32), 2, axis=-1)
+    shape = (x.shape[0],) + (1,) * (x.ndim - 2) + (half,)
     cos, sin = by.cos.reshape(shape), by.sin.reshape(shape)
-    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+    return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned

@@ -1,7 +1,7 @@
-"""The layers(...) seam: layers unrolled, or stacked weights under lax.scan."""
+"""Layers in order: all of them unrolled, or a few unrolled and the rest as repeats under lax.scan."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,29 +14,77 @@ Block = TypeVar("Block", bound=nnx.Module)
 Step = Callable[[Block, int, jax.Array | int, Carry], Carry]
 
 
-def period(kinds: Sequence[object]) -> int:
-    """The shortest length after which `kinds` repeats throughout; len(kinds) where it never does."""
-    total = len(kinds)
-    fits = (p for p in range(1, total + 1) if total % p == 0 and list(kinds) == list(kinds[:p]) * (total // p))
-    return next(fits)
+class Repeats(NamedTuple):
+    """How layers are made of blocks: `prefix` of them once, then `period` of them `count` times over.
 
-
-def layers(blocks: Sequence[Block], repeats: int | None, step: Step, carry: Carry) -> Carry:
-    """Runs `step(block, place, repeat, carry)` for every layer in order.
-
-    repeats None: `blocks` are the layers, repeat is 0. Otherwise the leaves of `blocks` have a leading axis of that
-    length, and all blocks run once a repeat under lax.scan; place stays static, repeat is traced.
+    Block i is layer i in repeat 0; a block of the period is layer i + period * r in repeat r.
     """
-    if repeats is None:
-        for place, block in enumerate(blocks):
-            carry = step(block, place, 0, carry)
+
+    prefix: int
+    period: int = 0
+    count: int = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return self.prefix + self.period
+
+    @property
+    def layers(self) -> int:
+        """Layers in all."""
+        return self.prefix + self.period * self.count
+
+    def layers_of(self, block: int) -> tuple[int, ...]:
+        """The layers that a block is, in order."""
+        return (block,) if block < self.prefix else tuple(range(block, self.layers, self.period))
+
+    def ordinal(self, members: Sequence[int], block: int, repeat: jax.Array | int) -> jax.Array | int | None:
+        """Where the layer that `block` is in a repeat stands among `members`, layers in order; None: not among them.
+
+        Members repeat as the layers do.
+        """
+        if block not in members:
+            return None
+        first = members.index(block)
+        if block < self.prefix:
+            return first
+        return repeat * sum(self.prefix <= member < self.blocks for member in members) + first
+
+
+def repeats_of(kinds: Sequence[object], layout: Layout) -> Repeats:
+    """`unrolled`: all layers are the prefix. `stacked`: the fewest blocks that make up layers of these kinds."""
+    total = len(kinds)
+    if layout == "unrolled":
+        return Repeats(total)
+    number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
+    numbers = [number[kind] for kind in kinds]
+    return min((_with_period(numbers, period) for period in range(1, total + 1)), key=lambda r: (r.blocks, r.prefix))
+
+
+def _with_period(kinds: list[int], period: int) -> Repeats:
+    """The longest end of `kinds` that repeats so, in whole repeats."""
+    total, same = len(kinds), period
+    while same < total and kinds[total - 1 - same] == kinds[total - 1 - same + period]:
+        same += 1
+    count = same // period
+    return Repeats(total - count * period, period, count)
+
+
+def layers(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry) -> Carry:
+    """Runs `step(block, number of the block, repeat, carry)` for every layer in order.
+
+    Leaves of blocks that repeat have a leading axis over the repeats, which is scanned; repeat is traced there.
+    """
+    for number, block in enumerate(blocks[: repeats.prefix]):
+        carry = step(block, number, 0, carry)
+    if not repeats.period:
         return carry
-    graph, state = nnx.split(nnx.List(blocks))
+    graph, state = nnx.split(nnx.List(blocks[repeats.prefix :]))
 
     def body(carry: Carry, inputs: tuple[nnx.State, jax.Array]) -> tuple[Carry, None]:
         state, repeat = inputs
-        for place, block in enumerate(nnx.merge(graph, state)):
-            carry = step(block, place, repeat, carry)
+        for number, block in enumerate(nnx.merge(graph, state), start=repeats.prefix):
+            carry = step(block, number, repeat, carry)
         return carry, None
 
-    return jax.lax.scan(body, carry, (state, jnp.arange(repeats, dtype=jnp.int32)))[0]
+    return jax.lax.scan(body, carry, (state, jnp.arange(repeats.count, dtype=jnp.int32)))[0]

@@ -1,11 +1,16 @@
-"""The part of a config.json that all decoder families share."""
+"""The parts of a config.json that decoder families share: what a family differs in, it passes."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.decoder_config import Activation, DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
+from jaxinfer.model_config.mlp_kind import Activation, MlpKind
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
+from jaxinfer.model_config.tensor_names import TensorNames
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -16,40 +21,86 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
 }
 _LAYER_TYPES = {"full_attention": False, "sliding_attention": True}
+_EPS = 1e-6
+
+
+def read_layer(
+    config: ConfigReader,
+    *,
+    attention: dict[str, Any] | None = None,
+    mlp: dict[str, Any] | None = None,
+    **differences: Any,
+) -> LayerKind:
+    """A layer of attention and a gated MLP between norms; the arguments are what a family's fields differ in."""
+    return LayerKind(
+        read_attention(config, **(attention or {})),
+        read_mlp(config, **(mlp or {})),
+        **{"norm": read_norm(config), **differences},
+    )
+
+
+def read_layers(config: ConfigReader) -> int:
+    """`num_hidden_layers`."""
+    count = config.integer("num_hidden_layers")
+    if count < 1:
+        raise config.error("num_hidden_layers", f"must be at least 1, not {quoted(count)}")
+    return count
+
+
+def read_attention(config: ConfigReader, **differences: Any) -> AttentionKind:
+    """From `num_attention_heads`, `num_key_value_heads`, `head_dim` and the fields of rotary embedding."""
+    heads, dim = config.integer("num_attention_heads"), read_head_dim(config)
+    if "rope" not in differences:
+        differences["rope"] = read_rope(config).config
+    return AttentionKind(heads, config.integer("num_key_value_heads", heads), dim, **differences)
+
+
+def read_head_dim(config: ConfigReader) -> int:
+    """`head_dim`, by default the hidden size over the number of heads."""
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    if "head_dim" not in config and heads > 0 and hidden % heads:
+        raise config.error("hidden_size", f"{quoted(hidden)} is not a multiple of num_attention_heads, {quoted(heads)}")
+    return config.integer("head_dim", hidden // max(heads, 1))
+
+
+def read_mlp(config: ConfigReader, **differences: Any) -> MlpKind:
+    """From `intermediate_size` and `hidden_act`; silu where that is absent, as in transformers."""
+    if "activation" not in differences:
+        differences["activation"] = read_activation(config, "hidden_act", "silu")
+    return MlpKind(config.integer("intermediate_size"), **differences)
+
+
+def read_activation(config: ConfigReader, key: str, default: Activation) -> Activation:
+    """An activation by one of its names."""
+    return config.choice(key, _ACTIVATIONS, default) if key in config else default
+
+
+def read_norm(config: ConfigReader, **differences: Any) -> NormKind:
+    """From `rms_norm_eps`, 1e-6 where it is absent, as in transformers."""
+    return NormKind(eps=config.number("rms_norm_eps", _EPS), **differences)
 
 
 def read_decoder(
-    config: ConfigReader, *, windows: tuple[int | None, ...] | None = None, **differences: Any
+    config: ConfigReader, layers: Sequence[LayerKind], *, names: TensorNames | None = None, **differences: Any
 ) -> DecoderConfig:
-    """The shared fields of a config.json, with what the family says beside: windows, biases, norms.
+    """The decoder of these layers, with the fields that all families share. Reads the last of `config`.
 
-    Where they are absent, rms_norm_eps is 1e-6 and hidden_act silu: transformers' defaults in all these families.
     Raises ModelError, naming the field, for what is missing, of a wrong type or unknown.
     """
     refuse_other_forms(config)
-    layers = config.integer("num_hidden_layers")
-    heads = config.integer("num_attention_heads")
-    hidden = config.integer("hidden_size")
-    if "head_dim" not in config and heads > 0 and hidden % heads:
-        raise config.error("hidden_size", f"{quoted(hidden)} is not a multiple of num_attention_heads, {quoted(heads)}")
-    rope, context = read_rope(config)
     decoder = DecoderConfig(
         vocab_size=config.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=config.integer("intermediate_size"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=config.integer("num_key_value_heads", heads),
-        head_dim=config.integer("head_dim", hidden // max(heads, 1)),
-        max_position_embeddings=context,
-        windows=(None,) * layers if windows is None else windows,
-        rms_norm_eps=config.number("rms_norm_eps", DecoderConfig.rms_norm_eps),
-        activation=config.choice("hidden_act", _ACTIVATIONS, DecoderConfig.activation),
-        rope=rope,
-        tie_word_embeddings=config.flag("tie_word_embeddings"),
-        bos_token_ids=config.token_ids("bos_token_id"),
-        eos_token_ids=config.token_ids("eos_token_id"),
-        **differences,
+        hidden_size=config.integer("hidden_size"),
+        layers=tuple(layers),
+        **{
+            "max_position_embeddings": read_rope(config).context,
+            "norm": layers[0].norm if layers else NormKind(),
+            "tie_word_embeddings": config.flag("tie_word_embeddings"),
+            "bos_token_ids": config.token_ids("bos_token_id"),
+            "eos_token_ids": config.token_ids("eos_token_id"),
+            "names": names or TensorNames(),
+            **differences,
+        },
     )
     config.finish()
     return decoder
@@ -59,10 +110,7 @@ def refuse_other_forms(config: ConfigReader) -> None:
     """Raises ModelError for weights or code of a form that is not read."""
     if "quantization_config" in config:
         raise config.error("quantization_config", "is set; quantised checkpoints are not supported yet")
-    if "auto_map" in config:
-        raise config.error("auto_map", "asks for code from the model's folder, which is never run")
     config.only("rope_interleaved", False)
-    config.only("partial_rotary_factor", 1.0)
     config.only("pruned_heads", {})
 
 
@@ -80,8 +128,15 @@ def _is_layer_type(name: object) -> bool:
     return isinstance(name, str) and name in _LAYER_TYPES
 
 
-def typed_windows(config: ConfigReader, layers: int, window: int | None, default: list[bool]) -> tuple[int | None, ...]:
+def with_windows(layer: LayerKind, windows: Sequence[int | None]) -> tuple[LayerKind, ...]:
+    """Layers of one kind, each with a window of its own."""
+    kinds = {w: replace(layer, attention=replace(layer.attention, window=w)) for w in dict.fromkeys(windows)}
+    return tuple(kinds[window] for window in windows)
+
+
+def typed_windows(config: ConfigReader, window: int | None, default: list[bool]) -> tuple[int | None, ...]:
     """A window for each layer of `sliding_layers`."""
+    layers = read_layers(config)
     sliding = sliding_layers(config, layers, default)
     if any(sliding) and window is None:
         raise config.error("layer_types", "has sliding_attention, but no sliding_window is set")

@@ -5,6 +5,7 @@ _WRITER = {
     "_name_or_path",
     "_from_model_config",
     "architectures",
+    "auto_map",
     "model_type",
     "transformers_version",
     "torch_dtype",

@@ -5,9 +5,10 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted
-from jaxinfer.model_config.decoder_config import MAX_CONTEXT, DecoderConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.families import llama, mistral, qwen2, qwen3
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope_config import MAX_CONTEXT
 
 Parser = Callable[[ConfigReader], DecoderConfig]
 

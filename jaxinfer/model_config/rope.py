@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.decoder_config import RopeConfig
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope_config import RopeConfig
 
 _KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")}
 
@@ -18,13 +19,32 @@ class Rope(NamedTuple):
     context: int
 
 
-def read_rope(config: ConfigReader) -> Rope:
+def read_rope(config: ConfigReader, *, head_dim: int | None = None, partial: float = 1.0) -> Rope:
     """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
 
     `original_max_position_embeddings` may stand outside of them, where Phi-3 has it.
 
-    Raises ModelError where they contradict one another, or a key inside is unknown.
+    head_dim: of a family whose heads may turn in part: `partial_rotary_factor`, by default `partial`, says how much of
+    it. Raises ModelError where they contradict one another, or a key inside is unknown.
     """
+    rope = _read_either(config)
+    factor = _partial(config, partial)
+    if factor == 1:
+        return rope
+    if head_dim is None:
+        raise config.error("partial_rotary_factor", f"{factor} is not supported; only 1.0 is")
+    return rope._replace(config=replace(rope.config, dim=int(head_dim * factor)))
+
+
+def _partial(config: ConfigReader, default: float) -> float:
+    for name in ("rope_parameters", "rope_scaling"):
+        inner = config.mapping(name)
+        if inner is not None:
+            default = inner.number("partial_rotary_factor", default)
+    return config.number("partial_rotary_factor", default)
+
+
+def _read_either(config: ConfigReader) -> Rope:
     declared = config.integer("max_position_embeddings")
     config.integer("original_max_position_embeddings", declared)
     found = [
@@ -44,7 +64,7 @@ def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int) -
     if old_kind is not None and kind is not None and old_kind != kind:
         raise inner.error("type", f"{quoted(old_kind)} contradicts rope_type, {quoted(kind)}")
     kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
-    inner.only("partial_rotary_factor", 1.0)
+    inner.get("partial_rotary_factor")
     outer = config.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
     theta = inner.number("rope_theta", outer)
     if theta != outer:

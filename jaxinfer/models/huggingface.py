@@ -1,20 +1,28 @@
-"""Names and shapes of a decoder's weights in Hugging Face checkpoints: one table for all families."""
+"""A decoder's weights in Hugging Face checkpoints: which tensors each is made of, by the family's TensorNames."""
 
 from collections.abc import Callable, Sequence
 
-from jaxinfer.checkpoint.sources import Source, Tensor
+from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stacked, Tensor, Turned
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
-
-EMBED = "model.embed_tokens.weight"
-HEAD = "lm_head.weight"
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 
 Path = tuple[str | int, ...]
 
 
-def ignored_tensors(config: DecoderConfig) -> frozenset[str]:
-    """Tensors that a checkpoint may hold though the model has no use for them."""
-    return frozenset({HEAD}) if config.tie_word_embeddings else frozenset()
+def ignored_tensors(config: DecoderConfig) -> tuple[str, ...]:
+    """Beginnings of the names of tensors that a checkpoint may hold though the model has no use for them."""
+    return (*config.names.skipped, *((f"{config.names.head}.",) if config.tie_word_embeddings else ()))
+
+
+def embedding_table(config: DecoderConfig) -> Tensor:
+    """The embedding of tokens."""
+    return Tensor(f"{config.names.embed}.weight", (config.vocab_size, config.hidden_size))
+
+
+def head_table(config: DecoderConfig) -> Tensor:
+    """The output matrix, where the checkpoint has one."""
+    return Tensor(f"{config.names.head}.weight", (config.vocab_size, config.hidden_size))
 
 
 def weight_sources(config: DecoderConfig, path: Path, layers: Sequence[int] | None) -> list[Source]:
@@ -22,65 +30,220 @@ def weight_sources(config: DecoderConfig, path: Path, layers: Sequence[int] | No
     name = str(path[-1])
     if layers is None:
         return [_single(config, name)]
-    return [_LAYER_WEIGHTS[name](config, f"model.layers.{layer}.") for layer in layers]
+    return [LayerTensors(config, layer).source(name) for layer in layers]
 
 
 def _single(config: DecoderConfig, name: str) -> Source:
-    table = ((config.vocab_size,), (config.hidden_size,))
-    singles = {
-        "embed": Tensor(EMBED, table),
-        "table": Tensor(HEAD, table),
-        "norm": Tensor("model.norm.weight", ((config.hidden_size,),)),
+    names, hidden = config.names, config.hidden_size
+    singles: dict[str, Source] = {
+        "embed": embedding_table(config),
+        "table": head_table(config),
+        "table_bias": Tensor(f"{names.head}.bias", (config.vocab_size,)),
+        "positions": Tensor(f"{names.positions}.weight", (config.max_position_embeddings, hidden)),
+        "norm": Tensor(f"{names.norm}.weight", (hidden,)),
+        "norm_bias": Tensor(f"{names.norm}.bias", (hidden,)),
     }
-    return Source((singles[name],))
+    return singles[name]
 
 
-def _qkv(config: DecoderConfig, prefix: str, ending: str, columns: tuple[tuple[int, ...], ...]) -> Source:
-    heads, dim = config.num_kv_heads, config.head_dim
-    rows = {"q": (heads, config.group_size, dim), "k": (heads, 1, dim), "v": (heads, 1, dim)}
-    tensors = (Tensor(f"{prefix}self_attn.{kind}_proj.{ending}", (view, *columns)) for kind, view in rows.items())
-    return Source(tuple(tensors), axis=1)
+class LayerTensors:
+    """The sources of one layer's weights; each has the shape that layers/block.py and layers/vectors.py declare."""
+
+    def __init__(self, config: DecoderConfig, layer: int):
+        self._names = config.names
+        self._prefix = f"{config.names.layers}{layer}."
+        self._hidden = config.hidden_size
+        self._kind = config.layers[layer]
+
+    def source(self, name: str) -> Source:
+        """The weight that a block or the vectors call so."""
+        ending = "weight"
+        if name.endswith("_bias") and name != "choice_bias":
+            name, ending = name.removesuffix("_bias"), "bias"
+        if name in ("q_norm", "k_norm"):
+            return self._head_norm(name, ending)
+        if name.endswith("_norm"):
+            return self._tensor(f"{getattr(self._names, name)}.{ending}", self._hidden)
+        return _SOURCES[name](self, ending)
+
+    def qkv(self, ending: str) -> Source:
+        """[Hkv, G + 2, D, hidden], or the bias without the last axis."""
+        names, attention = self._names, self._kind.attention
+        heads, dim = attention.num_kv_heads, attention.head_dim
+        counts = {"q": attention.group_size, "k": 1, "v": 1}
+        if names.qkv is None:
+            parts = {kind: self._product(getattr(names, kind), heads * n * dim, ending) for kind, n in counts.items()}
+        elif names.qkv_rows == "heads":
+            rows = (heads, attention.group_size + 2, dim)
+            return self._halves(_split_rows(self._product(names.qkv, heads * rows[1] * dim, ending), rows), 2)
+        else:
+            ends = [heads * dim * n for n in (counts["q"], counts["q"] + 1, counts["q"] + 2)]
+            whole = self._product(names.qkv, ends[-1], ending)
+            cuts = zip(counts, [0, *ends], ends, strict=False)
+            parts = {kind: Cut(whole, 0, start, stop) for kind, start, stop in cuts}
+        split = {kind: _split_rows(part, (heads, counts[kind], dim)) for kind, part in parts.items()}
+        return Joined((self._halves(split["q"], 2), self._halves(split["k"], 2), split["v"]), axis=1)
+
+    def out(self, ending: str) -> Source:
+        """[hidden, Hq·D]."""
+        attention = self._kind.attention
+        return self._product(self._names.out, self._hidden, ending, attention.num_heads * attention.head_dim)
+
+    def sinks(self, ending: str) -> Source:
+        """[Hkv, G]."""
+        attention = self._kind.attention
+        sinks = self._tensor(self._names.sinks, attention.num_heads)
+        return Split(sinks, ((attention.num_kv_heads, attention.group_size),))
+
+    def gate_up(self, ending: str) -> Source:
+        """[ff / B, 2, B, hidden]."""
+        names = self._names
+        if names.gate_up is None:
+            return self._pair((names.gate, names.up), self._kind.mlp.size, ending)
+        return self._fused_pair(names.gate_up, self._kind.mlp.size, ending)
+
+    def up(self, ending: str) -> Source:
+        """[ff, hidden], of an MLP without a gate."""
+        return self._product(self._names.up, self._kind.mlp.size, ending)
+
+    def down(self, ending: str) -> Source:
+        """[hidden, ff]."""
+        return self._product(self._names.down, self._hidden, ending, self._kind.mlp.size)
+
+    def router(self, ending: str) -> Source:
+        """[E, hidden]."""
+        return self._product(self._names.router, self._experts.count, ending)
+
+    def choice_bias(self, ending: str) -> Source:
+        """[E]."""
+        return self._tensor(self._names.choice_bias, self._experts.count)
+
+    def experts_gate_up(self, ending: str) -> Source:
+        """[E, ff / B, 2, B, hidden]."""
+        names, experts = self._names, self._experts
+        if names.experts_gate_up is not None:
+            return self._fused_experts(names.experts_gate_up, ending)
+        pairs = [self._expert_names(i, names.expert_gate, names.expert_up) for i in range(experts.count)]
+        return Stacked([self._pair(pair, experts.size, ending) for pair in pairs])
+
+    def experts_down(self, ending: str) -> Source:
+        """[E, hidden, ff]."""
+        names, experts = self._names, self._experts
+        if names.experts_down is None:
+            each = [self._expert_names(i, names.expert_down)[0] for i in range(experts.count)]
+            return Stacked([self._product(name, self._hidden, ending, experts.size) for name in each])
+        name = f"{names.experts_down}{_fused_ending(ending)}"
+        if ending == "bias":
+            return self._tensor(name, experts.count, self._hidden)
+        if names.experts_columns_first:
+            return Turned(self._tensor(name, experts.count, experts.size, self._hidden), (0, 2, 1))
+        return self._tensor(name, experts.count, self._hidden, experts.size)
+
+    def shared_gate_up(self, ending: str) -> Source:
+        """[ff / B, 2, B, hidden]."""
+        names = self._names
+        if names.shared_gate_up is None:
+            return self._pair((names.shared_gate, names.shared_up), self._experts.shared, ending)
+        return self._fused_pair(names.shared_gate_up, self._experts.shared, ending)
+
+    def shared_down(self, ending: str) -> Source:
+        """[hidden, ff]."""
+        return self._product(self._names.shared_down, self._hidden, ending, self._experts.shared)
+
+    def shared_router(self, ending: str) -> Source:
+        """[1, hidden]."""
+        return self._product(self._names.shared_router, 1, ending)
+
+    @property
+    def _experts(self) -> ExpertsKind:
+        assert self._kind.mlp.experts is not None
+        return self._kind.mlp.experts
+
+    def _tensor(self, name: str, *shape: int) -> Tensor:
+        return Tensor(f"{self._prefix}{name}", shape)
+
+    def _product(self, name: str, rows: int, ending: str, columns: int | None = None) -> Source:
+        """A matrix [rows, columns], by default of as many columns as the hidden state has, or its bias [rows]."""
+        columns = columns or self._hidden
+        if ending == "bias":
+            return self._tensor(f"{name}.bias", rows)
+        if self._names.columns_first:
+            return Turned(self._tensor(f"{name}.weight", columns, rows), (1, 0))
+        return self._tensor(f"{name}.weight", rows, columns)
+
+    def _pair(self, names: Sequence[str], size: int, ending: str) -> Source:
+        block = gate_up_block(size)
+        parts = (_split_rows(self._product(name, size, ending), (size // block, 1, block)) for name in names)
+        return Joined(tuple(parts), axis=1)
+
+    def _fused_pair(self, name: str, size: int, ending: str) -> Source:
+        block, whole = gate_up_block(size), self._product(name, 2 * size, ending)
+        parts = (Cut(whole, 0, start, start + size) for start in (0, size))
+        return Joined(tuple(_split_rows(part, (size // block, 1, block)) for part in parts), axis=1)
+
+    def _fused_experts(self, name: str, ending: str) -> Source:
+        """All experts' gate and up in one tensor: rows or columns, gate before up or in turns."""
+        count, size, turns = self._experts.count, self._experts.size, self._names.gate_up_rows == "turns"
+        block = gate_up_block(size)
+        rows = (size // block, block, 2) if turns else (2, size // block, block)
+        order = (0, 2, 1) if turns else (1, 0, 2)  # of the rows' axes, to make them [ff / B, 2, B]
+        name = f"{name}{_fused_ending(ending)}"
+        if ending == "bias":
+            split = Split(self._tensor(name, count, 2 * size), ((count,), rows))
+            return Turned(split, (0, *(1 + axis for axis in order)))
+        if self._names.experts_columns_first:
+            split = Split(self._tensor(name, count, self._hidden, 2 * size), ((count,), (self._hidden,), rows))
+            return Turned(split, (0, *(2 + axis for axis in order), 1))
+        split = Split(self._tensor(name, count, 2 * size, self._hidden), ((count,), rows, (self._hidden,)))
+        return Turned(split, (0, *(1 + axis for axis in order), 4))
+
+    def _expert_names(self, expert: int, *names: str) -> list[str]:
+        return [f"{self._names.experts}{expert}.{name}" for name in names]
+
+    def _head_norm(self, name: str, ending: str) -> Source:
+        """[D], or [Hkv, G, D] of q and [Hkv, 1, D] of k."""
+        attention = self._kind.attention
+        heads, dim = attention.num_kv_heads, attention.head_dim
+        groups = attention.group_size if name == "q_norm" else 1
+        tensor = f"{getattr(self._names, name)}.{ending}"
+        if attention.qk_norm_over == "head":
+            return self._halves(self._tensor(tensor, dim), 0)
+        if attention.qk_norm_over == "heads":
+            return self._halves(Split(self._tensor(tensor, heads * groups, dim), ((heads, groups), (dim,))), 2)
+        return self._halves(Split(self._tensor(tensor, heads * groups * dim), ((heads, groups, dim),)), 2)
+
+    def _halves(self, source: Source, axis: int) -> Source:
+        """Channels of a head sorted such that those that turn together lie half of them apart."""
+        rope, dim = self._kind.attention.rope, self._kind.attention.head_dim
+        if rope is None or not self._names.interleaved_rope:
+            return source
+        turned = rope.turned(dim)
+        order = (*range(0, turned, 2), *range(1, turned, 2), *range(turned, dim))
+        return Sorted(source, axis, order)
 
 
-def _gate_up(config: DecoderConfig, prefix: str, ending: str, columns: tuple[tuple[int, ...], ...]) -> Source:
-    block = gate_up_block(config.intermediate_size)
-    rows = (config.intermediate_size // block, 1, block)
-    tensors = (Tensor(f"{prefix}mlp.{kind}_proj.{ending}", (rows, *columns)) for kind in ("gate", "up"))
-    return Source(tuple(tensors), axis=1)
-
-
-def _out(config: DecoderConfig, prefix: str) -> Source:
-    heads = config.num_kv_heads * config.group_size * config.head_dim
-    return Source((Tensor(f"{prefix}self_attn.o_proj.weight", ((config.hidden_size,), (heads,))),))
-
-
-def _down(config: DecoderConfig, prefix: str) -> Source:
-    return Source((Tensor(f"{prefix}mlp.down_proj.weight", ((config.hidden_size,), (config.intermediate_size,))),))
-
-
-def _vector(name: str, size: Callable[[DecoderConfig], int]) -> Callable[[DecoderConfig, str], Source]:
-    return lambda config, prefix: Source((Tensor(prefix + name, ((size(config),),)),))
-
-
-def _hidden(config: DecoderConfig) -> int:
-    return config.hidden_size
-
-
-def _head_dim(config: DecoderConfig) -> int:
-    return config.head_dim
-
-
-_LAYER_WEIGHTS: dict[str, Callable[[DecoderConfig, str], Source]] = {
-    "qkv": lambda config, prefix: _qkv(config, prefix, "weight", ((config.hidden_size,),)),
-    "qkv_bias": lambda config, prefix: _qkv(config, prefix, "bias", ()),
-    "out": _out,
-    "gate_up": lambda config, prefix: _gate_up(config, prefix, "weight", ((config.hidden_size,),)),
-    "gate_up_bias": lambda config, prefix: _gate_up(config, prefix, "bias", ()),
-    "down": _down,
-    "out_bias": _vector("self_attn.o_proj.bias", _hidden),
-    "down_bias": _vector("mlp.down_proj.bias", _hidden),
-    "input_norm": _vector("input_layernorm.weight", _hidden),
-    "mlp_norm": _vector("post_attention_layernorm.weight", _hidden),
-    "q_norm": _vector("self_attn.q_norm.weight", _head_dim),
-    "k_norm": _vector("self_attn.k_norm.weight", _head_dim),
+_SOURCES: dict[str, Callable[[LayerTensors, str], Source]] = {
+    "qkv": LayerTensors.qkv,
+    "out": LayerTensors.out,
+    "sinks": LayerTensors.sinks,
+    "gate_up": LayerTensors.gate_up,
+    "up": LayerTensors.up,
+    "down": LayerTensors.down,
+    "router": LayerTensors.router,
+    "choice_bias": LayerTensors.choice_bias,
+    "experts_gate_up": LayerTensors.experts_gate_up,
+    "experts_down": LayerTensors.experts_down,
+    "shared_gate_up": LayerTensors.shared_gate_up,
+    "shared_down": LayerTensors.shared_down,
+    "shared_router": LayerTensors.shared_router,
 }
+
+
+def _split_rows(source: Source, rows: tuple[int, ...]) -> Source:
+    """The first axis split into `rows`, the others as they are."""
+    return Split(source, (rows, *((length,) for length in source.shape[1:])))
+
+
+def _fused_ending(ending: str) -> str:
+    """Tensors of all experts have no `.weight`, and `_bias` (gpt-oss)."""
+    return "_bias" if ending == "bias" else ""

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
+from jaxinfer.checkpoint.sources import Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.models.huggingface import EMBED, HEAD
+from jaxinfer.models.huggingface import embedding_table, head_table
 
 log = logging.getLogger(__name__)
 
@@ -20,26 +21,28 @@ def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype
     transformers, too, uses both weights then and ties those that are equal. They are compared in `dtype`, in which
     they would be used. Raises ModelError where the head has another shape than the embedding or cannot be read.
     """
-    if not config.tie_word_embeddings or HEAD not in checkpoint.names:
+    embed, head = embedding_table(config), head_table(config)
+    if not config.tie_word_embeddings or head.name not in checkpoint.names:
         return config
-    shape = (config.vocab_size, config.hidden_size)
-    for name in (EMBED, HEAD):
-        checkpoint.check_tensor(name, shape)
-    if _equal(checkpoint, shape, dtype):
+    for tensor in (embed, head):
+        checkpoint.check_tensor(tensor.name, tensor.shape)
+    if _equal(checkpoint, embed, head, dtype):
         return config
     log.warning(
         "config.json: tie_word_embeddings is true, but %s and %s differ: both are used. If that is right, set it to "
         "false; else remove %s from the checkpoint",
-        *(EMBED, HEAD, HEAD),
+        *(embed.name, head.name, head.name),
     )
     return replace(config, tie_word_embeddings=False)
 
 
-def _equal(checkpoint: Checkpoint, shape: tuple[int, int], dtype: np.dtype) -> bool:
-    count = max(1, _COMPARED_AT_ONCE // shape[1])
-    parts = [slice(start, min(start + count, shape[0])) for start in range(0, shape[0], count)]
+def _equal(checkpoint: Checkpoint, one: Tensor, other: Tensor, dtype: np.dtype) -> bool:
+    """Of two matrices of the same shape."""
+    rows, columns = one.shape
+    count = max(1, _COMPARED_AT_ONCE // columns)
+    parts = [slice(start, min(start + count, rows)) for start in range(0, rows, count)]
 
-    def read(name: str, rows: slice) -> np.ndarray:
-        return checkpoint.read(name, (rows,)).astype(dtype)
+    def read(tensor: Tensor, rows: slice) -> np.ndarray:
+        return checkpoint.read(tensor.name, (rows,)).astype(dtype)
 
-    return all(np.array_equal(read(EMBED, rows), read(HEAD, rows)) for rows in parts)
+    return all(np.array_equal(read(one, rows), read(other, rows)) for rows in parts)

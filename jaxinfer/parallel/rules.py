@@ -19,6 +19,7 @@ class ShardingRules:
     q_per_kv: str | None = None
     head_dim: str | None = None
     mlp: str | None = "tensor"
+    expert: str | None = "expert"
 
     def sharding(self, mesh: Mesh, axes: Sequence[str | None], shape: Sequence[int]) -> NamedSharding:
         """The sharding of an array with these logical axes.

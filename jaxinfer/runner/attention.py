@@ -1,13 +1,12 @@
-"""Which attention backend an engine runs: what the device can run, timed on the model's own shapes."""
+"""Which attention backend each KV group runs: what the device can run, timed on the group's own shapes."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from jax.sharding import Mesh
 from jaxinfer_kernels import KVLayout
 
 from jaxinfer.config import AttentionBackend
@@ -15,8 +14,9 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.attention_backends import CANDIDATES, check_asked, interpreted, obstacle
 from jaxinfer.runner.attention_check import check_attention
-from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.runner.attention_timing import time_attention, trial_kind
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
+from jaxinfer.runner.group_attention import group_size, with_backend
 from jaxinfer.runner.platform import platform_of
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,8 @@ _NO_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class Timing(NamedTuple):
-    """One backend: seconds of a decode step's attention and of a prefill's, all layers, or why there are none."""
+    """One backend: seconds of a decode step's attention and of a prefill's, all layers of a KV group, or why there are
+    none."""
 
     backend: str
     decode: float = 0.0
@@ -41,29 +42,50 @@ class Timing(NamedTuple):
 
 def choose_attention(
     model: LoadedModel, shapes: EngineShapes, asked: AttentionBackend, cache: Path | None
-) -> tuple[LoadedModel, str]:
-    """The backend to run, and the model with its KV layout. cache: where a choice is remembered.
+) -> LoadedModel:
+    """The model with a backend to run for each KV group. cache: where choices are remembered.
 
     Raises ParameterError for one that cannot run on the model's devices.
     """
     check_asked(asked, model.mesh)
     if interpreted(asked, model.mesh):
         log.warning("attention backend %s runs in an interpreter on a CPU: for tests, and far slower than xla", asked)
-    if asked != "auto":
-        return replace(model, kv_layout=_layout(asked, model)), asked
     candidates = CANDIDATES[platform_of(model.mesh)]
+    groups = range(len(model.backends))
+    if asked != "auto":
+        return _with_names(model, [asked for _ in groups])
     if len(candidates) == 1:
-        return model, candidates[0]
-    file = cache / f"attention-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
+        return _with_names(model, [candidates[0] for _ in groups])
+    names: dict[tuple[object, ...], str] = {}
+    for group in groups:
+        like = _alike(model, group)
+        if like not in names:
+            key = shapes_digest(model, shapes, *candidates, str(group))
+            file = cache / f"attention-{key}.json" if cache else None
+            names[like] = remembered_choice(file, candidates, partial(_measured, model, shapes, group))
+    return _with_names(model, [names[_alike(model, group)] for group in groups])
 
-    def measure(backend: str) -> tuple[float, float]:
-        if reason := obstacle(backend, model.mesh):
-            raise NotImplementedError(reason)
-        if backend != "xla":
-            check_attention(model, shapes, backend)
-        return time_attention(model, shapes, backend)
 
-    return model, remembered_choice(file, candidates, measure)
+def _alike(model: LoadedModel, group: int) -> tuple[object, ...]:
+    """What a group's choice depends on."""
+    window, kind, layers = model.config.kv_groups[group]
+    return window, kind, len(layers), group_size(model, group), trial_kind(model, group).scoring
+
+
+def _measured(model: LoadedModel, shapes: EngineShapes, group: int, backend: str) -> tuple[float, float]:
+    if reason := obstacle(backend, model.mesh):
+        raise NotImplementedError(reason)
+    model = with_backend(model, group, backend)
+    if backend != "xla":
+        check_attention(model, shapes, group)
+    return time_attention(model, shapes, group)
+
+
+def _with_names(model: LoadedModel, names: Sequence[str]) -> LoadedModel:
+    """The TPU's kernel brings its layout, wherever it runs."""
+    for group, name in enumerate(names):
+        model = with_backend(model, group, name, KVLayout.HEADS if name == "mosaic_tpu" else None)
+    return model
 
 
 def remembered_choice(
@@ -80,7 +102,7 @@ def remembered_choice(
         log.info("attention backend %s, as measured at an earlier start", known)
         return known
     timings = [_timed(name, measure) for name in candidates]
-    log.info("attention backends on this model's shapes, all layers:\n%s", table(timings))
+    log.info("attention backends on the shapes of a KV group, all of its layers:\n%s", table(timings))
     able = [timing for timing in timings if not timing.error]
     if not able:
         raise RuntimeError("no attention backend runs: " + "; ".join(f"{t.backend}: {t.error}" for t in timings))
@@ -107,9 +129,10 @@ def _interpreted() -> Iterator[None]:
         yield
 
 
-def kernel_interpreter(backend: str, mesh: Mesh) -> AbstractContextManager[None]:
+def kernel_interpreter(model: LoadedModel) -> AbstractContextManager[None]:
     """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
-    return _interpreted() if interpreted(backend, mesh) else nullcontext()
+    wanted = any(interpreted(backend.name, model.mesh) for backend in model.backends)
+    return _interpreted() if wanted else nullcontext()
 
 
 def _timed(name: str, measure: Callable[[str], tuple[float, float]]) -> Timing:
@@ -126,7 +149,3 @@ def _passes_over(error: Exception) -> bool:
     """Mosaic's errors (MosaicError, LoweringException) are public nowhere: they are known by where they come from."""
     of_jax = type(error).__module__.partition(".")[0] in ("jax", "jaxlib")
     return of_jax or isinstance(error, (NotImplementedError, ValueError, TypeError))
-
-
-def _layout(backend: str, model: LoadedModel) -> KVLayout:
-    return KVLayout.HEADS if backend == "mosaic_tpu" else model.kv_layout

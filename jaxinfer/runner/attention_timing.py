@@ -10,6 +10,7 @@ import numpy as np
 from jaxinfer_kernels import RaggedRows
 
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention, token_bytes
 
@@ -19,25 +20,36 @@ _BYTES = 256 << 20
 _RUNS, _CALLS = 5, 8
 
 
-def time_attention(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[float, float]:
-    """Seconds of all layers' attention: decode of every slot at 1,024 tokens of context or fewer, and a step's budget
-    of tokens of one prompt. One layer of each KV group is timed: medians of a few runs, without the time of dispatch.
+def time_attention(model: LoadedModel, shapes: EngineShapes, group: int) -> tuple[float, float]:
+    """Seconds of the attention of all layers of a KV group: decode of every slot at 1,024 tokens of context or fewer,
+    and a step's budget of tokens of one prompt. One layer is timed: medians of a few runs, without the time of
+    dispatch.
 
     Raises what compiling or running raises.
     """
     rows, budget = shapes.max_num_seqs, shapes.max_num_batched_tokens
-    context = min(_CONTEXT, shapes.max_model_len - 1, max(_BYTES // (token_bytes(model) * rows), shapes.block_size))
-    prompt = min(budget, shapes.max_model_len)
+    room = max(_BYTES // (token_bytes(model, group) * rows), shapes.block_size)
+    context, prompt = min(_CONTEXT, shapes.max_model_len - 1, room), min(budget, shapes.max_model_len)
     decode = trial_rows(np.full(rows, context), np.ones(rows), shapes.block_size)
     prefill = trial_rows(np.zeros(1), np.full(1, prompt), shapes.block_size)
-    counts = [len(group.layers) for group in model.config.kv_groups]
+    count = len(model.config.kv_groups[group].layers)
+    seconds = partial(_seconds, model, shapes.block_size, group)
+    return count * seconds(decode, rows), count * seconds(prefill, prompt)
 
-    def seconds(step: RaggedRows, tokens: int) -> float:
-        windows = [group.window for group in shapes.groups]
-        times = [_seconds(model, shapes.block_size, backend, step, tokens, window) for window in windows]
-        return sum(count * time for count, time in zip(counts, times, strict=True))
 
-    return seconds(decode, rows), seconds(prefill, prompt)
+def trial_kind(model: LoadedModel, group: int) -> AttentionKind:
+    """Attention of the first layer of a KV group."""
+    return model.config.layers[model.config.kv_groups[group].layers[0]].attention
+
+
+def trial_heads(kind: AttentionKind) -> list[tuple[int, int]]:
+    """Heads and channels of q, k and v."""
+    return [(heads, kind.head_dim) for heads in (kind.num_heads, kind.num_kv_heads, kind.num_kv_heads)]
+
+
+def trial_sinks(kind: AttentionKind) -> jax.Array | None:
+    """Sinks of every head, where the kind has them."""
+    return jnp.linspace(-1, 1, kind.num_heads, dtype=jnp.float32) if kind.sinks else None
 
 
 def trial_rows(starts: np.ndarray, counts: np.ndarray, block_size: int) -> RaggedRows:
@@ -47,21 +59,21 @@ def trial_rows(starts: np.ndarray, counts: np.ndarray, block_size: int) -> Ragge
     return RaggedRows(*(jnp.asarray(x, jnp.int32) for x in (tables, starts, np.cumsum(counts) - counts, counts)))
 
 
-def _seconds(
-    model: LoadedModel, block_size: int, backend: str, rows: RaggedRows, tokens: int, window: int | None
-) -> float:
+def _seconds(model: LoadedModel, block_size: int, group: int, rows: RaggedRows, tokens: int) -> float:
     """Of one layer."""
-    config, attend = model.config, group_attention(model, backend, window)
-    shape = model.kv_shape(0, rows.page_table.size + 1, block_size)
+    kind = trial_kind(model, group)
+    heads = trial_heads(kind)
+    attend = group_attention(model, group, kind.scoring)
+    shape = model.kv_shape(group, rows.page_table.size + 1, block_size)
     kv = jnp.zeros((1, *shape[1:]), model.dtype)
-    q = jnp.ones((tokens, config.num_heads, config.head_dim), model.dtype)
-    k = jnp.ones((tokens, config.num_kv_heads, config.head_dim), model.dtype)
+    q, k, v = (jnp.ones((tokens, *one), model.dtype) for one in heads)
+    sinks = trial_sinks(kind)
     short = rows.count.shape[0] if tokens == rows.count.shape[0] else 0
 
     @partial(jax.jit, donate_argnums=0)
     def calls(kv: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
         def call(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            return attend(state[0], k, k, state[1], 0, rows, short_rows=short)
+            return attend(state[0], k, v, sinks, state[1], 0, rows, short_rows=short)
 
         return jax.lax.fori_loop(0, _CALLS, call, (q, kv))
 

@@ -1,6 +1,7 @@
 """`forward`: the layers over one step's tokens. Writes KV, and gathers the positions that will be scored."""
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import jax
@@ -9,6 +10,9 @@ from jaxinfer_kernels import RaggedRows, copy_pages
 
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.attention import Heads
+from jaxinfer.model_config.layer_kind import Scoring
+from jaxinfer.models.decoder import Place
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention
 
@@ -59,11 +63,10 @@ class Step(NamedTuple):
 class ForwardPrograms:
     """The two families of forward of one model: decode by rows, mixed by tokens."""
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, backend: str):
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
-        self._backend = backend
 
     def decode(
         self,
@@ -148,26 +151,23 @@ class ForwardPrograms:
 
     def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
         decoder = self._model.build(weights)
-        attention = [self._attention(step, group) for group in range(len(kv))]
+        attention = cache(partial(self._attention, step))
 
-        def attend(
-            q: jax.Array, k: jax.Array, v: jax.Array, kv: Arrays, group: int, layer: jax.Array | int
-        ) -> tuple[jax.Array, Arrays]:
-            out, written = attention[group](q, k, v, kv[group], jnp.int32(layer))
+        def attend(heads: Heads, kv: Arrays, place: Place) -> tuple[jax.Array, Arrays]:
+            group = place.group
+            out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
             return out, (*kv[:group], written, *kv[group + 1 :])
 
         return decoder(step.tokens, step.positions, kv, attend)
 
-    def _attention(self, step: Step, group: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
         rows = RaggedRows(step.tables[group], step.start, step.offset, step.count)
-        attend = group_attention(self._model, self._backend, self._shapes.groups[group].window)
+        attend = group_attention(self._model, group, scoring)
 
         @jax.jit
-        def attention(
-            q: jax.Array, k: jax.Array, v: jax.Array, kv: jax.Array, layer: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
-            return attend(q, k, v, kv, layer, rows, short_rows=step.short_rows)
+        def attention(heads: Heads, kv: jax.Array, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return attend(*heads, kv, layer, rows, short_rows=step.short_rows)
 
         return attention
 
@@ -186,8 +186,8 @@ class ForwardPrograms:
     def change_blocks(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
         """Copies of forked blocks, then the step's new entries of the block tables."""
         copies, updates = view["copies"], view["updates"]
-        layout = self._model.kv_layout
-        kv = tuple(copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout) for group, x in enumerate(kv))
+        layouts = [backend.layout for backend in self._model.backends]
+        kv = tuple(copy_pages(x, copies[i, :, 0], copies[i, :, 1], layouts[i]) for i, x in enumerate(kv))
         tables = tuple(
             table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
             for group, table in enumerate(tables)

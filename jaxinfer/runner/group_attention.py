@@ -1,7 +1,7 @@
 """Paged attention of the layers of one KV group: a backend, its block sizes, and how a mesh shares the work."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 from jaxinfer_kernels import (
     BlockSizes,
     GpuBlocks,
+    KVLayout,
     TpuBlocks,
     default_block_sizes,
     gpu_blocks,
@@ -17,52 +18,74 @@ from jaxinfer_kernels import (
     tpu_blocks,
 )
 
-from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.model_config.layer_kind import Scoring
+from jaxinfer.models.loaded import GroupBackend, LoadedModel
 from jaxinfer.runner.platform import platform_of
 
 GroupAttention = Callable[..., tuple[jax.Array, jax.Array]]
-"""attention(q [T, Hq, D], k, v [T, Hkv, D], pages, layer, rows, *, short_rows) gives (out [T, Hq, D], pages).
+"""attention(q [T, Hq, D], k, v [T, Hkv, D], sinks [Hq] or None, pages, layer, rows, *, short_rows) gives
+(out [T, Hq, D], pages).
 
 layer: one of the group's. Short rows hold one token each; the int R says that all R rows are short."""
 
 
-def group_attention(model: LoadedModel, backend: str, window: int | None) -> GroupAttention:
-    """Attention of layers with this window. On a mesh each device attends with its own heads: a kernel is one device's
+def group_attention(model: LoadedModel, group: int, scoring: Scoring) -> GroupAttention:
+    """Attention of layers of a KV group. On a mesh each device attends with its own heads: a kernel is one device's
     program, which XLA cannot split."""
-    attend = partial(
-        ragged_paged_attention,
-        short_len=1,
-        scale=model.config.attention_scale,
-        window=window,
-        backend=backend,
-        layout=model.kv_layout,
-        block_sizes=block_sizes(model, backend),
-    )
-    return attend if model.mesh.size == 1 else _over_heads(model, attend)
+    options: dict[str, Any] = {
+        "short_len": 1,
+        "scale": scoring.scale,
+        "soft_cap": scoring.soft_cap,
+        "window": model.config.kv_groups[group].window,
+        "backend": model.backends[group].name,
+        "layout": model.backends[group].layout,
+        "block_sizes": block_sizes(model, group),
+    }
+
+    def attend(*arguments: Any, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, k, v, sinks, *rest = arguments
+        return ragged_paged_attention(q, k, v, *rest, sinks=sinks, short_rows=short_rows, **options)
+
+    return attend if model.mesh.size == 1 else _over_heads(model, group, attend)
 
 
-def block_sizes(model: LoadedModel, backend: str) -> BlockSizes | TpuBlocks | GpuBlocks:
-    """A backend's block sizes for the shapes that each of the model's devices has; they need not be here."""
-    config, device = model.config, model.mesh.devices.flat[0]
+def with_backend(model: LoadedModel, group: int, name: str, layout: KVLayout | None = None) -> LoadedModel:
+    """The model with another backend for a KV group, over another layout where one is given."""
+    backend = GroupBackend(name, layout or model.backends[group].layout)
+    return replace(model, backends=(*model.backends[:group], backend, *model.backends[group + 1 :]))
+
+
+def block_sizes(model: LoadedModel, group: int) -> BlockSizes | TpuBlocks | GpuBlocks:
+    """The group's backend's block sizes for the shapes that each of the model's devices has; they need not be here."""
+    kind, device = model.config.kv_groups[group].kv, model.mesh.devices.flat[0]
+    backend, layout = model.backends[group]
     if backend == "xla":
         return default_block_sizes(platform_of(model.mesh))
     if backend == "mosaic_gpu":
-        return gpu_blocks(config.head_dim, config.head_dim)
-    heads = model.kv_sharding(0, 1, 1).shard_shape(model.kv_shape(0, 1, 1))[model.kv_layout.axes.index("kv_heads")]
-    return tpu_blocks(heads, config.group_size, token_bytes(model) // config.num_kv_heads, device.device_kind)
+        return gpu_blocks(kind.key_dim, kind.value_dim)
+    shape = model.kv_sharding(group, 1, 1).shard_shape(model.kv_shape(group, 1, 1))
+    heads = shape[layout.axes.index("kv_heads")]
+    return tpu_blocks(heads, group_size(model, group), token_bytes(model, group) // kind.heads, device.device_kind)
 
 
-def token_bytes(model: LoadedModel) -> int:
-    """Bytes that one token takes in one layer's blocks, all heads."""
-    return int(np.prod(model.kv_shape(0, 1, 1)[1:])) * model.dtype.itemsize
+def group_size(model: LoadedModel, group: int) -> int:
+    """Query heads a KV head of a group's layers, the most that one of them has."""
+    layers = model.config.kv_groups[group].layers
+    return max(model.config.layers[layer].attention.group_size for layer in layers)
 
 
-def _over_heads(model: LoadedModel, attend: GroupAttention) -> GroupAttention:
+def token_bytes(model: LoadedModel, group: int) -> int:
+    """Bytes that one token takes in one layer's blocks of a group, all heads."""
+    return int(np.prod(model.kv_shape(group, 1, 1)[1:])) * model.dtype.itemsize
+
+
+def _over_heads(model: LoadedModel, group: int, attend: GroupAttention) -> GroupAttention:
     heads, one = PartitionSpec(None, model.rules.kv_heads), PartitionSpec()
+    of_sinks = PartitionSpec(model.rules.kv_heads)
 
     def attention(*arguments: Any, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-        q, k, v, pages, layer, rows = arguments
-        spec = model.rules.sharding(model.mesh, model.kv_layout.axes, pages.shape).spec
+        q, k, v, sinks, pages, layer, rows = arguments
+        spec = model.rules.sharding(model.mesh, model.backends[group].layout.axes, pages.shape).spec
         all_short = isinstance(short_rows, int)
 
         def local(*here: Any) -> tuple[jax.Array, jax.Array]:
@@ -71,9 +94,9 @@ def _over_heads(model: LoadedModel, attend: GroupAttention) -> GroupAttention:
         return jax.shard_map(
             local,
             mesh=model.mesh,
-            in_specs=(heads, heads, heads, spec, one, one, one),
+            in_specs=(heads, heads, heads, of_sinks, spec, one, one, one),
             out_specs=(heads, spec),
             check_vma=False,
-        )(q, k, v, pages, layer, rows, short_rows)
+        )(q, k, v, sinks, pages, layer, rows, short_rows)
 
     return attention

@@ -58,13 +58,12 @@ class JaxRunner:
         model: LoadedModel,
         shapes: EngineShapes,
         *,
-        backend: str = "xla",
         options: Options | None = None,
         store: ProgramStore | None = None,
     ):
         self.shapes = shapes
         self.model = model
-        self.programs = Programs(model, shapes, backend, options, store)
+        self.programs = Programs(model, shapes, options, store)
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()

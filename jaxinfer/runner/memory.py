@@ -72,13 +72,13 @@ def useful_blocks(shapes: EngineShapes) -> list[int]:
     return counts
 
 
-def step_temporaries(model: LoadedModel, shapes: EngineShapes, backend: str, options: Options | None = None) -> int:
+def step_temporaries(model: LoadedModel, shapes: EngineShapes, options: Options | None = None) -> int:
     """Bytes of temporaries of the largest forward or sample, from trial compilations.
 
     Programs run one after another, so the larger counts. They do not depend on the block count.
     """
     trial = with_blocks(shapes, [_TRIAL_BLOCKS] * len(shapes.groups))
-    programs = Programs(model, trial, backend, options)
+    programs = Programs(model, trial, options)
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
         names.append(("multi_step", trial.max_num_seqs))
@@ -95,13 +95,12 @@ def device_blocks(
     shapes: EngineShapes,
     *,
     limit: int,
-    backend: str,
     cache: Path | None,
     options: Options | None = None,
 ) -> list[int]:
     """Blocks a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
-    key = shapes_digest(model, shapes, backend, described(options or {}))
-    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, backend, options))
+    key = shapes_digest(model, shapes, described(options or {}))
+    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.blocks_per_row)

@@ -31,7 +31,7 @@ _COMPILERS = (
 )  # fmt: skip
 
 
-def program_key(model: LoadedModel, shapes: EngineShapes, backend: str, options: Options) -> str:
+def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> str:
     """20 hexadecimal digits of the code that makes programs, what they are made for, and who compiles them."""
     devices = [(device.id, device.process_index, device.device_kind) for device in model.mesh.devices.flat]
     arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
@@ -39,7 +39,7 @@ def program_key(model: LoadedModel, shapes: EngineShapes, backend: str, options:
     versions = [_version(name) for name in _COMPILERS]
     settings = sorted((name, str(value)) for name, value in jax.config.values.items() if _matters(name))
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
-    made_for = [model.config, model.dtype, model.kv_layout, model.mesh.shape, model.rules, arrays, shapes, backend]
+    made_for = [model.config, model.dtype, model.backends, model.mesh.shape, model.rules, arrays, shapes]
     made_by = [described(options), devices, client.platform_version, processor(), versions, settings, environment]
     return _digest(source_digest(), *map(repr, (*made_for, *made_by)))
 

@@ -79,12 +79,12 @@ class ProgramStore:
 
 
 def open_store(
-    cache: CompileCache | None, model: LoadedModel, shapes: EngineShapes, backend: str, options: Options
+    cache: CompileCache | None, model: LoadedModel, shapes: EngineShapes, options: Options
 ) -> ProgramStore | None:
     """The store in a compile cache for what programs follow from; None without a cache."""
     if cache is None:
         return None
-    return ProgramStore(cache, program_key(model, shapes, backend, options), list(model.mesh.devices.flat))
+    return ProgramStore(cache, program_key(model, shapes, options), list(model.mesh.devices.flat))
 
 
 def _prepare(folder: Path) -> bool:

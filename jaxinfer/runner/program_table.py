@@ -34,12 +34,12 @@ class Program(NamedTuple):
 class ProgramTable:
     """The programs of one model and engine, by name. names: all of them, the largest of a kind first."""
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, backend: str):
+    def __init__(self, model: LoadedModel, shapes: EngineShapes):
         self._model = model
         self._shapes = shapes
         self._layouts = Layouts(shapes)
         buckets = make_buckets(shapes)
-        self._forward = ForwardPrograms(model, shapes, self._layouts, backend)
+        self._forward = ForwardPrograms(model, shapes, self._layouts)
         self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
         self._replicated = NamedSharding(model.mesh, PartitionSpec())
         self._smallest_decode = min(buckets.rows)

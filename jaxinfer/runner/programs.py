@@ -57,7 +57,6 @@ class Programs:
         self,
         model: LoadedModel,
         shapes: EngineShapes,
-        backend: str,
         options: Options | None = None,
         store: ProgramStore | None = None,
     ):
@@ -65,9 +64,9 @@ class Programs:
         # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
         # program that it has read ("Function … not found" when it is run; jax 0.10.2).
         self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
-        self._table = ProgramTable(model, shapes, backend)
+        self._table = ProgramTable(model, shapes)
         self.names = self._table.names
-        self._interpreter = partial(kernel_interpreter, backend, model.mesh)
+        self._interpreter = partial(kernel_interpreter, model)
         self._compiled: dict[Name, Any] = {}
         self.late = LatePrograms()
         self.compiling = False

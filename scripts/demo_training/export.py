@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from demo_training.model import Params
 from demo_training.template import CHAT_TEMPLATE, END_OF_TEXT, IM_END, TAGS
 from demo_training.tokenizer import SPECIAL, special
-from jaxinfer.checkpoint.sources import Source
+from jaxinfer.checkpoint.sources import Joined, Source, Split, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.huggingface import weight_sources
@@ -52,10 +52,17 @@ def _plain(key: object) -> str | int:
 
 
 def _split(source: Source, array: np.ndarray) -> dict[str, np.ndarray]:
-    """A joined array as the tensors that it was joined from, in the shapes of the file."""
-    ends = np.cumsum([tensor.viewed[source.axis] for tensor in source.tensors])[:-1]
-    parts = np.split(array, ends, axis=source.axis)
-    return {tensor.name: part.reshape(tensor.shape) for tensor, part in zip(source.tensors, parts, strict=True)}
+    """A weight as the tensors that it was made of, in the shapes of the file."""
+    match source:
+        case Tensor(name, _):
+            return {name: array}
+        case Split(inner, _):
+            return _split(inner, array.reshape(inner.shape))
+        case Joined(parts, axis):
+            ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
+            arrays = np.split(array, ends, axis=axis)
+            return {k: x for part, one in zip(parts, arrays, strict=True) for k, x in _split(part, one).items()}
+    raise TypeError(f"cannot be written: {source}")
 
 
 def _tokenizer_config(raw: dict[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:

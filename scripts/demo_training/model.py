@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from flax import nnx
 
 from demo_training.tokens import Batch
+from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.param import value
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models.decoder import KV, Decoder, logits
+from jaxinfer.models.decoder import KV, Decoder, Place, logits
 
 Params = Any
 """nnx.State of the decoder, float32."""
@@ -84,13 +85,13 @@ class Trainee:
     def hidden(self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array) -> jax.Array:
         """tokens, positions, segments [B, T] to hidden states [B * T, d], not yet normed."""
         decoder = nnx.merge(self._graph, params)
-        attend = packed(segments, self.config.attention_scale)
+        attend = packed(segments)
         return decoder(tokens.reshape(-1), positions.reshape(-1), (), attend)[0]
 
     def head(self, params: Params, hidden: jax.Array) -> jax.Array:
         """hidden [S, d] to logits [S, vocabulary]."""
         decoder = nnx.merge(self._graph, params)
-        return logits((value(decoder.embed),), decoder.final_norm(hidden))
+        return logits(self.config, (value(decoder.embed),), decoder.final_norm(hidden))
 
     def logits(self, params: Params, tokens: jax.Array) -> jax.Array:
         """tokens [B, T], one text a row, to logits [B, T, vocabulary], float32."""
@@ -111,18 +112,19 @@ class Trainee:
         return jnp.sum(losses * batch.weights) / jnp.sum(batch.weights)
 
 
-def packed(segments: jax.Array, scale: float) -> Callable[..., tuple[jax.Array, KV]]:
+def packed(segments: jax.Array) -> Callable[..., tuple[jax.Array, KV]]:
     """Dense causal attention over rows [B, T], within equal segments; it keeps no KV."""
     batch, length = segments.shape
     alike = segments[:, :, None] == segments[:, None, :]
     mask = alike & jnp.tril(jnp.ones((length, length), bool))
     bias = jnp.where(mask, 0.0, -1e9)[:, None, None]
 
-    def attend(q: jax.Array, k: jax.Array, v: jax.Array, kv: KV, *_: object) -> tuple[jax.Array, KV]:
+    def attend(given: Heads, kv: KV, place: Place) -> tuple[jax.Array, KV]:
+        q, k, v, _ = given
         heads, dim = k.shape[1:]
         q = q.reshape(batch, length, heads, -1, dim).transpose(0, 2, 3, 1, 4)
         k, v = (x.reshape(batch, length, heads, dim).transpose(0, 2, 1, 3) for x in (k, v))
-        scores = jnp.einsum("bhgtd,bhsd->bhgts", q, k) * scale + bias
+        scores = jnp.einsum("bhgtd,bhsd->bhgts", q, k) * place.scoring.scale + bias
         out = jnp.einsum("bhgts,bhsd->bhgtd", jax.nn.softmax(scores, axis=-1), v)
         return out.transpose(0, 3, 1, 2, 4).reshape(batch * length, -1, dim), kv
 

@@ -21,6 +21,7 @@ from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models import tied_head
 from jaxinfer.models.loaded import load_model, plan_model
+from tests.model_config.uniform import kind_of
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
 Q = "model.layers.0.self_attn.q_proj.weight"
@@ -46,7 +47,8 @@ def named(model):
 def test_fused_weights_hold_the_tensors():
     tensors, config = tensors_of("qwen2"), config_of("qwen2")
     weights = named(load(GOLDENS / "qwen2", "qwen2"))
-    heads, group, dim = config.num_kv_heads, config.group_size, config.head_dim
+    attention = kind_of(config).attention
+    heads, group, dim = attention.num_kv_heads, attention.group_size, attention.head_dim
     for layer in range(config.num_layers):
         prefix = f"model.layers.{layer}."
         qkv = weights["blocks", layer, "attention", "qkv"]
@@ -55,7 +57,7 @@ def test_fused_weights_hold_the_tensors():
         v = tensors[f"{prefix}self_attn.v_proj.weight"].reshape(heads, dim, -1)
         np.testing.assert_array_equal(qkv[:, group + 1], v)
         bias = tensors[f"{prefix}self_attn.k_proj.bias"].reshape(heads, dim)
-        np.testing.assert_array_equal(weights["vectors", "qkv_bias"][layer, :, group], bias)
+        np.testing.assert_array_equal(weights["vectors", "leaves", "qkv_bias"][layer, :, group], bias)
         gate_up = weights["blocks", layer, "mlp", "gate_up"]
         up = tensors[f"{prefix}mlp.up_proj.weight"]
         np.testing.assert_array_equal(gate_up[:, 1].reshape(up.shape), up)

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from jaxinfer.build import DEMO_FOLDER
+from jaxinfer.model_config.layer_kind import NormKind
 from jaxinfer.model_config.registry import parse_config
+from tests.model_config.uniform import kind_of
 
 FOLDERS = {"target": DEMO_FOLDER, "draft": DEMO_FOLDER / "draft"}
 FILES = {
@@ -58,7 +60,8 @@ def test_the_draft_has_the_targets_tokenizer():
 @each_model
 def test_the_config_is_known_and_fits_the_tokenizer(model: str):
     config = parse_config(read(model, "config.json"))
-    assert (config.qk_norm, config.tie_word_embeddings, config.qkv_bias) == (True, True, False)
+    attention = kind_of(config).attention
+    assert (attention.qk_norm, config.tie_word_embeddings, attention.qkv_bias) == (NormKind(), True, False)
     assert config.vocab_size == TOKENIZER.get_vocab_size()
     assert config.eos_token_ids == (TOKENIZER.token_to_id(IM_END),)
 
@@ -67,17 +70,18 @@ def test_the_config_is_known_and_fits_the_tokenizer(model: str):
 def test_the_weights_are_those_of_the_config(model: str):
     config = parse_config(read(model, "config.json"))
     shape = MODELS[model]
-    assert (config.hidden_size, config.num_layers, config.num_heads) == (shape.hidden, shape.layers, shape.heads)
+    attention = kind_of(config).attention
+    assert (config.hidden_size, config.num_layers, attention.num_heads) == (shape.hidden, shape.layers, shape.heads)
     assert {entry["dtype"] for entry in tensors(model).values()} == {"BF16"}
-    hidden, queries = config.hidden_size, config.num_heads * config.head_dim
-    keys, inner = config.num_kv_heads * config.head_dim, config.intermediate_size
+    hidden, queries = config.hidden_size, attention.num_heads * attention.head_dim
+    keys, inner = attention.num_kv_heads * attention.head_dim, kind_of(config).mlp.size
     layer = {
         "self_attn.q_proj": [queries, hidden],
         "self_attn.k_proj": [keys, hidden],
         "self_attn.v_proj": [keys, hidden],
         "self_attn.o_proj": [hidden, queries],
-        "self_attn.q_norm": [config.head_dim],
-        "self_attn.k_norm": [config.head_dim],
+        "self_attn.q_norm": [attention.head_dim],
+        "self_attn.k_norm": [attention.head_dim],
         "mlp.gate_proj": [inner, hidden],
         "mlp.up_proj": [inner, hidden],
         "mlp.down_proj": [hidden, inner],

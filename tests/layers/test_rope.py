@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxinfer.layers.rope import inverse_frequencies, rotation
-from jaxinfer.model_config.decoder_config import RopeConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.model_config.rope_config import RopeConfig
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 2048}
 LONGROPE = {
@@ -54,8 +55,14 @@ CONFIG = {
 }
 
 
-def rope_of(parameters: dict[str, Any]) -> RopeConfig:
-    return parse_config({**CONFIG, "rope_parameters": parameters}).rope
+def rope_of(config: DecoderConfig) -> RopeConfig:
+    (layer,) = config.layers
+    assert layer.attention.rope is not None
+    return layer.attention.rope
+
+
+def rope_with(parameters: dict[str, Any]) -> RopeConfig:
+    return rope_of(parse_config({**CONFIG, "rope_parameters": parameters}))
 
 
 @pytest.mark.parity
@@ -81,7 +88,7 @@ def test_tables_equal_transformers(kind: str, spelling: str) -> None:
         pieces += [torch.arange(9)]  # short again: the first table is back
     for positions in pieces:
         cos, sin = table(torch.zeros(1, 1, 64), positions[None])
-        rope = config.at_context(int(positions.max()) + 1).rope
+        rope = rope_of(config.at_context(int(positions.max()) + 1))
         ours = rotation(rope, 64, jnp.asarray(positions.numpy(), jnp.int32))
         # An angle of thousands of radians has that much of a float32's last bit.
         atol = 3e-7 * max(10, int(positions.max()))
@@ -96,14 +103,14 @@ def test_frequencies_equal_transformers(kind: str) -> None:
     transformers = pytest.importorskip("transformers", reason="the parity extra is not installed")
     theirs = transformers.LlamaConfig(**{**CONFIG, "rope_parameters": dict(KINDS[kind]), "head_dim": 64})
     table = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(theirs)
-    rope = parse_config({**CONFIG, "rope_parameters": KINDS[kind]}).at_context(1).rope
+    rope = rope_of(parse_config({**CONFIG, "rope_parameters": KINDS[kind]}).at_context(1))
     np.testing.assert_allclose(inverse_frequencies(rope, 64), table.inv_freq.numpy(), rtol=5e-7)
     assert rope.attention_factor == pytest.approx(table.attention_scaling, rel=1e-9)
 
 
 @pytest.mark.parametrize(("beta_fast", "beta_slow"), [(32.0, 1.0), (8.0, 2.0)])
 def test_yarn_keeps_fast_pairs_and_divides_slow_ones(beta_fast: float, beta_slow: float) -> None:
-    rope = rope_of({**YARN, "beta_fast": beta_fast, "beta_slow": beta_slow})
+    rope = rope_with({**YARN, "beta_fast": beta_fast, "beta_slow": beta_slow})
     plain = 1e4 ** -(np.arange(0, 64, 2, dtype=np.float64) / 64)
     turns = 2048 * plain / (2 * math.pi)
     found = inverse_frequencies(rope, 64) / plain
@@ -119,7 +126,7 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones(beta_fast: float, beta_slow
 
 @pytest.mark.parametrize(("context", "name"), [(2048, "short_factor"), (2049, "long_factor")])
 def test_longrope_divides_each_pair_by_its_own_factor(context: int, name: str) -> None:
-    rope = parse_config({**CONFIG, "rope_parameters": LONGROPE}).at_context(context).rope
+    rope = rope_of(parse_config({**CONFIG, "rope_parameters": LONGROPE}).at_context(context))
     positions = np.array([0, 1, 100, 2047])
     angles = positions[:, None] * 1e4 ** -(np.arange(0, 64, 2, dtype=np.float64) / 64) / np.array(LONGROPE[name])
     scale = math.sqrt(1 + math.log(2) / math.log(2048))  # 4096 tokens are twice the original 2048
@@ -129,7 +136,7 @@ def test_longrope_divides_each_pair_by_its_own_factor(context: int, name: str) -
 
 
 def test_dynamic_depends_on_the_position_alone() -> None:
-    rope = rope_of(KINDS["dynamic"])
+    rope = rope_with(KINDS["dynamic"])
     positions = np.array([0, 1, CONTEXT - 1, CONTEXT, CONTEXT + 1, 7000, 10239])
     together = rotation(rope, 64, jnp.asarray(positions, jnp.int32))
     for i, position in enumerate(positions):

@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 
 from jaxinfer.errors import ModelError
-from jaxinfer.model_config.decoder_config import DecoderConfig, RopeConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import KVKind, NormKind
 from jaxinfer.model_config.registry import known_architectures, parse_config
+from jaxinfer.model_config.rope_config import RopeConfig
 from tests.material import material
 
 from .config_json import LLAMA, SAME
+from .uniform import fields_of, kind_of, windows_of
 
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 LLAMA3_ROPE = {
@@ -31,13 +34,19 @@ REAL = {
         "rope": RopeConfig("llama3", 5e5, 32.0, 1.0, 4.0, 8192),
     },
     "llama3.1-8b.shapes": {"rope": RopeConfig("llama3", 5e5, 8.0, 1.0, 4.0, 8192), "num_layers": 32},
-    "mistral_7b": {"windows": (4096,) * 32, "intermediate_size": 14336},
+    "mistral_7b": {"windows": (4096,) * 32, "size": 14336},
     "mistral_7b_v03": {"windows": (None,) * 32, "rope": RopeConfig(theta=1e6)},
     "qwen2_7b": {"qkv_bias": True, "out_bias": False, "windows": (None,) * 28, "num_kv_heads": 4},
-    "qwen3_0.6b": {"qk_norm": True, "head_dim": 128, "hidden_size": 1024, "qkv_bias": False},
-    "qwen3-32b.shapes": {"qk_norm": True, "num_heads": 64, "rope": RopeConfig(theta=1e6)},
+    "qwen3_0.6b": {"qk_norm": NormKind(), "head_dim": 128, "hidden_size": 1024, "qkv_bias": False},
+    "qwen3-32b.shapes": {"qk_norm": NormKind(), "num_heads": 64, "rope": RopeConfig(theta=1e6)},
     "smollm2_135m": {"num_heads": 9, "num_kv_heads": 3, "head_dim": 64, "rope": RopeConfig(theta=1e5)},
 }
+
+
+def rope_of(config: DecoderConfig) -> RopeConfig:
+    rope = kind_of(config).attention.rope
+    assert rope is not None
+    return rope
 
 
 def parse(architecture: str = "LlamaForCausalLM", **changes: Any) -> DecoderConfig:
@@ -47,7 +56,7 @@ def parse(architecture: str = "LlamaForCausalLM", **changes: Any) -> DecoderConf
 @pytest.mark.parametrize("name", REAL)
 def test_real_models(name: str):
     config = parse_config(json.loads(material("configs", f"{name}.json").read_text()))
-    assert {field: getattr(config, field) for field in REAL[name]} == REAL[name]
+    assert {field: fields_of(config)[field] for field in REAL[name]} == REAL[name]
 
 
 def test_every_real_config_parses_or_names_its_architecture():
@@ -66,8 +75,8 @@ def test_older_and_newer_names_mean_the_same():
     newer = parse(rope_parameters={**LLAMA3_ROPE, "rope_theta": 5e5}, dtype="bfloat16")
     assert older == newer
     linear = {"type": "linear", "factor": 2.0}
-    assert parse(rope_scaling=linear).rope == RopeConfig("linear", 10000.0, 2.0)
-    assert parse(rope_scaling={**linear, "rope_type": "linear"}).rope == RopeConfig("linear", 10000.0, 2.0)
+    assert rope_of(parse(rope_scaling=linear)) == RopeConfig("linear", 10000.0, 2.0)
+    assert rope_of(parse(rope_scaling={**linear, "rope_type": "linear"})) == RopeConfig("linear", 10000.0, 2.0)
     both = parse(rope_scaling=linear, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2})
     assert both == parse(rope_scaling=linear)
 
@@ -75,28 +84,29 @@ def test_older_and_newer_names_mean_the_same():
 def test_yarn_and_dynamic():
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
     config = parse(rope_scaling=yarn)
-    assert config.rope == parse(rope_parameters={**yarn, "rope_theta": 1e4}).rope
-    assert (config.rope.kind, config.rope.factor, config.rope.original_max_position_embeddings) == ("yarn", 4.0, 128)
+    rope = rope_of(config)
+    assert rope == rope_of(parse(rope_parameters={**yarn, "rope_theta": 1e4}))
+    assert (rope.kind, rope.factor, rope.original_max_position_embeddings) == ("yarn", 4.0, 128)
     assert config.max_position_embeddings == 512  # what 128 tokens are stretched to, though 256 are declared
     assert parse(rope_scaling={**yarn, "factor": 2}).max_position_embeddings == 256
-    assert parse(rope_scaling={**yarn, "factor": None}).rope.factor == 2.0  # 256 / 128
-    assert parse(rope_scaling={"type": "yarn", "factor": 2}).rope.original_max_position_embeddings == 256
-    assert parse(rope_scaling={**yarn, "attention_factor": 1.5}).rope.attention_factor == 1.5
+    assert rope_of(parse(rope_scaling={**yarn, "factor": None})).factor == 2.0  # 256 / 128
+    assert rope_of(parse(rope_scaling={"type": "yarn", "factor": 2})).original_max_position_embeddings == 256
+    assert rope_of(parse(rope_scaling={**yarn, "attention_factor": 1.5})).attention_factor == 1.5
     scaled = parse(rope_scaling={"type": "dynamic", "factor": 2.5})
-    assert scaled.rope == RopeConfig("dynamic", 10000.0, 2.5, original_max_position_embeddings=256)
+    assert rope_of(scaled) == RopeConfig("dynamic", 10000.0, 2.5, original_max_position_embeddings=256)
     assert scaled.max_position_embeddings == 640
 
 
 def test_longrope_chooses_its_factors_by_the_longest_context():
     config = parse(rope_scaling=LONGROPE, original_max_position_embeddings=64)
-    rope = config.rope
+    rope = rope_of(config)
     assert (rope.kind, rope.original_max_position_embeddings, rope.factor) == ("longrope", 64, 4.0)
     assert (rope.short_factor, rope.long_factor) == ((1.0,) * 8, (4.0,) * 8)
     assert config.max_position_embeddings == 256
     assert rope.stretched
     assert config.at_context(65) == config
-    assert not config.at_context(64).rope.stretched
-    assert not parse(rope_scaling=LONGROPE).rope.stretched
+    assert not rope_of(config.at_context(64)).stretched
+    assert not rope_of(parse(rope_scaling=LONGROPE)).stretched
     assert parse().at_context(10**6) == parse()
 
 
@@ -128,14 +138,14 @@ def test_fields_that_say_what_is_so_anyway(architecture: str):
     raw = {**LLAMA, "architectures": [f"{architecture}ForCausalLM"]}
     del raw["hidden_act"], raw["rms_norm_eps"]
     defaults = parse_config(raw)
-    assert (defaults.activation, defaults.rms_norm_eps) == ("silu", 1e-6)
+    assert (kind_of(defaults).mlp.activation, kind_of(defaults).norm.eps, defaults.norm.eps) == ("silu", 1e-6, 1e-6)
 
 
 @pytest.mark.parametrize("architecture", ["Qwen2ForCausalLM", "Qwen3ForCausalLM"])
 def test_no_layer_slides_without_use_sliding_window(architecture: str):
     types = ["sliding_attention", "full_attention"] * 2
     config = parse(architecture, use_sliding_window=False, sliding_window=32, layer_types=types)
-    assert config.windows == (None,) * 4
+    assert windows_of(config) == (None,) * 4
     with pytest.raises(ModelError, match="layer_types must be 4 names"):
         parse(architecture, use_sliding_window=False, layer_types=types[1:])
 
@@ -149,18 +159,21 @@ def test_biases_that_a_family_does_not_have_are_refused():
 
 def test_qwen_windows():
     options = {"sliding_window": 32, "max_window_layers": 3}
-    assert parse("Qwen2ForCausalLM", use_sliding_window=True, **options).windows == (None, None, None, 32)
-    assert parse("Qwen2ForCausalLM", use_sliding_window=False, **options).windows == (None,) * 4
+    assert windows_of(parse("Qwen2ForCausalLM", use_sliding_window=True, **options)) == (None, None, None, 32)
+    assert windows_of(parse("Qwen2ForCausalLM", use_sliding_window=False, **options)) == (None,) * 4
     types = ["sliding_attention", "full_attention"] * 2
     config = parse("Qwen3ForCausalLM", use_sliding_window=True, layer_types=types, **options)
-    assert config.windows == (32, None, 32, None)
-    assert [tuple(group) for group in config.kv_groups] == [(32, (0, 2)), (None, (1, 3))]
+    assert windows_of(config) == (32, None, 32, None)
+    assert [tuple(group) for group in config.kv_groups] == [
+        (32, KVKind(2, 128, 128), (0, 2)),
+        (None, KVKind(2, 128, 128), (1, 3)),
+    ]
     assert [tuple(place) for place in config.group_places] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
 def test_mistral_window_absent_is_4096_and_null_is_none():
-    assert parse("MistralForCausalLM").windows == (4096,) * 4
-    assert parse("MistralForCausalLM", sliding_window=None).windows == (None,) * 4
+    assert windows_of(parse("MistralForCausalLM")) == (4096,) * 4
+    assert windows_of(parse("MistralForCausalLM", sliding_window=None)) == (None,) * 4
 
 
 def test_several_end_of_sequence_ids():
@@ -215,14 +228,13 @@ def test_several_end_of_sequence_ids():
         ({"rope_scaling": [1]}, "rope_scaling must be an object"),
         ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not supported; supported are gelu"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
-        ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map asks for code"),
         ({"logit_scale": 0.1}, "logit_scale is unknown, and might change"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"hidden_size": "64"}, "hidden_size must be an integer"),
         ({"hidden_size": 66}, "hidden_size 66 is not a multiple of num_attention_heads"),
         ({"num_hidden_layers": True}, "num_hidden_layers must be an integer"),
-        ({"num_hidden_layers": 0}, "num_layers must be at least 1"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers must be at least 1"),
         ({"num_key_value_heads": 3}, "num_attention_heads must be a multiple of num_key_value_heads"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
         ({"rms_norm_eps": "1e-5"}, "rms_norm_eps must be a number"),
@@ -248,3 +260,7 @@ def test_layer_types_refused(changes: dict):
 def test_llama_does_not_know_windows():
     with pytest.raises(ModelError, match="sliding_window is unknown"):
         parse(sliding_window=128)
+
+
+def test_code_beside_a_known_architecture_is_left_alone():
+    assert parse(auto_map={"AutoModel": "x.Y"}) == parse()

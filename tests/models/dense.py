@@ -1,43 +1,46 @@
 """Logits of a whole text at once, by plain attention, and a model with one of everything."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.model_config.decoder_config import DecoderConfig, RopeConfig
+from jaxinfer.layers.attention import Heads
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
+from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.rope_config import RopeConfig
+from jaxinfer.models.decoder import Attend, Place
 from jaxinfer.models.loaded import LoadedModel
+from tests.model_config.uniform import uniform_decoder
 
-CONFIG = DecoderConfig(
+CONFIG = uniform_decoder(
+    AttentionKind(
+        num_heads=6,
+        num_kv_heads=2,
+        head_dim=16,
+        rope=RopeConfig("linear", 10000.0, 2.0),
+        qkv_bias=True,
+        out_bias=True,
+        qk_norm=NormKind(),
+    ),
+    MlpKind(384, bias=True),
+    windows=(8, None, None) * 2,
     vocab_size=256,
     hidden_size=64,
-    intermediate_size=384,
-    num_layers=6,
-    num_heads=6,
-    num_kv_heads=2,
-    head_dim=16,
     max_position_embeddings=128,
-    windows=(8, None, None) * 2,
-    rope=RopeConfig("linear", 10000.0, 2.0),
-    qkv_bias=True,
-    out_bias=True,
-    mlp_bias=True,
-    qk_norm=True,
 )
 TOKENS = np.random.default_rng(0).integers(0, 256, 24)
 
 
 def dense_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
     """Logits by plain attention over this call's tokens; kv counts how often each layer of each group was reached."""
-    config = model.config
+    config, attention = model.config, dense_attention(model.config)
 
-    def attend(q, k, v, kv, group, layer):
-        window = config.kv_groups[group].window
-        distance = jnp.arange(len(tokens))[:, None] - jnp.arange(len(tokens))
-        seen = (distance >= 0) & (distance < (window or len(tokens)))
-        q = q.reshape(len(tokens), config.num_kv_heads, config.group_size, -1)
-        scores = jnp.einsum("tkgd,skd->kgts", q, k) * config.attention_scale
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
-        out = jnp.einsum("kgts,skd->tkgd", weights, v).reshape(len(tokens), config.num_heads, -1)
+    def attend(heads, kv, place):
+        group, layer, _ = place
+        out, _ = attention(heads, kv, place)
         return out, (*kv[:group], kv[group].at[layer].add(1), *kv[group + 1 :])
 
     def forward(weights, head, tokens):
@@ -50,3 +53,24 @@ def dense_logits(model: LoadedModel, tokens: np.ndarray) -> np.ndarray:
     for count in counts:
         np.testing.assert_array_equal(count, 1)
     return np.asarray(logits)
+
+
+def dense_attention(config: DecoderConfig) -> Attend:
+    """Plain attention over a call's tokens, which are one text; keeps no KV."""
+
+    def attend(heads: Heads, kv: Any, place: Place) -> tuple[jax.Array, Any]:
+        q, k, v, sinks = heads
+        window, scoring = config.kv_groups[place.group].window, place.scoring
+        distance = jnp.arange(len(q))[:, None] - jnp.arange(len(q))
+        seen = (distance >= 0) & (distance < (window or len(q)))
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+        scores = jnp.einsum("thd,shd->hts", q, k, precision="highest") * scoring.scale
+        if scoring.soft_cap is not None:
+            scores = scoring.soft_cap * jnp.tanh(scores / scoring.soft_cap)
+        scores = jnp.where(seen, scores, -jnp.inf)
+        if sinks is not None:
+            scores = jnp.concatenate([scores, jnp.broadcast_to(sinks[:, None, None], (*scores.shape[:2], 1))], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1)[..., : len(q)]
+        return jnp.einsum("hts,shd->thd", weights, v, precision="highest"), kv
+
+    return attend

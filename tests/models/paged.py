@@ -70,9 +70,16 @@ def _forward(model, weights, head, kv, tokens, positions, rows, short, *, all_sh
     decoder, config = model.build(weights), model.config
     short = len(rows.count) if all_short else short
 
-    def attend(q, k, v, kv, group, layer):
-        window = config.kv_groups[group].window
-        options = {"scale": config.attention_scale, "window": window, "block_sizes": SIZES}
+    def attend(heads, kv, place):
+        q, k, v, sinks = heads
+        group, layer, scoring = place
+        options = {
+            "scale": scoring.scale,
+            "soft_cap": scoring.soft_cap,
+            "sinks": sinks,
+            "window": config.kv_groups[group].window,
+            "block_sizes": SIZES,
+        }
         out, pages = ragged_paged_attention(q, k, v, kv[group], layer, rows, short_rows=short, short_len=1, **options)
         return out, (*kv[:group], pages, *kv[group + 1 :])
 

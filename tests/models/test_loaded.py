@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.errors import ParameterError
-from jaxinfer.layers.stack import period
+from jaxinfer.layers.stack import Repeats, repeats_of
 from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh import MeshSizes, make_mesh
 
@@ -52,10 +52,36 @@ def test_kv_shapes():
 
 
 @pytest.mark.parametrize(
-    ("kinds", "length"), [([1], 1), ([1, 1, 1], 1), ([1, 2, 1, 2], 2), ([1, 2, 2], 3), ([1, 1, 2], 3)]
+    ("kinds", "repeats"),
+    [
+        ("a", (0, 1, 1)),
+        ("aaa", (0, 1, 3)),
+        ("abab", (0, 2, 2)),
+        ("abb", (1, 1, 2)),
+        ("aab", (0, 3, 1)),
+        ("abbbbbb", (1, 1, 6)),
+        ("aaabaaabaa", (2, 4, 2)),
+        ("abcdabcd", (0, 4, 2)),
+    ],
 )
-def test_period(kinds: list[int], length: int):
-    assert period(kinds) == length
+def test_the_fewest_blocks_make_up_all_layers(kinds: str, repeats: tuple[int, int, int]):
+    found = repeats_of(kinds, "stacked")
+    assert found == Repeats(*repeats)
+    layers = sorted((layer, block) for block in range(found.blocks) for layer in found.layers_of(block))
+    assert "".join(kinds[block] for _, block in layers) == kinds
+    assert [layer for layer, _ in layers] == list(range(len(kinds)))
+    assert repeats_of(kinds, "unrolled").layers == len(kinds)
+
+
+@pytest.mark.parametrize("kinds", ["abbabb", "cabab", "cabbcabb"])
+def test_ordinals_count_members_across_repeats(kinds: str):
+    repeats = repeats_of(kinds, "stacked")
+    for letter in set(kinds):
+        members = [layer for layer, kind in enumerate(kinds) if kind == letter]
+        for block in range(repeats.blocks):
+            found = [repeats.ordinal(members, block, r) for r in range(len(repeats.layers_of(block)))]
+            wanted = [members.index(x) if x in members else None for x in repeats.layers_of(block)]
+            assert found == wanted
 
 
 def test_mesh_larger_than_the_machine_is_refused():

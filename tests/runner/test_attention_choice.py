@@ -15,17 +15,28 @@ from jaxinfer_kernels.rows import split_rows
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.layer_kind import Scoring
+from jaxinfer.models.loaded import GroupBackend, LoadedModel
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
 from jaxinfer.runner.attention_backends import check_asked
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.group_attention import group_attention
+from jaxinfer.runner.group_attention import group_attention, with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
 BOTH = ("xla", "mosaic_tpu")
+
+
+def names_of(model: LoadedModel) -> list[str]:
+    return [backend.name for backend in model.backends]
+
+
+def slow_xla(model: LoadedModel, _shapes: Any, group: int) -> tuple[float, float]:
+    """Made-up timings, by which xla is the slower."""
+    return 1.0, 9.0 if model.backends[group].name == "xla" else 1.0
 
 
 class Stopwatch:
@@ -110,11 +121,12 @@ def test_the_table_has_a_line_a_backend():
 def test_auto_on_cpu_is_xla_without_timing_and_a_tpu_kernel_brings_its_layout(caplog: pytest.LogCaptureFixture):
     model = tiny_model()
     shapes = tiny_shapes(model)
-    assert choose_attention(model, shapes, "auto", None) == (model, "xla")
+    assert choose_attention(model, shapes, "auto", None) == model
+    assert names_of(model) == ["xla"]
     assert not caplog.text
-    other, backend = choose_attention(model, shapes, "mosaic_tpu", None)
+    other = choose_attention(model, shapes, "mosaic_tpu", None)
     assert "mosaic_tpu runs in an interpreter on a CPU" in caplog.text
-    assert (other.kv_layout, backend) == (KVLayout.HEADS, "mosaic_tpu")
+    assert other.backends == (GroupBackend("mosaic_tpu", KVLayout.HEADS),)
 
 
 def test_a_kernel_that_cannot_be_compiled_is_passed_over():
@@ -157,7 +169,7 @@ def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch,
     monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *_: (1.0, 1.0))
     model = tiny_model()
     with caplog.at_level("INFO"):
-        assert choose_attention(model, tiny_shapes(model), "auto", None) == (model, "xla")
+        assert choose_attention(model, tiny_shapes(model), "auto", None) == model
     assert "passed over: mosaic_gpu needs" in caplog.text
     with pytest.raises(ParameterError, match="attention_backend: mosaic_gpu needs a Hopper GPU"):
         choose_attention(model, tiny_shapes(model), "mosaic_gpu", None)
@@ -165,8 +177,10 @@ def test_what_the_machine_cannot_run_is_passed_over_with_the_reason(monkeypatch,
 
 @pytest.mark.parametrize("layout", [KVLayout.TOKENS, KVLayout.HEADS])
 def test_a_backend_is_compared_with_xla(layout: KVLayout):
-    model = replace(tiny_model((None, 6)), kv_layout=layout)
-    check_attention(model, tiny_shapes(model), "xla")
+    model = tiny_model((None, 6))
+    for group in range(2):
+        model = with_backend(model, group, "xla", layout)
+        check_attention(model, tiny_shapes(model), group)
 
 
 @pytest.mark.parametrize(("what", "told"), [("results", "its results differ"), ("pages", "does not write the keys")])
@@ -174,8 +188,9 @@ def test_a_backend_is_compared_with_xla(layout: KVLayout):
 def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: float, monkeypatch: pytest.MonkeyPatch):
     """One value is wrong, of one head of the last token, or of one page."""
 
-    def broken(model: Any, backend: str, window: int | None) -> Any:
-        attend = group_attention(model, "xla", window)
+    def broken(model: LoadedModel, group: int, scoring: Scoring) -> Any:
+        backend = model.backends[group].name
+        attend = group_attention(with_backend(model, group, "xla"), group, scoring)
 
         def attention(*args: Any, **named: Any) -> Any:
             out, pages = attend(*args, **named)
@@ -187,28 +202,28 @@ def test_a_backend_that_is_wrong_is_passed_over(what: str, told: str, wrong: flo
 
     monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", broken)
     monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
-    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", lambda *args: (1.0, 9.0 if "xla" in args else 1.0))
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", slow_xla)
     model = tiny_model()
     with pytest.raises(ValueError, match=told):
-        check_attention(model, tiny_shapes(model), "mosaic_tpu")
-    assert choose_attention(model, tiny_shapes(model), "auto", None)[1] == "xla"
+        check_attention(with_backend(model, 0, "mosaic_tpu"), tiny_shapes(model), 0)
+    assert names_of(choose_attention(model, tiny_shapes(model), "auto", None)) == ["xla"]
 
 
 def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.MonkeyPatch):
     seen: list[RaggedRows] = []
 
-    def recorded(model: Any, backend: str, window: int | None) -> Any:
-        attend = group_attention(model, backend, window)
+    def recorded(model: LoadedModel, group: int, scoring: Scoring) -> Any:
+        attend = group_attention(model, group, scoring)
 
         def attention(*args: Any, **named: Any) -> Any:
-            jax.debug.callback(lambda *rows: seen.append(RaggedRows(*rows)), *args[5])
+            jax.debug.callback(lambda *rows: seen.append(RaggedRows(*rows)), *args[6])
             return attend(*args, **named)
 
         return attention
 
     monkeypatch.setattr("jaxinfer.runner.attention_check.group_attention", recorded)
     model = tiny_model((None,))
-    check_attention(model, tiny_shapes(model, max_model_len=8192, max_num_batched_tokens=512), "xla")
+    check_attention(model, tiny_shapes(model, max_model_len=8192, max_num_batched_tokens=512), 0)
     jax.effects_barrier()
     sizes, heads = gpu_blocks(128, 128), 8
     blocks = split_rows(RaggedRows(*map(jnp.asarray, seen[0])), jnp.int32(3), 515, 16 * sizes.warpgroups)
@@ -220,24 +235,47 @@ def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.Monke
 
 def test_timing_runs_decode_and_prefill():
     model = tiny_model()
-    decode, prefill = time_attention(model, tiny_shapes(model), "xla")
+    decode, prefill = time_attention(model, tiny_shapes(model), 0)
     assert decode > 0
     assert prefill > 0
 
 
 def test_each_kv_group_is_timed_for_all_of_its_layers(monkeypatch: pytest.MonkeyPatch):
-    seen: list[tuple[int, int | None]] = []
+    seen: list[tuple[int, int]] = []
 
-    def seconds(_model: Any, _block_size: int, _backend: str, _rows: Any, tokens: int, window: int | None) -> float:
-        seen.append((tokens, window))
-        return {None: 1.0, 6: 10.0}[window]
+    def seconds(_model: Any, _block_size: int, group: int, _rows: Any, tokens: int) -> float:
+        seen.append((tokens, group))
+        return [1.0, 10.0][group]
 
     monkeypatch.setattr("jaxinfer.runner.attention_timing._seconds", seconds)
     model = tiny_model((6, None, 6, 6, None))
     shapes = tiny_shapes(model)
-    assert time_attention(model, shapes, "xla") == (32.0, 32.0)
+    assert [time_attention(model, shapes, group) for group in range(2)] == [(3.0, 3.0), (20.0, 20.0)]
     decode, prefill = shapes.max_num_seqs, shapes.max_num_batched_tokens
-    assert seen == [(decode, 6), (decode, None), (prefill, 6), (prefill, None)]
+    assert seen == [(decode, 0), (prefill, 0), (decode, 1), (prefill, 1)]
+
+
+def test_each_kv_group_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """One whose heads a kernel refuses affects no other; groups that are alike are timed once."""
+    timed: list[tuple[int, str]] = []
+
+    def seconds(model: LoadedModel, _shapes: Any, group: int) -> tuple[float, float]:
+        name = model.backends[group].name
+        timed.append((group, name))
+        if (group, name) == (0, "mosaic_tpu"):
+            raise ValueError("no such tile")
+        return (1.0, 2.0 if name == "xla" else 1.0)
+
+    monkeypatch.setattr("jaxinfer.runner.attention.platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.attention.obstacle", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.attention.check_attention", lambda *_: None)
+    monkeypatch.setattr("jaxinfer.runner.attention.time_attention", seconds)
+    model = tiny_model((6, None))
+    for _ in range(2):
+        found = choose_attention(model, tiny_shapes(model), "auto", tmp_path)
+        assert names_of(found) == ["xla", "mosaic_tpu"]
+        assert [backend.layout for backend in found.backends] == [KVLayout.TOKENS, KVLayout.HEADS]
+    assert timed == [(0, "xla"), (0, "mosaic_tpu"), (1, "xla"), (1, "mosaic_tpu")]
 
 
 def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
@@ -245,9 +283,9 @@ def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
     answers = []
     for backend in BOTH:
         model = tiny_model((None, 6))
-        model, name = choose_attention(model, tiny_shapes(model), backend, None)
+        model = choose_attention(model, tiny_shapes(model), backend, None)
         runner = JaxRunner(
-            model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12), backend=name
+            model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12)
         )
         runner.warm_up(lazy=True)
         core = make_core(runner)
@@ -261,7 +299,8 @@ def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
 def test_xla_reads_both_layouts_alike():
     answers = []
     for layout in (KVLayout.TOKENS, KVLayout.HEADS):
-        model = replace(tiny_model((None, 6)), kv_layout=layout)
+        model = tiny_model((None, 6))
+        model = replace(model, backends=(GroupBackend("xla", layout),) * 2)
         runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
         runner.warm_up(lazy=True)
         requests = [

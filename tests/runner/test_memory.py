@@ -54,7 +54,7 @@ def test_slot_state_is_not_underestimated() -> None:
 
 
 def temporaries(shapes: EngineShapes, name: Name) -> int:
-    programs = Programs(MODEL, shapes, "xla")
+    programs = Programs(MODEL, shapes)
     return programs.lower(name).compile().memory_analysis().temp_size_in_bytes
 
 
@@ -69,13 +69,13 @@ def test_temporaries_do_not_depend_on_the_block_count(name) -> None:
 
 def test_step_temporaries_are_those_of_the_largest_program() -> None:
     assert SHAPES.max_scored == 2
-    found = memory.step_temporaries(MODEL, SHAPES, "xla")
+    found = memory.step_temporaries(MODEL, SHAPES)
     largest: list[Name] = [("admit", 0), ("mixed", 32), ("decode", 2), ("sample", 2)]
     assert found == max(temporaries(SHAPES, name) for name in largest)
 
 
 def blocks_of(model, limit: int, cache: Path | None = None) -> list[int]:
-    return memory.device_blocks(model, SHAPES, limit=limit // 2, backend="xla", cache=cache)
+    return memory.device_blocks(model, SHAPES, limit=limit // 2, cache=cache)
 
 
 def test_a_devices_blocks_are_what_is_left(tmp_path, monkeypatch) -> None:
@@ -91,7 +91,7 @@ def test_a_devices_blocks_are_what_is_left(tmp_path, monkeypatch) -> None:
     limit = 8 << 20
     blocks = blocks_of(MODEL, limit, tmp_path)
     taken = sum(memory.block_bytes(MODEL, g, 4) * count for g, count in enumerate(blocks))
-    step, cost = measure(MODEL, SHAPES, "xla"), sum(memory.block_bytes(MODEL, g, 4) for g in range(2))
+    step, cost = measure(MODEL, SHAPES), sum(memory.block_bytes(MODEL, g, 4) for g in range(2))
     assert weights + taken + step <= limit // 2
     assert weights + taken + step > limit // 2 - 64 * cost - 40_000
     assert blocks_of(MODEL, limit, tmp_path) == blocks

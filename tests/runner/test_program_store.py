@@ -19,6 +19,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner import program_key
 from jaxinfer.runner.compile_cache import CompileCache
+from jaxinfer.runner.group_attention import with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_store import ProgramStore, open_store
 from jaxinfer.runner.programs import Programs
@@ -34,7 +35,7 @@ KEY = bytes(range(32))
 
 
 def store_in(folder: Path | None, key: bytes = KEY, **changes: Any) -> ProgramStore | None:
-    asked: dict[str, Any] = {"model": MODEL, "shapes": SHAPES, "backend": "xla", "options": {}, **changes}
+    asked: dict[str, Any] = {"model": MODEL, "shapes": SHAPES, "options": {}, **changes}
     return open_store(None if folder is None else CompileCache(folder, key), **asked)
 
 
@@ -181,13 +182,13 @@ def test_what_programs_follow_from_names_them(monkeypatch: pytest.MonkeyPatch) -
     changed: dict[str, Any] = {
         "shapes": dataclasses.replace(SHAPES, max_model_len=64),
         "blocks": tiny_shapes(MODEL, max_num_seqs=2, max_num_batched_tokens=16, decode_steps=3, blocks=401),
-        "backend": "mosaic_gpu",
+        "backend": with_backend(MODEL, 0, "mosaic_gpu"),
         "options": {"xla_backend_optimization_level": "0"},
         "another model": tiny_model((None, 8)),
         "bfloat16": random_model(MODEL.config, dtype=jax.numpy.dtype("bfloat16")),
-        "layout": dataclasses.replace(MODEL, kv_layout=KVLayout.HEADS),
+        "layout": with_backend(MODEL, 0, "xla", KVLayout.HEADS),
     }
-    kinds = {EngineShapes: "shapes", LoadedModel: "model", str: "backend", dict: "options"}
+    kinds = {EngineShapes: "shapes", LoadedModel: "model", dict: "options"}
     names = [folder_of(), *(folder_of(**{kinds[type(value)]: value}) for value in changed.values())]
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
     names.append(folder_of())

@@ -48,7 +48,7 @@ class Fake:
 
 
 def make(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Programs:
-    programs = Programs(MODEL, SHAPES, "xla")
+    programs = Programs(MODEL, SHAPES)
     monkeypatch.setattr(programs, "lower", fake.lower)
     return programs
 
@@ -99,7 +99,7 @@ def test_an_interrupt_leaves_what_waits_uncompiled(monkeypatch: pytest.MonkeyPat
 
 def test_the_scored_rows_are_those_of_every_forward() -> None:
     """Sample programs take what any forward gives: the smallest is asked, once."""
-    table = ProgramTable(MODEL, SHAPES, "xla")
+    table = ProgramTable(MODEL, SHAPES)
     hidden, scored = table.scored_rows
     for name in table.names:
         if name[0] in ("mixed", "decode"):

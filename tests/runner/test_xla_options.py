@@ -136,7 +136,7 @@ def test_options_reach_every_program() -> None:
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16)
     options = program_options(RunnerConfig(xla_flags="xla_backend_optimization_level=0"))
     assert options == {"xla_backend_optimization_level": "0"}
-    programs = Programs(model, shapes, "xla", {"xla_no_such_thing": "1"})
+    programs = Programs(model, shapes, {"xla_no_such_thing": "1"})
     for name in programs.names:
         with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_thing"):
             programs.compile(name)

@@ -12,13 +12,16 @@ from jax.sharding import Mesh
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, TokenLogprobs
-from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
+from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core
 from tests.engine.stepping import step_deltas
+from tests.model_config.uniform import uniform_decoder
+from tests.models.dense import dense_attention
 from tests.runner import oracle
 
 VOCABULARY = 300
@@ -26,17 +29,13 @@ VOCABULARY = 300
 
 def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0, mesh: Mesh | None = None) -> LoadedModel:
     """Two layers of width 32; logits with a standard deviation of about 3."""
-    config = DecoderConfig(
+    config = uniform_decoder(
+        AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8, qk_norm=NormKind()),
+        MlpKind(64),
+        windows,
         vocab_size=VOCABULARY,
         hidden_size=32,
-        intermediate_size=64,
-        num_layers=len(windows),
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
         max_position_embeddings=256,
-        windows=windows,
-        qk_norm=True,
     )
     return random_model(config, dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
 
@@ -127,20 +126,8 @@ def check_all(
 
 
 def _dense_logits(model: LoadedModel, weights: Any, head: Any, tokens: jax.Array) -> jax.Array:
-    config, decoder = model.config, model.build(weights)
-    at = jnp.arange(len(tokens))
-
-    def attend(q, k, v, kv, group, layer):
-        window = config.kv_groups[group].window
-        seen = at[None, :] <= at[:, None]
-        if window is not None:
-            seen &= at[None, :] > at[:, None] - window
-        k, v = (jnp.repeat(x, config.group_size, axis=1) for x in (k, v))
-        scores = jnp.einsum("thd,shd->hts", q, k, precision="highest") * config.attention_scale
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-        return jnp.einsum("hts,shd->thd", weights, v, precision="highest"), kv
-
-    hidden, _ = decoder(tokens, at, (), attend)
+    decoder = model.build(weights)
+    hidden, _ = decoder(tokens, jnp.arange(len(tokens)), (), dense_attention(model.config))
     return model.logits(head, decoder.final_norm(hidden))
 
 

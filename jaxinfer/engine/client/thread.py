@@ -40,7 +40,7 @@ class EngineThread:
 
     A step that takes longer than the core's `step_timeout` is the engine's death. Its thread stays where it is.
 
-    Requests are submitted for a client, whose id comes back in their sequence ids (client/sequence_ids.py).
+    Requests are submitted for a client, whose id comes back in their sequence ids (client_ids.py).
     """
 
     def __init__(self, core: EngineCore, listener: Listener):

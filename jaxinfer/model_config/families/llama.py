@@ -1,6 +1,6 @@
 """Llama 2 and 3.x, and the many models of their form."""
 
-from jaxinfer.model_config.decoder import read_decoder, typed_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
@@ -11,6 +11,6 @@ def parse(config: ConfigReader) -> DecoderConfig:
     `layer_types` may say that all layers attend to all tokens, and nothing else.
     """
     bias = config.flag("attention_bias")
-    layers = config.integer("num_hidden_layers")
-    windows = typed_windows(config, layers, None, [False] * layers)
-    return read_decoder(config, windows=windows, qkv_bias=bias, out_bias=bias, mlp_bias=config.flag("mlp_bias"))
+    layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})
+    windows = typed_windows(config, None, [False] * read_layers(config))
+    return read_decoder(config, with_windows(layer, windows))

@@ -1,6 +1,6 @@
 """Mistral 7B and its like: Llama with a window over all layers."""
 
-from jaxinfer.model_config.decoder import read_decoder, typed_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
@@ -12,8 +12,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     """`sliding_window` holds for every layer; an absent key is 4096, null is none."""
     config.only("attention_bias", False)
     config.only("mlp_bias", False)
-    layers = config.integer("num_hidden_layers")
     config.integer("num_key_value_heads")
     window = config.nullable_integer("sliding_window", _DEFAULT_WINDOW)
-    windows = typed_windows(config, layers, window, [window is not None] * layers)
-    return read_decoder(config, windows=windows)
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
+    return read_decoder(config, with_windows(read_layer(config), windows))

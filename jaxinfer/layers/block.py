@@ -1,0 +1,58 @@
+"""Block: one layer, of the kind that its config declares."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxinfer.layers.attention import Attention, Heads
+from jaxinfer.layers.experts import Experts
+from jaxinfer.layers.mlp import Mlp
+from jaxinfer.layers.norm import norm
+from jaxinfer.layers.rope import Rotation
+from jaxinfer.layers.vectors import LayerVectors
+from jaxinfer.model_config.layer_kind import LayerKind
+
+KV = TypeVar("KV")
+
+
+class Block(nnx.Module):
+    """The matrices of one layer; with `lead`, of as many."""
+
+    def __init__(self, kind: LayerKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+        self.kind = kind
+        self.attention = Attention(kind.attention, hidden, dtype, lead)
+        self.mlp = (Mlp if kind.mlp.experts is None else Experts)(kind.mlp, hidden, dtype, lead)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        vectors: LayerVectors,
+        positions: jax.Array,
+        by: Rotation | None,
+        attend: Callable[[Heads], tuple[jax.Array, KV]],
+    ) -> tuple[jax.Array, KV]:
+        """x [T, hidden] at positions [T] int32, through the layer. attend(heads) -> (out [T, Hq, D], kv)."""
+        normed = self._before("input_norm", x, vectors)
+        out, kv = attend(self.attention.split(normed, vectors, positions, by))
+        mixed = self._after("attention_out_norm", self.attention.join(out, vectors), vectors)
+        if self.kind.parallel:
+            return self._add(x, mixed + self.mlp(normed, vectors)), kv
+        x = self._add(x, mixed)
+        inner = self.mlp(self._before("mlp_norm", x, vectors), vectors)
+        return self._add(x, self._after("mlp_out_norm", inner, vectors)), kv
+
+    def _before(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
+        return x if self.kind.norms == "after" else self._norm(name, x, vectors)
+
+    def _after(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
+        return x if self.kind.norms == "before" else self._norm(name, x, vectors)
+
+    def _norm(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
+        return norm(self.kind.norm, x, vectors[name], vectors.get(f"{name}_bias"))
+
+    def _add(self, x: jax.Array, change: jax.Array) -> jax.Array:
+        scale = self.kind.residual_scale
+        return x + change if scale == 1 else x + change * scale

@@ -1,0 +1,108 @@
+"""Experts: a router sends every token to a few of many MLPs, whose products are matmuls of rows sorted by expert."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxinfer_kernels.grouped_matmul import grouped_matmul
+
+from jaxinfer.layers.linear import product
+from jaxinfer.layers.mlp import Mlp, gate_up_param, gated
+from jaxinfer.layers.param import param, value
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+
+
+class Experts(nnx.Module):
+    """The MLP of a layer with experts.
+
+    router: [E, hidden]. experts_gate_up: [E, ff / B, 2, B, hidden], experts_down: [E, hidden, ff], as of `Mlp`.
+    shared: an Mlp beside them, shared_router: [1, hidden], where the kind has those. `lead` axes come before.
+    """
+
+    def __init__(self, kind: MlpKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+        experts = _experts(kind)
+        self.kind = kind
+        axes = ("layers",) * len(lead)
+        count, ff = experts.count, experts.size
+        self.router = param((*lead, count, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
+        self.experts_gate_up = gate_up_param(ff, hidden, dtype, (*lead, count), (*axes, "expert"))
+        self.experts_down = param((*lead, count, hidden, ff), (*axes, "expert", "embed", "mlp"), dtype, ff**-0.5)
+        self.shared = Mlp(MlpKind(experts.shared, kind.activation), hidden, dtype, lead) if experts.shared else None
+        if experts.shared_gate:
+            self.shared_router = param((*lead, 1, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
+
+    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
+        """x: [T, hidden]. vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any."""
+        experts = _experts(self.kind)
+        scores = product(x, value(self.router))
+        if "router_bias" in vectors:
+            scores = scores + vectors["router_bias"].astype(jnp.float32)
+        chosen, weights = route(experts, scores, vectors.get("choice_bias"))
+        out = self._chosen(x, chosen, weights, vectors)
+        return out if self.shared is None else out + self._shared(x)
+
+    def _chosen(
+        self, x: jax.Array, chosen: jax.Array, weights: jax.Array, vectors: Mapping[str, jax.Array]
+    ) -> jax.Array:
+        """x [T, hidden] through the experts chosen [T, k], weighed by weights [T, k] float32."""
+        gate_up, down = value(self.experts_gate_up), value(self.experts_down)
+        count, hidden = down.shape[0], down.shape[1]
+        flat = chosen.reshape(-1)
+        order = jnp.argsort(flat, stable=True)
+        sizes = jnp.zeros(count, jnp.int32).at[flat].add(1)
+        expert = flat[order]
+        inner = grouped_matmul(x[order // chosen.shape[1]], gate_up.reshape(count, -1, hidden), sizes)
+        inner = inner.reshape(-1, *gate_up.shape[1:-1])
+        if "experts_gate_up_bias" in vectors:
+            inner = inner + vectors["experts_gate_up_bias"][expert].astype(inner.dtype)
+        inner = gated(self.kind, inner)
+        out = grouped_matmul(inner.reshape(len(flat), -1), down, sizes)
+        if "experts_down_bias" in vectors:
+            out = out + vectors["experts_down_bias"][expert].astype(out.dtype)
+        back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
+        each = out[back].reshape(*chosen.shape, hidden).astype(jnp.float32)
+        return jnp.einsum("tkd,tk->td", each, weights, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
+
+    def _shared(self, x: jax.Array) -> jax.Array:
+        assert self.shared is not None
+        out = self.shared(x, {})
+        if not _experts(self.kind).shared_gate:
+            return out
+        return (jax.nn.sigmoid(product(x, value(self.shared_router))) * out.astype(jnp.float32)).astype(x.dtype)
+
+
+def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    """scores [T, E] float32, the router's product, to the experts of every token [T, k] int32 and their weights
+    [T, k] float32."""
+    router = kind.router
+    if router.scoring == "softmax_chosen":
+        best, chosen = jax.lax.top_k(scores, kind.chosen)
+        return chosen, jax.nn.softmax(best, axis=-1) * router.scale
+    odds = jax.nn.softmax(scores, axis=-1) if router.scoring == "softmax" else jax.nn.sigmoid(scores)
+    ranked = odds if choice_bias is None else odds + choice_bias
+    if router.groups > 1:
+        ranked = _best_groups(router, ranked)
+    chosen = jax.lax.top_k(ranked, kind.chosen)[1]
+    weights = jnp.take_along_axis(odds, chosen, axis=-1)
+    if router.normalise:
+        weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + _NO_SUM)
+    return chosen, weights * router.scale
+
+
+_NO_SUM = 1e-20
+"""Added to sums of weights, which may be 0, as DeepSeek-V3's code does."""
+
+
+def _best_groups(router: RouterKind, ranked: jax.Array) -> jax.Array:
+    """ranked [T, E], with what is not in the best groups of its token made 0, as DeepSeek-V3's code does."""
+    grouped = ranked.reshape(len(ranked), router.groups, -1)
+    of_group = jnp.sum(jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0], axis=-1)
+    best = jax.lax.top_k(of_group, router.top_groups)[1]
+    kept = jnp.zeros(of_group.shape, bool).at[jnp.arange(len(ranked))[:, None], best].set(True)
+    return jnp.where(kept[:, :, None], grouped, 0.0).reshape(ranked.shape)
+
+
+def _experts(kind: MlpKind) -> ExpertsKind:
+    assert kind.experts is not None
+    return kind.experts

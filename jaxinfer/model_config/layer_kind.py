@@ -1,0 +1,134 @@
+"""LayerKind: what one layer of a decoder computes. Weights, shapes, costs and checks follow from it."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from jaxinfer.errors import ModelError, quoted
+from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.model_config.rope_config import RopeConfig
+
+
+@dataclass(frozen=True)
+class NormKind:
+    """A norm over the last axis.
+
+    form `rms`: over the root mean square. `layer`: LayerNorm, the mean taken off first. offset: added to the weight
+    (Gemma's 1 + w). bias: one is added at the end. wide: multiplied with the weight in float32, not in the type of
+    what is normed, as the family's own code does.
+    """
+
+    form: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-6
+    offset: float = 0.0
+    bias: bool = False
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.eps > 0:
+            name = "rms_norm_eps" if self.form == "rms" else "layer_norm_eps"
+            raise ModelError(f"config.json: {name} must be above 0, not {self.eps}")
+
+
+class KVKind(NamedTuple):
+    """What a layer keeps of every token: KV heads, and the sizes of a key and a value of one head."""
+
+    heads: int
+    key_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """Queries grow with their position: times 1 + beta * log(1 + floor(position / original)) (Llama 4, Ministral 3)."""
+
+    beta: float
+    original: int
+
+
+@dataclass(frozen=True)
+class AttentionKind:
+    """Attention of one layer.
+
+    head_dim: channels of a query, key or value of one head; need not be hidden_size / num_heads. window: tokens that a
+    token sees, itself included; None: all before it. rope: None where a layer knows no positions. scale: what query-key
+    products are multiplied by; None: head_dim ** -0.5. soft_cap: scores become cap * tanh(score / cap). sinks: each
+    head has a score that takes part in the softmax and adds nothing. qk_norm: of q and k, before they are turned;
+    qk_norm_over `head`: over each head, one weight for all; `heads`: over each head, with a weight of its own;
+    `projection`: over all heads at once.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    scale: float | None = None
+    soft_cap: float | None = None
+    sinks: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: NormKind | None = None
+    qk_norm_over: Literal["head", "heads", "projection"] = "head"
+    temperature: Temperature | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("num_heads", "num_kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"config.json: {name} must be at least 1, not {quoted(getattr(self, name))}")
+        if self.num_heads % self.num_kv_heads:
+            counts = f"{self.num_heads} attention heads, {self.num_kv_heads} key-value heads"
+            raise ModelError(
+                f"config.json: num_attention_heads must be a multiple of num_key_value_heads; got {counts}"
+            )
+        if self.window is not None and self.window < 1:
+            raise ModelError("config.json: sliding_window must be at least 1")
+        if self.rope is not None:
+            self.rope.check_head(self.head_dim)
+        for name in ("scale", "soft_cap"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ModelError(f"config.json: the attention's {name} must be above 0, not {value}")
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def kv(self) -> KVKind:
+        """What is kept of every token."""
+        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim)
+
+    @property
+    def scoring(self) -> "Scoring":
+        """How scores are computed, beside the window."""
+        scale = self.head_dim**-0.5 if self.scale is None else self.scale
+        return Scoring(scale, self.soft_cap, self.sinks)
+
+
+class Scoring(NamedTuple):
+    """How query-key products become scores: scale, soft cap, and whether heads have sinks (AttentionKind)."""
+
+    scale: float
+    soft_cap: float | None = None
+    sinks: bool = False
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """One layer: attention, then an MLP, each added to what came in.
+
+    norms `before`: of what goes into either. `after`: of what comes out. `both`. parallel: the MLP takes what attention
+    takes, normed once. residual_scale: what either adds is multiplied by.
+    """
+
+    attention: AttentionKind
+    mlp: MlpKind
+    norm: NormKind = NormKind()
+    norms: Literal["before", "after", "both"] = "before"
+    parallel: bool = False
+    residual_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.parallel and self.norms != "before":
+            raise ModelError("config.json: layers whose parts run side by side have one norm, before them")

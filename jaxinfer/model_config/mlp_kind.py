@@ -1,0 +1,82 @@
+"""MlpKind: the MLP of one layer, plain, gated, or experts of which a router chooses."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxinfer.errors import ModelError, quoted
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+class Clamp(NamedTuple):
+    """gpt-oss' gate: min(gate, limit) * sigmoid(alpha * gate) * (clip(up, -limit, limit) + 1)."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class RouterKind:
+    """How a token's experts are chosen, and how much each counts.
+
+    scoring `softmax`: over all experts. `softmax_chosen`: over the scores of those that were chosen. `sigmoid`: each by
+    itself. choice_bias: added to the scores where experts are chosen, not where they are weighed (DeepSeek-V3). groups:
+    experts are in so many groups, of which the best `top_groups` are looked at, by the sum of their two best scores.
+    normalise: weights are divided by their sum. scale: what weights are multiplied by. bias: of the router's own
+    product.
+    """
+
+    scoring: Literal["softmax", "softmax_chosen", "sigmoid"] = "softmax"
+    choice_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    normalise: bool = False
+    scale: float = 1.0
+    bias: bool = False
+
+
+@dataclass(frozen=True)
+class ExpertsKind:
+    """Experts of one layer, each an MLP with `size` channels; every token goes to `chosen` of `count`.
+
+    shared: channels of an MLP that every token goes through beside them, 0 for none. shared_gate: its result is
+    multiplied by the sigmoid of a product of its own.
+    """
+
+    count: int
+    chosen: int
+    size: int
+    router: RouterKind = RouterKind()
+    shared: int = 0
+    shared_gate: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.chosen <= self.count:
+            raise ModelError(f"config.json: of {self.count} experts {self.chosen} cannot be chosen for a token")
+        if self.size < 1 or self.shared < 0:
+            raise ModelError(f"config.json: experts must have at least 1 channel, not {quoted(self.size)}")
+        groups, top = self.router.groups, self.router.top_groups
+        if groups < 1 or self.count % groups or not 1 <= top <= groups:
+            raise ModelError(f"config.json: of {self.count} experts in {groups} groups {top} groups cannot be chosen")
+        if self.chosen > top * (self.count // groups):
+            raise ModelError(f"config.json: {top} of {groups} groups of experts do not hold {self.chosen}")
+
+
+@dataclass(frozen=True)
+class MlpKind:
+    """The MLP of one layer.
+
+    size: channels between its two products. gated: down(act(gate(x)) * up(x)), else down(act(up(x))). bias: all of its
+    products have one, those of experts too. clamp: instead of `activation`. experts: instead of one MLP of `size`.
+    """
+
+    size: int
+    activation: Activation = "silu"
+    gated: bool = True
+    bias: bool = False
+    clamp: Clamp | None = None
+    experts: ExpertsKind | None = None
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ModelError(f"config.json: intermediate_size must be at least 1, not {quoted(self.size)}")
