@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -72,7 +72,7 @@ class Checkpoint:
         self._stack.close()
 
     @property
-    def names(self) -> Iterable[str]:
+    def names(self) -> Collection[str]:
         """Names of all tensors."""
         return self._tensors.keys()
 

@@ -13,7 +13,7 @@ def norm(kind: NormKind, x: jax.Array, weight: jax.Array, bias: jax.Array | None
     if kind.form == "layer":
         wide = wide - jnp.mean(wide, axis=over, keepdims=True)
     scaled = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=over, keepdims=True) + kind.eps)
-    if not kind.wide:
+    if not kind.wide and kind.form == "rms":
         return weight * scaled.astype(x.dtype)
     scaled = scaled * (weight.astype(jnp.float32) + kind.offset)
     return (scaled if bias is None else scaled + bias.astype(jnp.float32)).astype(x.dtype)

@@ -88,12 +88,13 @@ def read_decoder(
     Raises ModelError, naming the field, for what is missing, of a wrong type or unknown.
     """
     refuse_other_forms(config)
+    if "max_position_embeddings" not in differences:
+        differences["max_position_embeddings"] = read_rope(config).context
     decoder = DecoderConfig(
         vocab_size=config.integer("vocab_size"),
         hidden_size=config.integer("hidden_size"),
         layers=tuple(layers),
         **{
-            "max_position_embeddings": read_rope(config).context,
             "norm": layers[0].norm if layers else NormKind(),
             "tie_word_embeddings": config.flag("tie_word_embeddings"),
             "bos_token_ids": config.token_ids("bos_token_id"),

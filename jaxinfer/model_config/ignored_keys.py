@@ -27,6 +27,11 @@ _WRITER = {
 # Training, and tasks other than writing text.
 _TRAINING = {
     "attention_dropout",
+    "attn_pdrop",
+    "embd_pdrop",
+    "resid_pdrop",
+    "router_aux_loss_coef",
+    "output_router_logits",
     "hidden_dropout",
     "initializer_range",
     "id2label",

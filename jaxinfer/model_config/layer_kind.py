@@ -14,7 +14,7 @@ class NormKind:
 
     form `rms`: over the root mean square. `layer`: LayerNorm, the mean taken off first. offset: added to the weight
     (Gemma's 1 + w). bias: one is added at the end. wide: multiplied with the weight in float32, not in the type of
-    what is normed, as the family's own code does.
+    what is normed, as the family's own code does. LayerNorm always is; the others have neither offset nor bias.
     """
 
     form: Literal["rms", "layer"] = "rms"
@@ -27,6 +27,8 @@ class NormKind:
         if not self.eps > 0:
             name = "rms_norm_eps" if self.form == "rms" else "layer_norm_eps"
             raise ModelError(f"config.json: {name} must be above 0, not {self.eps}")
+        if (self.offset or self.bias) and not self.wide and self.form == "rms":
+            raise ValueError("an offset or a bias is added in float32: the norm must be wide")
 
 
 class KVKind(NamedTuple):

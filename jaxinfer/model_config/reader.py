@@ -44,6 +44,12 @@ class ConfigReader:
             raise self.error(name, f"must be a number, not {quoted(value)}")
         return float(value)
 
+    def nullable_number(self, name: str, default: float | None) -> float | None:
+        """An integer or float; None where the key is null, `default` where it is absent."""
+        if name in self._raw or default is None:
+            return self.number(name) if name in self else self.get(name)
+        return default
+
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of integers or floats."""
         values = self._needed(name, _MISSING)

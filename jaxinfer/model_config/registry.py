@@ -1,26 +1,26 @@
 """From a config.json to a DecoderConfig, by the name of its architecture."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted
+from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.families import llama, mistral, qwen2, qwen3
+from jaxinfer.model_config.families import gemma, gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
+from jaxinfer.model_config.text_part import TEXT_PARTS, text_config, with_text_names
 
-Parser = Callable[[ConfigReader], DecoderConfig]
-
-# Plugins add to these: an entry point of this group, named as the architecture, that is a Parser.
+# Plugins add to these: an entry point of this group, named as the architecture, that is a Parser or an Architecture.
 ENTRY_POINT_GROUP = "jaxinfer.models"
 
-_ARCHITECTURES: dict[str, Parser] = {
-    "LlamaForCausalLM": llama.parse,
-    "MistralForCausalLM": mistral.parse,
-    "Qwen2ForCausalLM": qwen2.parse,
-    "Qwen3ForCausalLM": qwen3.parse,
+_FAMILIES = (gemma, gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe)
+ARCHITECTURES: dict[str, Architecture] = {
+    name: architecture for family in _FAMILIES for name, architecture in family.ARCHITECTURES.items()
 }
+"""Those that come with this package, by their names in config.json."""
+_MODEL_TYPES = {kind: name for name, architecture in ARCHITECTURES.items() for kind in architecture.model_types}
 LARGEST = {
     "vocab_size": 2**24,
     "hidden_size": 2**18,
@@ -29,46 +29,56 @@ LARGEST = {
     "num_attention_heads": 2**14,
     "num_key_value_heads": 2**14,
     "head_dim": 2**14,
+    "num_experts": 2**14,
+    "num_local_experts": 2**14,
+    "n_routed_experts": 2**14,
     "max_position_embeddings": MAX_CONTEXT,
     "max_window_layers": 2**31 - 1,
     "sliding_window": 2**31 - 1,
 }
 """Sizes far beyond those of any model."""
-_MODEL_TYPES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     """The decoder that a config.json declares; both older and newer names of its fields are read.
 
-    Raises ModelError that names the field: an architecture, rope type or activation that is not supported, a
-    quantised checkpoint, a missing or wrong value, or a key that is unknown and might change the numbers.
+    Of a model that sees or hears, its text part. Raises ModelError that names the field: an architecture, rope type or
+    activation that is not supported, a quantised checkpoint, a missing or wrong value, or a key that is unknown and
+    might change the numbers.
     """
-    _check_sizes(raw)
+    name = _name(raw)
+    part = TEXT_PARTS.get(name)
+    if part is not None:
+        inner = text_config(raw, part)
+        return with_text_names(_parsed(inner, _architecture(_name(inner)), nested=True))
+    return _parsed(raw, _architecture(name))
+
+
+def _parsed(raw: Mapping[str, Any], architecture: Architecture, *, nested: bool = False) -> DecoderConfig:
+    where = "config.json: text_config" if nested else "config.json"
+    _check_sizes(raw, where)
+    if nested:
+        raw = {**architecture.defaults, **raw}
     try:
-        return _parser(_architecture(raw))(ConfigReader(raw))
+        return architecture.parse(ConfigReader(raw, where))
     except (ArithmeticError, MemoryError) as error:
-        raise ModelError(f"config.json: has a number that is out of range: {error}") from None
+        raise ModelError(f"{where}: has a number that is out of range: {error}") from None
 
 
-def _check_sizes(raw: Mapping[str, Any]) -> None:
+def _check_sizes(raw: Mapping[str, Any], where: str) -> None:
     """Before anything is made of them: a tuple of 10**12 layers takes all memory."""
     for name, most in LARGEST.items():
         value = raw.get(name)
         if isinstance(value, int | float) and not value <= most:
-            raise ModelError(f"config.json: {name} is {quoted(value)}; at most {most} is supported")
+            raise ModelError(f"{where}: {name} is {quoted(value)}; at most {most} is supported")
 
 
 def known_architectures() -> list[str]:
     """Names that `parse_config` accepts, plugins included."""
-    return sorted({*_ARCHITECTURES, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({*ARCHITECTURES, *TEXT_PARTS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
-def _architecture(raw: Mapping[str, Any]) -> str:
+def _name(raw: Mapping[str, Any]) -> str:
     names = raw.get("architectures")
     if names is None:
         kind = raw.get("model_type")
@@ -81,10 +91,11 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _parser(name: str) -> Parser:
-    if name in _ARCHITECTURES:
-        return _ARCHITECTURES[name]
+def _architecture(name: str) -> Architecture:
+    if name in ARCHITECTURES:
+        return ARCHITECTURES[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        return point.load()
+        found = point.load()
+        return found if isinstance(found, Architecture) else Architecture(found, checked_against="its plugin's word")
     known = ", ".join(known_architectures())
     raise ModelError(f"config.json: architectures: {quoted(name)} is not supported; supported are {known}")

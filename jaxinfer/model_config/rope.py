@@ -1,7 +1,7 @@
 """Rotary embedding as a config.json declares it, in either spelling."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope_config import RopeConfig
 
 _KINDS = {kind: kind for kind in ("default", "linear", "llama3", "yarn", "dynamic", "longrope")}
+_KINDS["su"] = "longrope"  # as Phi-3's first files call it
 
 
 class Rope(NamedTuple):
@@ -34,6 +35,31 @@ def read_rope(config: ConfigReader, *, head_dim: int | None = None, partial: flo
     if head_dim is None:
         raise config.error("partial_rotary_factor", f"{factor} is not supported; only 1.0 is")
     return rope._replace(config=replace(rope.config, dim=int(head_dim * factor)))
+
+
+def read_typed_ropes(config: ConfigReader, thetas: Mapping[str, float]) -> dict[str, Rope]:
+    """A rotary embedding for each type of layer, of which `thetas` holds the bases where the file does not say.
+
+    From `rope_parameters` that hold an object for each type, or from `rope_theta` and `rope_scaling`, which older
+    files mean for the types that are not `sliding_attention`.
+    """
+    declared = config.integer("max_position_embeddings")
+    typed = config.mapping("rope_parameters")
+    if typed is None:
+        theta = config.number("rope_theta", thetas.get("full_attention", RopeConfig.theta))
+        config.default("rope_theta", theta)
+        whole = _read_either(config)
+        return {
+            kind: Rope(RopeConfig(theta=base), declared) if kind == "sliding_attention" else whole
+            for kind, base in thetas.items()
+        }
+    found = {}
+    for kind, theta in thetas.items():
+        inner = typed.mapping(kind) or ConfigReader({}, "config.json: rope_parameters")
+        inner.default("rope_theta", theta)
+        found[kind] = _read_alone(inner, declared)
+    typed.finish(frozenset())
+    return found
 
 
 def _partial(config: ConfigReader, default: float) -> float:
@@ -70,6 +96,15 @@ def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int) -
     if theta != outer:
         raise inner.error("rope_theta", f"{theta} contradicts rope_theta outside of {name}, {outer}")
     _take_original(config, inner, name)
+    return _finished(kind, inner, theta, declared)
+
+
+def _read_alone(inner: ConfigReader, declared: int) -> Rope:
+    """Of parameters that nothing outside of them speaks of."""
+    return _finished(inner.choice("rope_type", _KINDS, "default"), inner, inner.number("rope_theta"), declared)
+
+
+def _finished(kind: str, inner: ConfigReader, theta: float, declared: int) -> Rope:
     rope = _READERS[kind](inner, theta, declared)
     inner.finish(_IGNORED[kind])
     return rope

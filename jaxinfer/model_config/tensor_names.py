@@ -1,16 +1,25 @@
 """TensorNames: what a family's checkpoints call their tensors, and how values lie in them."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+
+class Root(NamedTuple):
+    """Where a decoder's tensors are in its checkpoints: what names of its body begin with, and the head's name."""
+
+    body: str = "model."
+    head: str = "lm_head"
 
 
 @dataclass(frozen=True)
 class TensorNames:
     """Names on the Hub, without `.weight` and `.bias`; by default Llama's.
 
-    Names of a layer's tensors come after `layers`, the layer's number and a dot; those of an expert after `experts`,
-    the expert's number and a dot. Where qkv, gate_up, experts_gate_up or experts_down is set, it is one tensor that
-    holds several.
+    embed, positions, norm and layers come after the root's body. Names of a layer's tensors come after `layers`, the
+    layer's number and a dot; those of an expert after `experts`, the expert's number and a dot. roots: those that
+    checkpoints of the family have, see `placed`. Where qkv, gate_up, experts_gate_up or experts_down is set, it is one
+    tensor that holds several.
 
     qkv_rows: rows of qkv are all of q, then k, then v (`parts`), or for each KV head its q, k and v (`heads`).
     gate_up_rows: rows of gate_up are all of gate, then up (`parts`), or in turns (`turns`). interleaved_rope: channels
@@ -19,11 +28,11 @@ class TensorNames:
     other towers, heads for training.
     """
 
-    embed: str = "model.embed_tokens"
+    roots: tuple[Root, ...] = (Root(),)
+    embed: str = "embed_tokens"
     positions: str = ""
-    norm: str = "model.norm"
-    head: str = "lm_head"
-    layers: str = "model.layers."
+    norm: str = "norm"
+    layers: str = "layers."
     q: str = "self_attn.q_proj"
     k: str = "self_attn.k_proj"
     v: str = "self_attn.v_proj"
@@ -59,3 +68,17 @@ class TensorNames:
     interleaved_rope: bool = False
     columns_first: bool = False
     skipped: tuple[str, ...] = ()
+
+    def placed(self, found: Container[str]) -> "TensorNames":
+        """With the first root alone under which the embedding is found; the first of all where it is under none."""
+        fitting = (root for root in self.roots if f"{root.body}{self.embed}.weight" in found)
+        return replace(self, roots=(next(fitting, self.roots[0]),))
+
+    def of_body(self, name: str) -> str:
+        """The whole name of a tensor of the body."""
+        return f"{self.roots[0].body}{name}"
+
+    @property
+    def head(self) -> str:
+        """The whole name of the head."""
+        return self.roots[0].head

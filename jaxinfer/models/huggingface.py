@@ -17,7 +17,7 @@ def ignored_tensors(config: DecoderConfig) -> tuple[str, ...]:
 
 def embedding_table(config: DecoderConfig) -> Tensor:
     """The embedding of tokens."""
-    return Tensor(f"{config.names.embed}.weight", (config.vocab_size, config.hidden_size))
+    return Tensor(f"{config.names.of_body(config.names.embed)}.weight", (config.vocab_size, config.hidden_size))
 
 
 def head_table(config: DecoderConfig) -> Tensor:
@@ -27,7 +27,7 @@ def head_table(config: DecoderConfig) -> Tensor:
 
 def weight_sources(config: DecoderConfig, path: Path, layers: Sequence[int] | None) -> list[Source]:
     """The sources of the weight at `path` of a Decoder or Head: one, or for weights of layers one for each of them."""
-    name = str(path[-1])
+    name = "_".join(str(part) for part in path[-2:]) if "shared" in path else str(path[-1])
     if layers is None:
         return [_single(config, name)]
     return [LayerTensors(config, layer).source(name) for layer in layers]
@@ -39,9 +39,9 @@ def _single(config: DecoderConfig, name: str) -> Source:
         "embed": embedding_table(config),
         "table": head_table(config),
         "table_bias": Tensor(f"{names.head}.bias", (config.vocab_size,)),
-        "positions": Tensor(f"{names.positions}.weight", (config.max_position_embeddings, hidden)),
-        "norm": Tensor(f"{names.norm}.weight", (hidden,)),
-        "norm_bias": Tensor(f"{names.norm}.bias", (hidden,)),
+        "positions": Tensor(f"{names.of_body(names.positions)}.weight", (config.max_position_embeddings, hidden)),
+        "norm": Tensor(f"{names.of_body(names.norm)}.weight", (hidden,)),
+        "norm_bias": Tensor(f"{names.of_body(names.norm)}.bias", (hidden,)),
     }
     return singles[name]
 
@@ -51,7 +51,7 @@ class LayerTensors:
 
     def __init__(self, config: DecoderConfig, layer: int):
         self._names = config.names
-        self._prefix = f"{config.names.layers}{layer}."
+        self._prefix = f"{config.names.of_body(config.names.layers)}{layer}."
         self._hidden = config.hidden_size
         self._kind = config.layers[layer]
 

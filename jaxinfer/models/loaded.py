@@ -1,7 +1,7 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,6 +117,7 @@ def load_model(
     """
     mesh = mesh or make_mesh()
     with Checkpoint(folder) as checkpoint:
+        config = replace(config, names=config.names.placed(checkpoint.names))
         config = with_own_head(config, checkpoint, jnp.dtype(dtype))
         plan = plan_model(config, jnp.dtype(dtype), layout)
         every = (*plan.weights, *plan.head)

@@ -1,5 +1,6 @@
 """Llama 2 and 3.x, and the many models of their form."""
 
+from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
@@ -14,3 +15,17 @@ def parse(config: ConfigReader) -> DecoderConfig:
     layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})
     windows = typed_windows(config, None, [False] * read_layers(config))
     return read_decoder(config, with_windows(layer, windows))
+
+
+_DEFAULTS = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+ARCHITECTURES = {"LlamaForCausalLM": Architecture(parse, ("llama",), defaults=_DEFAULTS)}

@@ -1,5 +1,6 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v; a window where `use_sliding_window` says so."""
 
+from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
     read_decoder,
     read_layer,
@@ -35,3 +36,6 @@ def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
         sliding_layers(config, layers, [])
         return (None,) * layers
     return typed_windows(config, window, [window is not None and i >= full_layers for i in range(layers)])
+
+
+ARCHITECTURES = {"Qwen2ForCausalLM": Architecture(parse, ("qwen2",))}

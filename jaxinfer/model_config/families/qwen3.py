@@ -1,5 +1,6 @@
 """Qwen3, dense: Llama with a norm over each head of q and k."""
 
+from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_norm, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.families.qwen2 import qwen_windows
@@ -15,3 +16,6 @@ def parse(config: ConfigReader) -> DecoderConfig:
     config.default("head_dim", _DEFAULT_HEAD_DIM)
     attention = {"qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
     return read_decoder(config, with_windows(read_layer(config, attention=attention), qwen_windows(config)))
+
+
+ARCHITECTURES = {"Qwen3ForCausalLM": Architecture(parse, ("qwen3",))}

@@ -1,0 +1,145 @@
+"""The small random models of tests/goldens: for each its class in transformers, and what differs from SIZES."""
+
+from typing import Any, NamedTuple
+
+
+class Family(NamedTuple):
+    """One model. name: of its class in transformers. fields: of its config. dtype: of the stored weights."""
+
+    name: str
+    fields: dict[str, Any]
+    dtype: str = "float32"
+
+
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 4.0,
+}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.05, 1.1, 1.2],
+    "long_factor": [1.2, 1.6, 3.0, 5.5],
+}
+_YARN_SCALES = {**_YARN, "mscale": 1.3, "mscale_all_dim": 0.7, "truncate": False}
+
+_GEMMA3 = {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 7,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    },
+}
+_SIGLIP = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "image_size": 16,
+    "patch_size": 8,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+# A family's seed is its place here: add new ones at the end.
+FAMILIES: dict[str, Family] = {
+    "llama2": Family("LlamaForCausalLM", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama3": Family(
+        "LlamaForCausalLM", {"rope_parameters": _LLAMA3, "tie_word_embeddings": True, "head_dim": 16}, "bfloat16"
+    ),
+    "llama_linear": Family(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5},
+            "attention_bias": True,
+            "mlp_bias": True,
+            "hidden_act": "gelu",
+        },
+    ),
+    "mistral": Family("MistralForCausalLM", {"sliding_window": 9, "num_key_value_heads": 1}, "float16"),
+    "qwen2": Family(
+        "Qwen2ForCausalLM",
+        {"tie_word_embeddings": True, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1},
+    ),
+    "qwen3": Family("Qwen3ForCausalLM", {"tie_word_embeddings": True, "head_dim": 24}),
+    "qwen3_untied": Family("Qwen3ForCausalLM", {"head_dim": 8, "attention_bias": True}, "bfloat16"),
+    "llama_dynamic": Family(
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+            "max_position_embeddings": 16,
+        },
+    ),
+    "llama_yarn": Family("LlamaForCausalLM", {"rope_parameters": _YARN}),
+    "qwen3_yarn": Family("Qwen3ForCausalLM", {"rope_parameters": _YARN_SCALES, "head_dim": 24}),
+    # The prompt is longer than the original context: transformers, too, has the long factors from the first token on.
+    "llama_longrope": Family("LlamaForCausalLM", {"rope_parameters": _LONGROPE, "original_max_position_embeddings": 8}),
+    "gemma": Family("GemmaForCausalLM", {"head_dim": 16, "num_key_value_heads": 1}),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        {"head_dim": 16, "query_pre_attn_scalar": 24, "sliding_window": 7, "attn_logit_softcapping": 2.0},
+        "bfloat16",
+    ),
+    "gemma3": Family("Gemma3ForCausalLM", {**_GEMMA3, "attention_bias": True}),
+    "gemma3_vision": Family("Gemma3ForConditionalGeneration", {"text_config": _GEMMA3, "vision_config": _SIGLIP}),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 7,
+            "swiglu_limit": 1.5,
+            "rope_parameters": {**_YARN, "rope_theta": 150000.0, "truncate": False},
+        },
+        "bfloat16",
+    ),
+    "mixtral": Family("MixtralForCausalLM", {"num_local_experts": 4, "sliding_window": 9}, "bfloat16"),
+    "qwen2_moe": Family(
+        "Qwen2MoeForCausalLM",
+        {**_EXPERTS, "shared_expert_intermediate_size": 40, "norm_topk_prob": False, "mlp_only_layers": [0]},
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM", {**_EXPERTS, "head_dim": 16, "norm_topk_prob": True, "tie_word_embeddings": True}
+    ),
+    "phi3": Family("Phi3ForCausalLM", {"sliding_window": 9, "num_key_value_heads": 4}, "bfloat16"),
+    "phi4": Family(
+        "Phi3ForCausalLM",
+        {
+            "rope_parameters": {
+                **_LONGROPE,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0, 1.05, 1.1],
+                "long_factor": [1.2, 1.6, 3.0],
+            },
+            "original_max_position_embeddings": 8,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
