@@ -103,7 +103,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
 
     laps = _Laps()
     prepare(config)
-    from jaxinfer.checkpoint.model_files import read_model_files
+    from jaxinfer.models.declared import read_declared
     from jaxinfer.models.loaded import load_model
     from jaxinfer.parallel.mesh import make_mesh
     from jaxinfer.runner.attention import choose_attention
@@ -115,7 +115,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
 
     laps.end("imports")
     folder = model_folder(config)
-    files = read_model_files(folder)
+    files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config))
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder

@@ -29,6 +29,8 @@ class ModelConfig:
     """Branch, tag or commit of a hub model."""
     tokenizer: str | None = None
     """Folder or hub id of another tokenizer and chat template; by default the model's own."""
+    architecture: str | None = None
+    """Read config.json as that of this architecture, whatever it names. `jaxinfer models` lists them."""
     seed: int | None = None
     """Seed of requests that bring none (each gets its own from it); by default another at every start."""
 

@@ -34,6 +34,14 @@ class ModelError(JaxinferError, ValueError):
         super().__init__(shortened(message, _MAX_MESSAGE))
 
 
+class UnknownArchitectureError(ModelError):
+    """config.json names an architecture that nothing here knows; `name` is it."""
+
+    def __init__(self, message: str, name: str):
+        super().__init__(message)
+        self.name = name
+
+
 class QueueFullError(JaxinferError):
     """The waiting queue is at its bound, or at a tenant's. `retry_after` is in seconds."""
 

@@ -57,7 +57,7 @@ _GEMMA3 = {
         "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
     },
 }
-_SIGLIP = {
+_TOWER = {
     "hidden_size": 8,
     "intermediate_size": 8,
     "num_hidden_layers": 1,
@@ -66,6 +66,15 @@ _SIGLIP = {
     "patch_size": 8,
 }
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+_MULTIPLIERS = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.4,
+    "attention_multiplier": 0.2,
+    "logits_scaling": 2.5,
+}
+_LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24}
+_LLAMA4_YARN = {**_YARN, "original_max_position_embeddings": 16, "factor": 8.0, "llama_4_scaling_beta": 0.4}
 
 # A family's seed is its place here: add new ones at the end.
 FAMILIES: dict[str, Family] = {
@@ -107,7 +116,7 @@ FAMILIES: dict[str, Family] = {
         "bfloat16",
     ),
     "gemma3": Family("Gemma3ForCausalLM", {**_GEMMA3, "attention_bias": True}),
-    "gemma3_vision": Family("Gemma3ForConditionalGeneration", {"text_config": _GEMMA3, "vision_config": _SIGLIP}),
+    "gemma3_vision": Family("Gemma3ForConditionalGeneration", {"text_config": _GEMMA3, "vision_config": _TOWER}),
     "gpt_oss": Family(
         "GptOssForCausalLM",
         {
@@ -140,6 +149,74 @@ FAMILIES: dict[str, Family] = {
             },
             "original_max_position_embeddings": 8,
             "tie_word_embeddings": True,
+        },
+    ),
+    "granite": Family("GraniteForCausalLM", {**_MULTIPLIERS, "attention_bias": True, "tie_word_embeddings": True}),
+    "granite_moe": Family("GraniteMoeForCausalLM", {**_MULTIPLIERS, **_LOCAL_EXPERTS}),
+    "olmo2": Family("Olmo2ForCausalLM", {"num_key_value_heads": 4}),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 7,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+                "full_attention": {**_YARN, "rope_theta": 500000.0},
+            },
+        },
+        "bfloat16",
+    ),
+    "smollm3": Family("SmolLM3ForCausalLM", {"no_rope_layers": [1, 0]}),
+    "ministral3": Family("Ministral3ForCausalLM", {"head_dim": 16, "rope_parameters": _LLAMA4_YARN}, "bfloat16"),
+    "mistral3_vision": Family(
+        "Mistral3ForConditionalGeneration",
+        {
+            "text_config": {
+                "model_type": "ministral3",
+                "head_dim": 8,
+                "tie_word_embeddings": True,
+                "rope_parameters": _LLAMA4_YARN,
+            },
+            "vision_config": {**_TOWER, "model_type": "pixtral", "head_dim": 8},
+        },
+        "bfloat16",
+    ),
+    "glm": Family("GlmForCausalLM", {"head_dim": 16}),
+    "glm4": Family("Glm4ForCausalLM", {"head_dim": 16}, "bfloat16"),
+    "glm4_moe": Family(
+        "Glm4MoeForCausalLM",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "use_qk_norm": True,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 2,
+            "n_group": 3,
+            "topk_group": 2,
+            "moe_intermediate_size": 24,
+            "routed_scaling_factor": 1.5,
+        },
+        "bfloat16",
+    ),
+    "minimax_m2": Family(
+        "MiniMaxM2ForCausalLM",
+        {**_LOCAL_EXPERTS, "head_dim": 16, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        "bfloat16",
+    ),
+    "cohere": Family("CohereForCausalLM", {"use_qk_norm": True, "logit_scale": 0.25}),
+    "cohere2": Family("Cohere2ForCausalLM", {"sliding_window": 7, "num_hidden_layers": 4}, "bfloat16"),
+    "seed_oss": Family("SeedOssForCausalLM", {"head_dim": 16}),
+    "starcoder2": Family("Starcoder2ForCausalLM", {"sliding_window": 9}),
+    "stablelm": Family("StableLmForCausalLM", {"use_qkv_bias": True}),
+    "stablelm_parallel": Family("StableLmForCausalLM", {"use_parallel_residual": True, "qk_layernorm": True}),
+    "gpt2": Family("GPT2LMHeadModel", {"n_inner": 48, "intermediate_size": None, "num_key_value_heads": None}),
+    "llava": Family(
+        "LlavaForConditionalGeneration",
+        {
+            "text_config": {"model_type": "llama"},
+            "vision_config": {**_TOWER, "model_type": "clip_vision_model", "projection_dim": 8},
+            "vision_feature_layer": -1,
         },
     ),
 }

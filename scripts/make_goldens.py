@@ -73,6 +73,9 @@ def _draw(model: Any, dtype: torch.dtype, seed: int) -> None:
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             weight.copy_(_scaled(noise, name, ones=bool((weight == 1).all())))
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
         probe = torch.randint(3, SIZES["vocab_size"], (1, TOKENS), generator=generator)
         _scale_logits(model, probe)
         for weight in model.parameters():

@@ -23,12 +23,12 @@ class ModelFiles:
     eos_token_ids: tuple[int, ...]
 
 
-def read_model_files(folder: Path) -> ModelFiles:
-    """Reads config.json and, where it is there, generation_config.json.
+def read_model_files(folder: Path, architecture: str | None = None) -> ModelFiles:
+    """Reads config.json and, where it is there, generation_config.json. architecture: of `parse_config`.
 
     Raises ModelError that names file and field.
     """
-    config = parse_config(read_object(folder / "config.json"))
+    config = parse_config(read_object(folder / "config.json"), architecture)
     generation = read_generation_config(folder)
     for token in (*generation.eos_token_ids, *config.eos_token_ids):
         if token >= config.vocab_size:

@@ -15,6 +15,8 @@ _COMMANDS = {
     "generate": "continue one prompt in the terminal",
     "chat": "talk to a model in the terminal",
     "engine": "run a model's engine alone, for `serve --engine-address`",
+    "models": "list the architectures that can be served, and what each was checked against",
+    "inspect": "show what a model is made of, and what it takes of this machine",
     "env": "show versions, devices, memory and what can run here",
 }
 

@@ -4,18 +4,61 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from jaxinfer.errors import ModelError, quoted
+from jaxinfer.errors import ModelError, UnknownArchitectureError, quoted
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.families import gemma, gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
+from jaxinfer.model_config.families import (
+    cohere,
+    gemma,
+    glm,
+    gpt2,
+    gpt_oss,
+    granite,
+    llama,
+    minimax_m2,
+    ministral3,
+    mistral,
+    mixtral,
+    olmo,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen_moe,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.refused import REFUSED
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
 from jaxinfer.model_config.text_part import TEXT_PARTS, text_config, with_text_names
 
 # Plugins add to these: an entry point of this group, named as the architecture, that is a Parser or an Architecture.
 ENTRY_POINT_GROUP = "jaxinfer.models"
 
-_FAMILIES = (gemma, gpt_oss, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe)
+_FAMILIES = (
+    cohere,
+    gemma,
+    glm,
+    gpt2,
+    gpt_oss,
+    granite,
+    llama,
+    minimax_m2,
+    ministral3,
+    mistral,
+    mixtral,
+    olmo,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen_moe,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+)
 ARCHITECTURES: dict[str, Architecture] = {
     name: architecture for family in _FAMILIES for name, architecture in family.ARCHITECTURES.items()
 }
@@ -39,19 +82,19 @@ LARGEST = {
 """Sizes far beyond those of any model."""
 
 
-def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
+def parse_config(raw: Mapping[str, Any], architecture: str | None = None) -> DecoderConfig:
     """The decoder that a config.json declares; both older and newer names of its fields are read.
 
-    Of a model that sees or hears, its text part. Raises ModelError that names the field: an architecture, rope type or
-    activation that is not supported, a quantised checkpoint, a missing or wrong value, or a key that is unknown and
-    might change the numbers.
+    Of a model that sees or hears, its text part. architecture: instead of the one that it names. Raises ModelError that
+    names the field: a rope type or activation that is not supported, a quantised checkpoint, a missing or wrong value,
+    or a key that is unknown and might change the numbers; UnknownArchitectureError for one that nothing here knows.
     """
-    name = _name(raw)
+    name = architecture or declared_architecture(raw)
     part = TEXT_PARTS.get(name)
     if part is not None:
         inner = text_config(raw, part)
-        return with_text_names(_parsed(inner, _architecture(_name(inner)), nested=True))
-    return _parsed(raw, _architecture(name))
+        return with_text_names(_parsed(inner, find_architecture(declared_architecture(inner)), nested=True))
+    return _parsed(raw, find_architecture(name))
 
 
 def _parsed(raw: Mapping[str, Any], architecture: Architecture, *, nested: bool = False) -> DecoderConfig:
@@ -78,7 +121,8 @@ def known_architectures() -> list[str]:
     return sorted({*ARCHITECTURES, *TEXT_PARTS, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
-def _name(raw: Mapping[str, Any]) -> str:
+def declared_architecture(raw: Mapping[str, Any]) -> str:
+    """The one name in `architectures`, or that of `model_type` where there is none. Raises ModelError."""
     names = raw.get("architectures")
     if names is None:
         kind = raw.get("model_type")
@@ -91,11 +135,13 @@ def _name(raw: Mapping[str, Any]) -> str:
     return names[0]
 
 
-def _architecture(name: str) -> Architecture:
+def find_architecture(name: str) -> Architecture:
+    """An architecture by its name in config.json. Raises UnknownArchitectureError, with a reason where one is known."""
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         found = point.load()
-        return found if isinstance(found, Architecture) else Architecture(found, checked_against="its plugin's word")
-    known = ", ".join(known_architectures())
-    raise ModelError(f"config.json: architectures: {quoted(name)} is not supported; supported are {known}")
+        return found if isinstance(found, Architecture) else Architecture(found, checked_against="nothing here")
+    reason = REFUSED.get(name)
+    said = f": {reason}" if reason else "; `jaxinfer models` lists those that are"
+    raise UnknownArchitectureError(f"config.json: architectures: {quoted(name)} is not supported{said}", name)

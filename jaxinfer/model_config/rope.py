@@ -1,7 +1,7 @@
 """Rotary embedding as a config.json declares it, in either spelling."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,15 +20,18 @@ class Rope(NamedTuple):
     context: int
 
 
-def read_rope(config: ConfigReader, *, head_dim: int | None = None, partial: float = 1.0) -> Rope:
+def read_rope(
+    config: ConfigReader, *, head_dim: int | None = None, partial: float = 1.0, own: Sequence[str] = ()
+) -> Rope:
     """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
 
     `original_max_position_embeddings` may stand outside of them, where Phi-3 has it.
 
     head_dim: of a family whose heads may turn in part: `partial_rotary_factor`, by default `partial`, says how much of
-    it. Raises ModelError where they contradict one another, or a key inside is unknown.
+    it. own: keys inside that the family reads itself. Raises ModelError where they contradict one another, or a key
+    inside is unknown.
     """
-    rope = _read_either(config)
+    rope = _read_either(config, own)
     factor = _partial(config, partial)
     if factor == 1:
         return rope
@@ -70,11 +73,11 @@ def _partial(config: ConfigReader, default: float) -> float:
     return config.number("partial_rotary_factor", default)
 
 
-def _read_either(config: ConfigReader) -> Rope:
+def _read_either(config: ConfigReader, own: Sequence[str] = ()) -> Rope:
     declared = config.integer("max_position_embeddings")
     config.integer("original_max_position_embeddings", declared)
     found = [
-        _read(config, name, inner, declared)
+        _read(config, name, inner, declared, own)
         for name in ("rope_parameters", "rope_scaling")
         if (inner := config.mapping(name)) is not None
     ]
@@ -84,13 +87,14 @@ def _read_either(config: ConfigReader) -> Rope:
     return found[0] if found else Rope(RopeConfig(theta=theta), declared)
 
 
-def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int) -> Rope:
+def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int, own: Sequence[str]) -> Rope:
     # NOTE: files written by several versions hold the kind under both names.
     old_kind, kind = inner.get("type"), inner.get("rope_type")
     if old_kind is not None and kind is not None and old_kind != kind:
         raise inner.error("type", f"{quoted(old_kind)} contradicts rope_type, {quoted(kind)}")
     kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
-    inner.get("partial_rotary_factor")
+    for key in ("partial_rotary_factor", *own):
+        inner.get(key)
     outer = config.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
     theta = inner.number("rope_theta", outer)
     if theta != outer:

@@ -209,8 +209,15 @@ class LayerTensors:
         if attention.qk_norm_over == "head":
             return self._halves(self._tensor(tensor, dim), 0)
         if attention.qk_norm_over == "heads":
-            return self._halves(Split(self._tensor(tensor, heads * groups, dim), ((heads, groups), (dim,))), 2)
+            return self._halves(Split(self._each_head(name, ending, heads * groups, dim), ((heads, groups), (dim,))), 2)
         return self._halves(Split(self._tensor(tensor, heads * groups * dim), ((heads, groups, dim),)), 2)
+
+    def _each_head(self, name: str, ending: str, heads: int, dim: int) -> Source:
+        """[heads, D], from one tensor or from one for each head."""
+        tensor = getattr(self._names, name)
+        if not tensor.endswith("."):
+            return self._tensor(f"{tensor}.{ending}", heads, dim)
+        return Stacked([self._tensor(f"{tensor}{head}.{ending}", dim) for head in range(heads)])
 
     def _halves(self, source: Source, axis: int) -> Source:
         """Channels of a head sorted such that those that turn together lie half of them apart."""

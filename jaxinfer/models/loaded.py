@@ -1,6 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
+from jaxinfer.checkpoint.sources import Source
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
@@ -122,7 +123,7 @@ def load_model(
         plan = plan_model(config, jnp.dtype(dtype), layout)
         every = (*plan.weights, *plan.head)
         sources = [weight_sources(config, leaf.path, leaf.layers) for leaf in every]
-        shapes = {t.name: t.shape for several in sources for source in several for t in source.tensors}
+        shapes = _shapes(sources)
         checkpoint.check(shapes, ignored_tensors(config))
         total, done, arrays = checkpoint.size(shapes), 0, []
         for leaf, several in zip(every, sources, strict=True):
@@ -131,6 +132,21 @@ def load_model(
             if progress is not None:
                 progress(done, total)
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
+
+
+def needed_tensors(
+    config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint
+) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """Shapes of the tensors that a model of `config` is read from, by name, and beginnings of names of those that the
+    checkpoint may hold beside them. Reads no weights but where a tied head might differ from the embedding."""
+    config = with_own_head(replace(config, names=config.names.placed(checkpoint.names)), checkpoint, dtype)
+    plan = plan_model(config, dtype)
+    sources = [weight_sources(config, leaf.path, leaf.layers) for leaf in (*plan.weights, *plan.head)]
+    return _shapes(sources), ignored_tensors(config)
+
+
+def _shapes(sources: Iterable[Iterable[Source]]) -> dict[str, tuple[int, ...]]:
+    return {tensor.name: tensor.shape for several in sources for source in several for tensor in source.tensors}
 
 
 def random_model(

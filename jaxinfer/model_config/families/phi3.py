@@ -47,5 +47,5 @@ def _parse(config: ConfigReader, names: TensorNames) -> DecoderConfig:
 
 ARCHITECTURES = {
     "Phi3ForCausalLM": Architecture(parse, ("phi3",)),
-    "Phi3VForCausalLM": Architecture(parse_vision, ("phi3_v",)),
+    "Phi3VForCausalLM": Architecture(parse_vision, ("phi3_v",), "transformers, as Phi-3"),
 }

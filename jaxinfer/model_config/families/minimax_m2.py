@@ -1,0 +1,50 @@
+"""MiniMax-M2: experts chosen by sigmoids, q and k normed over all heads, heads that turn in part."""
+
+from jaxinfer.model_config.architecture import Architecture
+from jaxinfer.model_config.decoder import read_decoder, read_head_dim, read_layer, read_layers, read_norm
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
+from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
+from jaxinfer.model_config.tensor_names import TensorNames
+
+_NAMES = TensorNames(
+    router="block_sparse_moe.gate",
+    choice_bias="block_sparse_moe.e_score_correction_bias",
+    experts="block_sparse_moe.experts.",
+    expert_gate="w1",
+    expert_up="w3",
+    expert_down="w2",
+    skipped=("model.mtp.", "mtp."),
+)
+_HEAD_DIM, _THETA = 128, 5e6
+
+
+def parse(config: ConfigReader) -> DecoderConfig:
+    """What the published files say beside transformers' fields must be what the model is."""
+    config.default("head_dim", _HEAD_DIM)
+    if "rope_parameters" not in config:
+        config.default("rope_theta", _THETA)
+    for name, wanted in (("use_qk_norm", True), ("qk_norm_type", "per_layer"), ("use_routing_bias", True)):
+        config.only(name, wanted)
+    config.only("scoring_func", "sigmoid")
+    config.only("shared_intermediate_size", 0)
+    config.only("attn_type_list", [1] * read_layers(config))
+    for name in ("use_mtp", "num_mtp_modules", "mtp_transformer_layers", "router_jitter_noise"):
+        config.get(name)
+    dim = read_head_dim(config)
+    turned = config.integer("rotary_dim", dim)
+    rope = read_rope(config, head_dim=dim, partial=turned / dim)
+    experts = ExpertsKind(
+        config.integer("num_local_experts"),
+        config.integer("num_experts_per_tok"),
+        config.integer("intermediate_size"),
+        RouterKind("sigmoid", choice_bias=True, normalise=True),
+    )
+    attention = {"rope": rope.config, "qk_norm": read_norm(config), "qk_norm_over": "projection"}
+    layer = read_layer(config, attention=attention, mlp={"experts": experts})
+    layers = (layer,) * read_layers(config)
+    return read_decoder(config, layers, names=_NAMES, max_position_embeddings=rope.context)
+
+
+ARCHITECTURES = {"MiniMaxM2ForCausalLM": Architecture(parse, ("minimax_m2",))}

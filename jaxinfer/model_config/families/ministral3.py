@@ -1,0 +1,36 @@
+"""Ministral 3: Mistral with yarn, and queries that grow with their position."""
+
+from jaxinfer.model_config.architecture import Architecture
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import Temperature
+from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
+
+_BETA = "llama_4_scaling_beta"
+_OWN = ("max_position_embeddings", _BETA)
+_HEAD_DIM = 128
+
+
+def parse(config: ConfigReader) -> DecoderConfig:
+    """`rope_parameters` hold the temperature's two numbers too."""
+    config.default("head_dim", _HEAD_DIM)
+    config.default("rms_norm_eps", 1e-5)
+    parameters = config.mapping("rope_parameters")
+    if parameters is None:
+        raise config.error("rope_parameters", "is missing")
+    beta = parameters.number(_BETA, 0.0)
+    if beta < 0:
+        raise parameters.error(_BETA, f"must be at least 0, not {beta}")
+    rope = read_rope(config, own=_OWN)
+    original = parameters.integer("original_max_position_embeddings", rope.context)
+    layer = read_layer(
+        config,
+        attention={"rope": rope.config, "temperature": Temperature(beta, original) if beta else None},
+    )
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
+    return read_decoder(config, with_windows(layer, windows), max_position_embeddings=rope.context)
+
+
+ARCHITECTURES = {"Ministral3ForCausalLM": Architecture(parse, ("ministral3",))}

@@ -1,0 +1,44 @@
+"""SmolLM3: Llama whose every fourth layer knows no positions."""
+
+from dataclasses import replace
+
+from jaxinfer.model_config.architecture import Architecture
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.model_config.reader import ConfigReader
+
+_EVERY, _THETA = 4, 2e6
+
+
+def parse(config: ConfigReader) -> DecoderConfig:
+    """`no_rope_layers` has a 1 for each layer that knows positions, whatever its name says. With `use_sliding_window`
+    the others have a window."""
+    if "rope_parameters" not in config:
+        config.default("rope_theta", _THETA)
+    config.default("tie_word_embeddings", True)
+    turned, bias = _turned(config), config.flag("attention_bias")
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    window = window if config.flag("use_sliding_window") else None
+    windows = typed_windows(config, window, [window is not None and not turns for turns in turned])
+    layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})
+    layers = with_windows(layer, windows)
+    return read_decoder(config, [x if turns else _unturned(x) for x, turns in zip(layers, turned, strict=True)])
+
+
+def _turned(config: ConfigReader) -> list[bool]:
+    """For each layer whether it knows positions."""
+    layers, every = read_layers(config), config.integer("no_rope_layer_interval", _EVERY)
+    if every < 1:
+        raise config.error("no_rope_layer_interval", f"must be at least 1, not {every}")
+    listed = config.get("no_rope_layers", [int((i + 1) % every != 0) for i in range(layers)])
+    if not isinstance(listed, list) or len(listed) != layers or not all(turns in (0, 1) for turns in listed):
+        raise config.error("no_rope_layers", f"must be {layers} numbers, 0 or 1")
+    return [bool(turns) for turns in listed]
+
+
+def _unturned(layer: LayerKind) -> LayerKind:
+    return replace(layer, attention=replace(layer.attention, rope=None))
+
+
+ARCHITECTURES = {"SmolLM3ForCausalLM": Architecture(parse, ("smollm3",))}

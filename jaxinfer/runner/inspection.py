@@ -1,0 +1,89 @@
+"""What a model is made of, and what it takes of this machine, from its declaration alone."""
+
+from collections import Counter
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.layouts import platform_layout
+
+from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.models.loaded import ModelPlan, plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.runner.memory import cpu_blocks, fit_blocks
+from jaxinfer.runner.platform import platform_name, usable_memory
+
+_TYPES = {"float32": 4, "bfloat16": 2}
+_SHARE = 0.9
+_MOST_BLOCKS = 2**31
+
+
+def inspect_model(config: DecoderConfig, dtype: jnp.dtype, block_size: int) -> dict[str, Any]:
+    """Sizes in bytes, of one device that holds all of it; block_size in tokens. Allocates nothing."""
+    plan = plan_model(config, dtype)
+    leaves = (*plan.weights, *plan.head)
+    layout = platform_layout(platform_name())
+    groups = [_kv_group(group, layout, dtype) for group in config.kv_groups]
+    memory = usable_memory(_SHARE)
+    costs = [group["token_bytes"] * block_size for group in groups]
+    return {
+        "layers": dict(Counter(_kind(layer) for layer in config.layers)),
+        "context": config.max_position_embeddings,
+        "parameters": sum(_size(leaf) for leaf in leaves),
+        "active_parameters": active_parameters(plan),
+        "weight_bytes": {name: sum(_size(leaf) * item for leaf in leaves) for name, item in _TYPES.items()},
+        "kv_groups": groups,
+        "platform": platform_name(),
+        "memory_bytes": memory,
+        "block_size": block_size,
+        "blocks": _blocks(memory, sum(_size(leaf) for leaf in leaves) * dtype.itemsize, costs),
+    }
+
+
+def active_parameters(plan: ModelPlan) -> int:
+    """Parameters that one token's step uses: of every layer's experts those that are chosen, of an embedding that is
+    not the head too one row."""
+    total = 0
+    for leaf in (*plan.weights, *plan.head):
+        size = _size(leaf)
+        if leaf.path == ("embed",) and plan.head:
+            size = plan.config.hidden_size
+        if "expert" in leaf.axes:
+            assert leaf.layers is not None
+            experts = plan.config.layers[leaf.layers[0]].mlp.experts
+            assert experts is not None
+            size = size * experts.chosen // experts.count
+        total += size
+    return total
+
+
+def _size(leaf: Weight) -> int:
+    return int(np.prod(leaf.shape, dtype=np.int64))
+
+
+def _kind(layer: LayerKind) -> str:
+    """One kind of layer, for people."""
+    attention, experts = layer.attention, layer.mlp.experts
+    heads = f"{attention.num_heads}/{attention.num_kv_heads} heads of {attention.head_dim}"
+    window = "" if attention.window is None else f", window {attention.window:,}"
+    mlp = f"MLP {layer.mlp.size:,}" if experts is None else f"{experts.chosen} of {experts.count} experts"
+    return f"({heads}{window}, {mlp})"
+
+
+def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype) -> dict[str, Any]:
+    window, kv, layers = group
+    shape = layout.shape(
+        layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
+    )
+    token = int(np.prod(shape)) * dtype.itemsize
+    used = len(layers) * kv.heads * (kv.key_dim + kv.value_dim) * dtype.itemsize
+    return {"layers": len(layers), "window": window, "token_bytes": token, "padding_bytes": token - used}
+
+
+def _blocks(memory: int | None, weights: int, costs: list[int]) -> list[int]:
+    """Blocks of every group; none where the weights do not fit. memory: bytes, None on a CPU."""
+    if memory is None:
+        return cpu_blocks(costs)
+    return fit_blocks(memory - weights, costs, [_MOST_BLOCKS] * len(costs)) if memory > weights else []
