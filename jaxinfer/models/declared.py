@@ -11,7 +11,13 @@ from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, UnknownArchitectureError
 from jaxinfer.folder_files import read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.registry import ARCHITECTURES, declared_architecture, find_architecture, parse_config
+from jaxinfer.model_config.registry import (
+    ARCHITECTURES,
+    declared_architecture,
+    find_architecture,
+    known_architectures,
+    parse_config,
+)
 from jaxinfer.models.loaded import needed_tensors
 
 log = logging.getLogger(__name__)
@@ -23,8 +29,8 @@ def read_declared(folder: Path, architecture: str | None = None) -> ModelFiles:
     Raises ModelError; for an architecture that is not known, with those whose fields and tensors fit. They are not
     taken: models that differ in their norms or activations may have the same fields and tensors.
     """
-    if architecture is not None:
-        find_architecture(architecture)
+    if architecture is not None and architecture not in known_architectures():
+        find_architecture(architecture)  # which raises
     try:
         files = read_model_files(folder, architecture)
     except UnknownArchitectureError as error:

@@ -30,6 +30,15 @@ def test_logits_over_pages(family: str):
         np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_in_chunks(family: str, chunk: int):
+    golden = np.load(GOLDENS / family / "golden.npz")
+    schedule = [(chunk, 0)] * -(-len(golden["token_ids"]) // chunk)
+    row, _ = run_paged(paged_family(family), golden["token_ids"], schedule)
+    np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_tokens(family: str):
     golden = np.load(GOLDENS / family / "golden.npz")
