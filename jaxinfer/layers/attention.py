@@ -11,7 +11,7 @@ from jaxinfer.layers.norm import norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotate
 from jaxinfer.layers.vectors import LayerVectors
-from jaxinfer.model_config.layer_kind import AttentionKind, Temperature
+from jaxinfer.model_config.layer_kind import AttentionKind, NormKind, Temperature
 
 
 class Heads(NamedTuple):
@@ -43,16 +43,25 @@ class Attention(nnx.Module):
     def split(self, x: jax.Array, vectors: LayerVectors, positions: jax.Array, by: Rotation | None) -> Heads:
         """x [T, hidden] to heads; q and k normed, then turned where the layer knows positions ([T] int32)."""
         qkv = Linear(value(self.qkv), vectors.get("qkv_bias"))(x)
-        q, k, v = qkv[:, :, :-2], qkv[:, :, -2:-1], qkv[:, :, -1]
+        q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
         if self.kind.qk_norm is not None:
-            axes = 3 if self.kind.qk_norm_over == "projection" else 1
-            q, k = (norm(self.kind.qk_norm, x, vectors[f"{name}_norm"], axes=axes) for name, x in (("q", q), ("k", k)))
+            q, k = self._normed(self.kind.qk_norm, q, k, vectors)
         if by is not None:
             q, k = rotate(q, by), rotate(k, by)
         if self.kind.temperature is not None:
             q = q * _growth(self.kind.temperature, positions).astype(q.dtype)[:, None, None, None]
         sinks = vectors["sinks"].reshape(-1).astype(jnp.float32) if self.kind.sinks else None
-        return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k[:, :, 0], v, sinks)
+        return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k, v, sinks)
+
+    def _normed(
+        self, kind: NormKind, q: jax.Array, k: jax.Array, vectors: LayerVectors
+    ) -> tuple[jax.Array, jax.Array]:
+        """q [T, Hkv, G, D] and k [T, Hkv, D], normed over a head's channels or over all that a token has."""
+        of_q, of_k = vectors["q_norm"], vectors["k_norm"]
+        if self.kind.qk_norm_over == "head":
+            return norm(kind, q, of_q), norm(kind, k, of_k)
+        axes = 3 if self.kind.qk_norm_over == "projection" else 1
+        return norm(kind, q, of_q, axes=axes), norm(kind, k[:, :, None], of_k, axes=axes)[:, :, 0]
 
     def join(self, heads: jax.Array, vectors: LayerVectors) -> jax.Array:
         """Heads' outputs [T, Hq, D] to [T, hidden]."""
