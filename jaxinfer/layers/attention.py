@@ -53,9 +53,7 @@ class Attention(nnx.Module):
         sinks = vectors["sinks"].reshape(-1).astype(jnp.float32) if self.kind.sinks else None
         return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k, v, sinks)
 
-    def _normed(
-        self, kind: NormKind, q: jax.Array, k: jax.Array, vectors: LayerVectors
-    ) -> tuple[jax.Array, jax.Array]:
+    def _normed(self, kind: NormKind, q: jax.Array, k: jax.Array, vectors: LayerVectors) -> tuple[jax.Array, jax.Array]:
         """q [T, Hkv, G, D] and k [T, Hkv, D], normed over a head's channels or over all that a token has."""
         of_q, of_k = vectors["q_norm"], vectors["k_norm"]
         if self.kind.qk_norm_over == "head":
