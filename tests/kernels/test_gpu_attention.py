@@ -198,7 +198,7 @@ RANDOM = (
 
 
 @needs_gpu_interpreter
-@pytest.mark.parametrize("seeds", fixed_and_random_cases(20))
+@pytest.mark.parametrize("seeds", fixed_and_random_cases(8))
 def test_random_batches(seeds: Iterable[int]):
     for seed in seeds:
         check_random_batch(seed)
