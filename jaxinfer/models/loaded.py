@@ -169,6 +169,23 @@ def random_model(
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
 
 
+def abstract_model(
+    config: DecoderConfig,
+    *,
+    dtype: jnp.dtype,
+    mesh: Mesh | None = None,
+    rules: ShardingRules = DEFAULT_RULES,
+    layout: Layout = "unrolled",
+) -> LoadedModel:
+    """A model whose weights are shapes with shardings: programs can be traced and compiled over it, not run."""
+    plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
+    shapes: list[Any] = [
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rules.sharding(mesh, leaf.axes, leaf.shape))
+        for leaf in (*plan.weights, *plan.head)
+    ]
+    return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules)
+
+
 def _assemble(
     plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules
 ) -> LoadedModel:

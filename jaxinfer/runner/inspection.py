@@ -10,7 +10,7 @@ from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.models.loaded import ModelPlan, plan_model
+from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
@@ -40,6 +40,12 @@ def inspect_model(config: DecoderConfig, dtype: jnp.dtype, block_size: int) -> d
         "block_size": block_size,
         "blocks": _blocks(memory, sum(_size(leaf) for leaf in leaves) * dtype.itemsize, costs),
     }
+
+
+def count_parameters(model: LoadedModel) -> int:
+    """Numbers among the weights and the head; a tied head counts once."""
+    arrays = {id(array): array for array in (*model.weights, *model.head)}.values()
+    return sum(int(np.prod(array.shape, dtype=np.int64)) for array in arrays)
 
 
 def active_parameters(plan: ModelPlan) -> int:
