@@ -88,7 +88,9 @@ def _loop(
 
     def step(index: jax.Array, out: jax.Array) -> jax.Array:
         group, start = items.group[index], items.tile[index] * rows
-        weight = weights[group] if scales is None else dequantise(weights[group], scales[group], None, x.dtype)
+        weight = _of_group(weights, group)
+        if scales is not None:
+            weight = dequantise(weight, scales[group], None, x.dtype)
         product = multiply(jax.lax.dynamic_slice_in_dim(x, start, rows), weight).astype(out_dtype)
         mine = (row >= items.low[index]) & (row < items.high[index])
         before = jax.lax.dynamic_slice_in_dim(out, start, rows)
@@ -96,6 +98,18 @@ def _loop(
 
     out = jax.lax.fori_loop(0, items.busy, step, jnp.zeros((total + spare, columns), out_dtype))
     return out[:total]
+
+
+def _of_group(weights: jax.Array, group: jax.Array) -> jax.Array:
+    """weights [E, N, K] of one group, [N, K].
+
+    XLA on CPU slices bfloat16 as float32, and would convert the weights of all groups before the loop, in every step
+    (jax 0.10.2). The barrier ties them to the loop's index, so that it converts only the slice.
+    """
+    tied = jax.lax.platform_dependent(
+        weights, group, cpu=lambda *pair: jax.lax.optimization_barrier(pair), default=lambda *pair: pair
+    )
+    return tied[0][tied[1]]
 
 
 def _tile_rows(total: int, groups: int) -> int:
