@@ -33,16 +33,25 @@ class Block(nnx.Module):
         positions: jax.Array,
         by: Rotation | None,
         attend: Callable[[Heads], tuple[jax.Array, KV]],
+        experts_backend: str = "xla",
     ) -> tuple[jax.Array, KV]:
-        """x [T, hidden] at positions [T] int32, through the layer. attend(heads) -> (out [T, Hq, D], kv)."""
+        """x [T, hidden] at positions [T] int32, through the layer. attend(heads) -> (out [T, Hq, D], kv).
+
+        experts_backend: of `grouped_matmul`, in a layer with experts.
+        """
         normed = self._before("input_norm", x, vectors)
         out, kv = attend(self.attention.split(normed, vectors, positions, by))
         mixed = self._after("attention_out_norm", self.attention.join(out, vectors), vectors)
         if self.kind.parallel:
-            return self._add(x, mixed + self.mlp(normed, vectors)), kv
+            return self._add(x, mixed + self._mlp(normed, vectors, experts_backend)), kv
         x = self._add(x, mixed)
-        inner = self.mlp(self._before("mlp_norm", x, vectors), vectors)
+        inner = self._mlp(self._before("mlp_norm", x, vectors), vectors, experts_backend)
         return self._add(x, self._after("mlp_out_norm", inner, vectors)), kv
+
+    def _mlp(self, x: jax.Array, vectors: LayerVectors, experts_backend: str) -> jax.Array:
+        if isinstance(self.mlp, Experts):
+            return self.mlp(x, vectors, experts_backend)
+        return self.mlp(x, vectors)
 
     def _before(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
         return x if self.kind.norms == "after" else self._norm(name, x, vectors)

@@ -1,6 +1,7 @@
 """Experts: a router sends every token to a few of many MLPs, whose products are matmuls of rows sorted by expert."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +33,26 @@ class Experts(nnx.Module):
         if experts.shared_gate:
             self.shared_router = param((*lead, 1, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
 
-    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
-        """x: [T, hidden]. vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any."""
+    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array], backend: str = "xla") -> jax.Array:
+        """x: [T, hidden]. vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any.
+
+        backend: of `grouped_matmul`.
+        """
         experts = _experts(self.kind)
         scores = product(x, value(self.router))
         if "router_bias" in vectors:
             scores = scores + vectors["router_bias"].astype(jnp.float32)
         chosen, weights = route(experts, scores, vectors.get("choice_bias"))
-        out = self._chosen(x, chosen, weights, vectors)
+        out = self._chosen(x, chosen, weights, vectors, partial(grouped_matmul, backend=backend))
         return out if self.shared is None else out + self._shared(x)
 
     def _chosen(
-        self, x: jax.Array, chosen: jax.Array, weights: jax.Array, vectors: Mapping[str, jax.Array]
+        self,
+        x: jax.Array,
+        chosen: jax.Array,
+        weights: jax.Array,
+        vectors: Mapping[str, jax.Array],
+        multiply: Callable[..., jax.Array],
     ) -> jax.Array:
         """x [T, hidden] through the experts chosen [T, k], weighed by weights [T, k] float32."""
         gate_up, down = value(self.experts_gate_up), value(self.experts_down)
@@ -52,12 +61,12 @@ class Experts(nnx.Module):
         order = jnp.argsort(flat, stable=True)
         sizes = jnp.zeros(count, jnp.int32).at[flat].add(1)
         expert = flat[order]
-        inner = grouped_matmul(x[order // chosen.shape[1]], gate_up.reshape(count, -1, hidden), sizes)
+        inner = multiply(x[order // chosen.shape[1]], gate_up.reshape(count, -1, hidden), sizes)
         inner = inner.reshape(-1, *gate_up.shape[1:-1])
         if "experts_gate_up_bias" in vectors:
             inner = inner + vectors["experts_gate_up_bias"][expert].astype(inner.dtype)
         inner = gated(self.kind, inner)
-        out = grouped_matmul(inner.reshape(len(flat), -1), down, sizes)
+        out = multiply(inner.reshape(len(flat), -1), down, sizes)
         if "experts_down_bias" in vectors:
             out = out + vectors["experts_down_bias"][expert].astype(out.dtype)
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
@@ -95,12 +104,12 @@ _NO_SUM = 1e-20
 
 
 def _best_groups(router: RouterKind, ranked: jax.Array) -> jax.Array:
-    """ranked [T, E], with what is not in the best groups of its token made 0, as DeepSeek-V3's code does."""
+    """ranked [T, E], with what is not in the best groups of its token made -inf."""
     grouped = ranked.reshape(len(ranked), router.groups, -1)
     of_group = jnp.sum(jax.lax.top_k(grouped, min(2, grouped.shape[-1]))[0], axis=-1)
     best = jax.lax.top_k(of_group, router.top_groups)[1]
     kept = jnp.zeros(of_group.shape, bool).at[jnp.arange(len(ranked))[:, None], best].set(True)
-    return jnp.where(kept[:, :, None], grouped, 0.0).reshape(ranked.shape)
+    return jnp.where(kept[:, :, None], grouped, -jnp.inf).reshape(ranked.shape)
 
 
 def _experts(kind: MlpKind) -> ExpertsKind:

@@ -54,8 +54,13 @@ class Decoder(nnx.Module):
         leads = [() if i < self.repeats.prefix else (self.repeats.count,) for i in range(self.repeats.blocks)]
         self.blocks = nnx.List([Block(config.layers[i], hidden, dtype, lead) for i, lead in enumerate(leads)])
 
-    def __call__(self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend) -> tuple[jax.Array, KV]:
-        """tokens, positions: [T] int32. kv: an array of blocks a KV group. Returns hidden [T, d], unnormed; kv."""
+    def __call__(
+        self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend, experts_backend: str = "xla"
+    ) -> tuple[jax.Array, KV]:
+        """tokens, positions: [T] int32. kv: an array of blocks a KV group. experts_backend: of `grouped_matmul`.
+
+        Returns hidden [T, d], unnormed; kv.
+        """
         rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
 
         def step(block: Block, number: int, repeat: jax.Array | int, carry: tuple[jax.Array, KV]):
@@ -65,7 +70,8 @@ class Decoder(nnx.Module):
             assert index is not None
             place = Place(group, index, kind.scoring)
             vectors = self.vectors.of_layer(self.repeats, number, repeat)
-            return block(x, vectors, positions, rotations[kind], lambda heads: attend(heads, kv, place))
+            turn = rotations[kind]
+            return block(x, vectors, positions, turn, lambda heads: attend(heads, kv, place), experts_backend)
 
         return layers(list(self.blocks), self.repeats, step, (self._embedded(tokens, positions), kv))
 

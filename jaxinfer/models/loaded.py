@@ -52,7 +52,8 @@ class LoadedModel:
 
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
     embedding where it is tied (the same array), else leaves of its own that are not among `weights`. backends: what
-    attends in each KV group; until they are chosen `xla`, over the layout of the platform.
+    attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
+    multiplies in layers with experts, of `grouped_matmul`.
     """
 
     config: DecoderConfig
@@ -64,6 +65,7 @@ class LoadedModel:
     weights: tuple[jax.Array, ...]
     head: tuple[jax.Array, ...]
     backends: tuple[GroupBackend, ...]
+    experts_backend: str = "xla"
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""

@@ -158,7 +158,7 @@ class ForwardPrograms:
             out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
             return out, (*kv[:group], written, *kv[group + 1 :])
 
-        return decoder(step.tokens, step.positions, kv, attend)
+        return decoder(step.tokens, step.positions, kv, attend, self._model.experts_backend)
 
     def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
