@@ -107,9 +107,10 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.models.loaded import load_model
     from jaxinfer.parallel.mesh import make_mesh
     from jaxinfer.runner.attention import choose_attention
-    from jaxinfer.runner.attention_backends import check_asked
     from jaxinfer.runner.costs import step_costs
+    from jaxinfer.runner.experts import choose_experts
     from jaxinfer.runner.jax_runner import JaxRunner
+    from jaxinfer.runner.kernel_backends import check_asked
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.program_store import open_store
 
@@ -128,6 +129,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     laps.end("load")
     model = choose_attention(model, sizes, config.runner.attention_backend, notes)
+    model = choose_experts(model, sizes, config.runner.attention_backend, notes)
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))

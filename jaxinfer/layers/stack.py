@@ -38,6 +38,13 @@ class Repeats(NamedTuple):
         """The layers that a block is, in order."""
         return (block,) if block < self.prefix else tuple(range(block, self.layers, self.period))
 
+    def place(self, layer: int) -> tuple[int, int]:
+        """The block that a layer is, and in which repeat."""
+        if layer < self.prefix:
+            return layer, 0
+        repeat, offset = divmod(layer - self.prefix, self.period)
+        return self.prefix + offset, repeat
+
     def ordinal(self, members: Sequence[int], block: int, repeat: jax.Array | int) -> jax.Array | int | None:
         """Where the layer that `block` is in a repeat stands among `members`, layers in order; None: not among them.
 

@@ -39,7 +39,16 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
     versions = [_version(name) for name in _COMPILERS]
     settings = sorted((name, str(value)) for name, value in jax.config.values.items() if _matters(name))
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
-    made_for = [model.config, model.dtype, model.backends, model.mesh.shape, model.rules, arrays, shapes]
+    made_for = [
+        model.config,
+        model.dtype,
+        model.backends,
+        model.experts_backend,
+        model.mesh.shape,
+        model.rules,
+        arrays,
+        shapes,
+    ]
     made_by = [described(options), devices, client.platform_version, processor(), versions, settings, environment]
     return _digest(source_digest(), *map(repr, (*made_for, *made_by)))
 

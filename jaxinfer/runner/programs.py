@@ -17,8 +17,8 @@ from jaxinfer.config import RunnerConfig
 from jaxinfer.engine.device.runner import LatePrograms
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.attention import kernel_interpreter
 from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.kernel_backends import kernel_interpreter
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.program_table import Name, ProgramTable

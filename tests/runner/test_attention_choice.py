@@ -18,16 +18,21 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.loaded import GroupBackend, LoadedModel
 from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.runner.attention import Timing, choose_attention, remembered_choice, table
-from jaxinfer.runner.attention_backends import check_asked
+from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.attention_check import check_attention
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.backend_choice import Timing, remembered_choice, table
 from jaxinfer.runner.group_attention import group_attention, with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.kernel_backends import check_asked
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
 BOTH = ("xla", "mosaic_tpu")
+
+
+def remembered(file: Path | None, watch: Any) -> str:
+    return remembered_choice("attention", file, BOTH, watch)
 
 
 def names_of(model: LoadedModel) -> list[str]:
@@ -63,23 +68,23 @@ class Stopwatch:
     ],
 )
 def test_the_fastest_that_runs_is_chosen(xla, mosaic, chosen: str):
-    assert remembered_choice(None, BOTH, Stopwatch(xla=xla, mosaic_tpu=mosaic)) == chosen
+    assert remembered(None, Stopwatch(xla=xla, mosaic_tpu=mosaic)) == chosen
 
 
 def test_none_that_runs_is_an_error_that_names_each():
     with pytest.raises(RuntimeError, match="xla: a; mosaic_tpu: b"):
-        remembered_choice(None, BOTH, Stopwatch(xla=ValueError("a"), mosaic_tpu=TypeError("b\nmore")))
+        remembered(None, Stopwatch(xla=ValueError("a"), mosaic_tpu=TypeError("b\nmore")))
 
 
 def test_a_fault_of_our_own_is_not_passed_over():
     with pytest.raises(KeyError):
-        remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=KeyError("rows")))
+        remembered(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=KeyError("rows")))
 
 
 def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     file, watch = tmp_path / "choice.json", Stopwatch(xla=(3e-3, 1e-3), mosaic_tpu=ValueError("no such tile"))
     with caplog.at_level("INFO"):
-        assert remembered_choice(file, BOTH, watch) == remembered_choice(file, BOTH, watch) == "xla"
+        assert remembered(file, watch) == remembered(file, watch) == "xla"
     assert watch.asked == ["xla", "mosaic_tpu"]
     assert "3000 µs" in caplog.text
     assert "passed over: no such tile" in caplog.text
@@ -90,10 +95,10 @@ def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCap
 def test_a_choice_made_for_lack_of_memory_is_not_remembered(told: str, remembered: bool, tmp_path: Path):
     error = jax.errors.JaxRuntimeError(told + "\nand more")
     file, watch = tmp_path / "choice.json", Stopwatch(xla=(9.0, 9.0), mosaic_tpu=error)
-    assert remembered_choice(file, BOTH, watch) == "xla"
+    assert remembered(file, watch) == "xla"
     assert file.exists() == remembered
     watch.timings["mosaic_tpu"] = (1.0, 1.0)
-    assert remembered_choice(file, BOTH, watch) == ("xla" if remembered else "mosaic_tpu")
+    assert remembered(file, watch) == ("xla" if remembered else "mosaic_tpu")
     assert file.exists()
 
 
@@ -109,7 +114,7 @@ def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.Mon
 def test_an_unusable_note_is_measured_anew(text: str, tmp_path: Path):
     file = tmp_path / "choice.json"
     file.write_text(text)
-    assert remembered_choice(file, BOTH, Stopwatch(xla=(2.0, 0.0), mosaic_tpu=(1.0, 0.0))) == "mosaic_tpu"
+    assert remembered(file, Stopwatch(xla=(2.0, 0.0), mosaic_tpu=(1.0, 0.0))) == "mosaic_tpu"
     assert json.loads(file.read_text())["backend"] == "mosaic_tpu"
 
 
@@ -135,13 +140,13 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
     from jax._src.pallas.mosaic.lowering import LoweringException
 
     for error in (MosaicError("offsets"), LoweringException("no rule"), jax.errors.JaxRuntimeError("VMEM is full")):
-        assert remembered_choice(None, BOTH, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
+        assert remembered(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
 
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The choice takes the device for a GPU."""
-    for module in ("attention", "attention_backends"):
+    for module in ("attention", "kernel_backends"):
         monkeypatch.setattr(f"jaxinfer.runner.{module}.platform_of", lambda mesh: "gpu")
 
 

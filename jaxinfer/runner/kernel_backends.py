@@ -1,11 +1,14 @@
-"""Which attention backends a device runs, and why it does not run the others."""
+"""Which backends of the kernels a device runs, and why it does not run the others."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from jax.sharding import Mesh
 from jaxinfer_kernels import unavailable
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.platform import platform_of
 
 CANDIDATES = {"cpu": ("xla",), "gpu": ("xla", "mosaic_gpu"), "tpu": ("xla", "mosaic_tpu")}
@@ -29,6 +32,21 @@ def check_asked(asked: str, mesh: Mesh) -> None:
     """Raises ParameterError for a backend that does not run on `mesh`. `auto` does."""
     if asked != "auto" and (reason := obstacle(asked, mesh)):
         raise ParameterError("attention_backend", reason)
+
+
+@contextmanager
+def _interpreted() -> Iterator[None]:
+    from jax.experimental.pallas import tpu as pltpu
+
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        yield
+
+
+def kernel_interpreter(model: LoadedModel) -> AbstractContextManager[None]:
+    """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
+    names = (*(backend.name for backend in model.backends), model.experts_backend)
+    wanted = any(interpreted(name, model.mesh) for name in names)
+    return _interpreted() if wanted else nullcontext()
 
 
 def _of_device(backend: str, platform: str, mesh: Mesh) -> str | None:

@@ -1,0 +1,115 @@
+"""Which backend multiplies in layers with experts: what the device can run, timed on the model's own experts."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxinfer.config import AttentionBackend
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.experts import Experts
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.backend_choice import remembered_choice
+from jaxinfer.runner.kernel_backends import CANDIDATES, interpreted, obstacle
+from jaxinfer.runner.platform import platform_of
+
+_RUNS, _CALLS = 5, 8
+_ERROR = {"float32": 1e-3}
+"""Largest difference from xla's results, as a share of the largest; of other types, 2e-2."""
+
+
+def choose_experts(
+    model: LoadedModel, shapes: EngineShapes, asked: AttentionBackend, cache: Path | None
+) -> LoadedModel:
+    """The model with a backend for its experts, if it has any. asked: the attention backend. cache: where choices are
+    remembered.
+
+    Where `xla` or an interpreted kernel is asked for, it multiplies too; otherwise the fastest does.
+    """
+    # NOTE: on a mesh of several devices it is always xla: experts are split over devices there, and XLA cannot split a
+    # kernel, which is one device's program. It needs a shard_map that knows which device holds which expert.
+    if not _layers(model) or asked == "xla" or model.mesh.size > 1:
+        return model
+    if interpreted(asked, model.mesh):
+        return replace(model, experts_backend=asked)
+    candidates = CANDIDATES[platform_of(model.mesh)]
+    if len(candidates) == 1:
+        return replace(model, experts_backend=candidates[0])
+    file = cache / f"experts-{shapes_digest(model, shapes, *candidates)}.json" if cache else None
+    chosen = remembered_choice("experts", file, candidates, partial(_measured, model, shapes))
+    return replace(model, experts_backend=chosen)
+
+
+def check_experts(model: LoadedModel, backend: str, layer: int, rows: int) -> None:
+    """One layer of random rows by a backend and by `xla`. Raises ValueError where results differ."""
+    x = _rows(model, rows)
+    out, want = (
+        np.asarray(jax.jit(_layer(model, layer, name))(model.weights, x), np.float32) for name in (backend, "xla")
+    )
+    error, allowed = np.abs(out - want).max() / np.abs(want).max(), _ERROR.get(model.dtype.name, 2e-2)
+    if not error <= allowed:
+        raise ValueError(f"its results differ from xla's by {error:.1g} of the largest, {allowed:g} is allowed")
+
+
+def time_experts(model: LoadedModel, backend: str, layer: int, rows: int) -> float:
+    """Seconds of one layer's MLP over `rows` random rows: the median of a few runs, without the time of dispatch."""
+    experts, x = _layer(model, layer, backend), _rows(model, rows)
+
+    @jax.jit
+    def calls(weights: tuple[jax.Array, ...], x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, _CALLS, lambda _, x: x + experts(weights, x), x)
+
+    times = []
+    for _ in range(_RUNS + 1):
+        begin = time.perf_counter()
+        calls(model.weights, x).block_until_ready()
+        times.append((time.perf_counter() - begin) / _CALLS)
+    return median(times[1:])
+
+
+def _measured(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[float, float]:
+    """Seconds of a decode step's experts and of a prefill's, all layers; of layers that are alike one is timed."""
+    if reason := obstacle(backend, model.mesh):
+        raise NotImplementedError(reason)
+    decode = prefill = 0.0
+    for layer, count in _layers(model).items():
+        if backend != "xla":
+            check_experts(model, backend, layer, shapes.max_num_seqs)
+        decode += count * time_experts(model, backend, layer, shapes.max_num_seqs)
+        prefill += count * time_experts(model, backend, layer, shapes.max_num_batched_tokens)
+    return decode, prefill
+
+
+def _layers(model: LoadedModel) -> dict[int, int]:
+    """The first layer with each kind of experts, and how many layers have them."""
+    kinds = [layer.mlp for layer in model.config.layers]
+    return {kinds.index(kind): count for kind, count in Counter(kinds).items() if kind.experts is not None}
+
+
+def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.Array, ...], jax.Array], jax.Array]:
+    """What gives a layer's experts' result: (weights of the model, x [T, hidden]) to [T, hidden]."""
+
+    def run(weights: tuple[jax.Array, ...], x: jax.Array) -> jax.Array:
+        decoder = model.build(weights)
+        block, repeat = decoder.repeats.place(layer)
+        experts = decoder.blocks[block].mlp
+        assert isinstance(experts, Experts)
+        if block >= decoder.repeats.prefix:
+            graph, state = nnx.split(experts)
+            experts = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[repeat], state))
+        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), backend)
+
+    return run
+
+
+def _rows(model: LoadedModel, count: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), (count, model.config.hidden_size), jnp.float32).astype(model.dtype)

@@ -1,0 +1,130 @@
+"""Which backend multiplies in layers with experts, from made-up timings; and an engine over a TPU's kernel."""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.layers.stack import Layout
+from jaxinfer.model_config.layer_kind import AttentionKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.runner import experts
+from jaxinfer.runner.attention import choose_attention
+from jaxinfer.runner.experts import check_experts, choose_experts, time_experts
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.program_key import program_key
+from tests.model_config.uniform import uniform_decoder
+from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
+
+EXPERTS = MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16))
+
+
+def experts_model(layout: Layout = "unrolled") -> LoadedModel:
+    """Two layers of width 32, each with eight experts of which two are chosen."""
+    config = uniform_decoder(
+        AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8),
+        EXPERTS,
+        (None, None),
+        vocab_size=300,
+        hidden_size=32,
+        max_position_embeddings=256,
+    )
+    return random_model(config, dtype=jnp.dtype("float32"), layout=layout)
+
+
+def chosen(model: LoadedModel, asked: Any = "auto", cache: Path | None = None) -> str:
+    return choose_experts(model, tiny_shapes(model), asked, cache).experts_backend
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The device is taken for a TPU whose kernel takes half of xla's time. What was timed: backend, layer, rows."""
+    seen: list[tuple[str, int, int]] = []
+
+    def seconds(_model: LoadedModel, backend: str, layer: int, rows: int) -> float:
+        seen.append((backend, layer, rows))
+        return 2.0 if backend == "xla" else 1.0
+
+    monkeypatch.setattr(experts, "platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr(experts, "obstacle", lambda *_: None)
+    monkeypatch.setattr(experts, "interpreted", lambda *_: False)
+    monkeypatch.setattr(experts, "check_experts", lambda *_: None)
+    monkeypatch.setattr(experts, "time_experts", seconds)
+    return seen
+
+
+def test_the_fastest_is_chosen_and_remembered(timed: list[tuple[str, int, int]], tmp_path: Path):
+    model = experts_model()
+    shapes = tiny_shapes(model)
+    assert [chosen(model, cache=tmp_path) for _ in range(2)] == ["mosaic_tpu"] * 2
+    sizes = (shapes.max_num_seqs, shapes.max_num_batched_tokens)
+    assert timed == [(backend, 0, rows) for backend in ("xla", "mosaic_tpu") for rows in sizes]
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch):
+    def wrong(*_: Any) -> None:
+        raise ValueError("its results differ")
+
+    monkeypatch.setattr(experts, "check_experts", wrong)
+    assert chosen(experts_model()) == "xla"
+
+
+@pytest.mark.parametrize(("model", "asked"), [(tiny_model(), "auto"), (experts_model(), "xla")], ids=["dense", "xla"])
+def test_nothing_is_timed_without_experts_or_where_xla_is_asked_for(model, asked, timed):
+    assert chosen(model, asked) == "xla"
+    assert not timed
+
+
+def test_a_cpu_has_one_backend_and_interprets_the_kernel_that_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(experts, "time_experts", None)
+    assert chosen(experts_model()) == "xla"
+    assert chosen(experts_model(), "mosaic_tpu") == "mosaic_tpu"
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "stacked"])
+def test_timing_and_checking_run_the_models_own_layers(layout: Layout, monkeypatch: pytest.MonkeyPatch):
+    model = experts_model(layout)
+    assert time_experts(model, "xla", 1, 8) > 0
+    check_experts(model, "xla", 1, 8)
+    layers = experts._layer
+
+    def broken(model: LoadedModel, layer: int, backend: str) -> Any:
+        right = layers(model, layer, "xla")
+        return right if backend == "xla" else lambda weights, x: right(weights, x).at[-1, 0].add(1.0)
+
+    monkeypatch.setattr(experts, "_layer", broken)
+    with pytest.raises(ValueError, match="its results differ"):
+        check_experts(model, "mosaic_tpu", 1, 8)
+
+
+def test_programs_follow_from_the_backend():
+    model = experts_model()
+    other = choose_experts(model, tiny_shapes(model), "mosaic_tpu", None)
+    assert program_key(model, tiny_shapes(model), {}) != program_key(other, tiny_shapes(model), {})
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "stacked"])
+def test_an_engine_with_experts_gives_the_tokens_of_a_dense_pass(layout: Layout):
+    model = experts_model(layout)
+    runner = JaxRunner(model, tiny_shapes(model))
+    runner.warm_up(lazy=True)
+    requests = [GenerateRequest(str(i), list(range(20, 30 + 7 * i)), greedy(8)) for i in range(3)]
+    check_all(Judge(model), requests, drive(make_core(runner), requests))
+
+
+def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
+    answers = []
+    for backend in ("xla", "mosaic_tpu"):
+        model = experts_model()
+        shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12)
+        model = choose_experts(choose_attention(model, shapes, backend, None), shapes, backend, None)
+        assert model.experts_backend == backend
+        runner = JaxRunner(model, shapes)
+        runner.warm_up(lazy=True)
+        requests = [GenerateRequest(str(i), list(range(20, 23 + 17 * i)), greedy(4)) for i in range(2)]
+        answers.append({key: output.tokens for key, output in drive(make_core(runner), requests).items()})
+    assert answers[0] == answers[1]
