@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jax
 
 from benchmarks.gpu.context import hardware
-from benchmarks.kernel_bench.bench import Bench, kernel_backends, make_bench, measured_again, run_cases
+from benchmarks.kernel_bench.bench import Bench, attention_backends, make_bench, measured_again, run_cases
 from benchmarks.kernel_bench.cases import Case
 from benchmarks.kernel_bench.forms import FORMS
 from benchmarks.kernel_bench.raggedness import beside_long, follow_pages
@@ -92,7 +92,7 @@ def _ragged(bench: Bench, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
     if not asked.raggedness:
         return
     lines, beside = [], []
-    for backend in kernel_backends(bench):
+    for backend in attention_backends(bench):
         for line in follow_pages(bench, backend):
             lines.append(line)
             print("\n".join(line_lines(line)), flush=True)

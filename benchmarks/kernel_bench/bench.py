@@ -91,7 +91,7 @@ def run_cases(
         yield rows, left_out
 
 
-def kernel_backends(bench: Bench) -> tuple[str, ...]:
+def attention_backends(bench: Bench) -> tuple[str, ...]:
     """Those that are timed."""
     return _backends(bench, tuple(ATTENTION_BACKENDS))
 
@@ -141,7 +141,7 @@ def _writers(bench: Bench, case: WriteCase, layers: int, calls: int) -> Peers:
 def _attention(bench: Bench, case: AttentionCase, layers: int, calls: int) -> Peers:
     """Of ours those that read the layout, unless they were asked for by name."""
     layout, dtype = layout_of(bench.platform, case.model), bench.form.dtype
-    names = [name for name in kernel_backends(bench) if bench.backends or layout in ATTENTION_BACKENDS[name]]
+    names = [name for name in attention_backends(bench) if bench.backends or layout in ATTENTION_BACKENDS[name]]
     sizes = (bench.page_size, layers, calls, dtype)
     found = [
         Peers({name: partial(attention_chain, case, name, layout, *sizes) for name in names}, {}),

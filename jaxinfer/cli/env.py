@@ -53,7 +53,7 @@ def gather() -> dict[str, Any]:
         "system": platform.platform(),
         "host": _host(),
         "devices": devices,
-        "kernel_backends": {} if devices["platform"] is None else _backends(),
+        "attention_backends": {} if devices["platform"] is None else _backends(),
         "compile_cache": _compile_cache(),
         "variables": variables,
     }
@@ -145,7 +145,7 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     for device in devices["list"]:
         memory = "memory: unknown" if device["memory_bytes"] is None else _gibibytes(device["memory_bytes"])
         rows.append((f"device {device['id']}", f"{devices['platform']}, {device['kind']}, {memory}"))
-    rows += [(f"attention {name}", said) for name, said in report["kernel_backends"].items()]
+    rows += [(f"attention {name}", said) for name, said in report["attention_backends"].items()]
     kept = "none" if cache["folder"] is None else f"{_home(cache['folder'])}, {cache['bytes'] / 2**20:.1f} MiB"
     rows.append(("compile cache", kept))
     return rows + list(report["variables"].items())

@@ -3,12 +3,19 @@
 import numpy as np
 import pytest
 
-from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
+from jaxinfer.engine.stats.step_cost import ExpertCosts, StepCosts, StepCostTotals
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.types import STEP_TOKENS
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 
-COSTS = StepCosts(weight_bytes=10**9, token_flops=10**6, scored_flops=10**3, kv_bytes=(7, 11), pair_flops=(13, 17))
+COSTS = StepCosts(
+    weight_bytes=10**9,
+    token_flops=10**6,
+    scored_flops=10**3,
+    kv_bytes=(7, 11),
+    pair_flops=(13, 17),
+    experts=(ExpertCosts(count=8, chosen=3, bytes=10**7), ExpertCosts(count=40, chosen=1, bytes=10**6)),
+)
 
 
 def plans_of(window: int | None, decode_steps: int) -> tuple[StepCostTotals, list[StepPlan], list[int | None]]:
@@ -40,6 +47,8 @@ def test_operations_and_bytes_are_those_of_single_tokens(window: int | None, dec
     for plan in plans:
         passes = max(plan.samples) if plan.kind is StepKind.MULTI_STEP else 1
         read += COSTS.weight_bytes * int(passes)
+        for kind in COSTS.experts:
+            read += kind.bytes * min(kind.chosen * sum(computed(plan)), kind.count * int(passes))
         for row, (start, count) in enumerate(zip(plan.starts.tolist(), computed(plan), strict=True)):
             flops += COSTS.token_flops * count
             flops += COSTS.scored_flops * (count if plan.kind is StepKind.MULTI_STEP else int(plan.scored[row]))

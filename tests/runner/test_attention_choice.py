@@ -31,7 +31,7 @@ from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 BOTH = ("xla", "mosaic_tpu")
 
 
-def remembered(file: Path | None, watch: Any) -> str:
+def choice(file: Path | None, watch: Any) -> str:
     return remembered_choice("attention", file, BOTH, watch)
 
 
@@ -68,23 +68,23 @@ class Stopwatch:
     ],
 )
 def test_the_fastest_that_runs_is_chosen(xla, mosaic, chosen: str):
-    assert remembered(None, Stopwatch(xla=xla, mosaic_tpu=mosaic)) == chosen
+    assert choice(None, Stopwatch(xla=xla, mosaic_tpu=mosaic)) == chosen
 
 
 def test_none_that_runs_is_an_error_that_names_each():
     with pytest.raises(RuntimeError, match="xla: a; mosaic_tpu: b"):
-        remembered(None, Stopwatch(xla=ValueError("a"), mosaic_tpu=TypeError("b\nmore")))
+        choice(None, Stopwatch(xla=ValueError("a"), mosaic_tpu=TypeError("b\nmore")))
 
 
 def test_a_fault_of_our_own_is_not_passed_over():
     with pytest.raises(KeyError):
-        remembered(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=KeyError("rows")))
+        choice(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=KeyError("rows")))
 
 
 def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     file, watch = tmp_path / "choice.json", Stopwatch(xla=(3e-3, 1e-3), mosaic_tpu=ValueError("no such tile"))
     with caplog.at_level("INFO"):
-        assert remembered(file, watch) == remembered(file, watch) == "xla"
+        assert choice(file, watch) == choice(file, watch) == "xla"
     assert watch.asked == ["xla", "mosaic_tpu"]
     assert "3000 µs" in caplog.text
     assert "passed over: no such tile" in caplog.text
@@ -95,10 +95,10 @@ def test_a_choice_is_remembered_and_logged(tmp_path: Path, caplog: pytest.LogCap
 def test_a_choice_made_for_lack_of_memory_is_not_remembered(told: str, remembered: bool, tmp_path: Path):
     error = jax.errors.JaxRuntimeError(told + "\nand more")
     file, watch = tmp_path / "choice.json", Stopwatch(xla=(9.0, 9.0), mosaic_tpu=error)
-    assert remembered(file, watch) == "xla"
+    assert choice(file, watch) == "xla"
     assert file.exists() == remembered
     watch.timings["mosaic_tpu"] = (1.0, 1.0)
-    assert remembered(file, watch) == ("xla" if remembered else "mosaic_tpu")
+    assert choice(file, watch) == ("xla" if remembered else "mosaic_tpu")
     assert file.exists()
 
 
@@ -114,7 +114,7 @@ def test_what_another_version_measured_is_not_remembered(monkeypatch: pytest.Mon
 def test_an_unusable_note_is_measured_anew(text: str, tmp_path: Path):
     file = tmp_path / "choice.json"
     file.write_text(text)
-    assert remembered(file, Stopwatch(xla=(2.0, 0.0), mosaic_tpu=(1.0, 0.0))) == "mosaic_tpu"
+    assert choice(file, Stopwatch(xla=(2.0, 0.0), mosaic_tpu=(1.0, 0.0))) == "mosaic_tpu"
     assert json.loads(file.read_text())["backend"] == "mosaic_tpu"
 
 
@@ -140,7 +140,7 @@ def test_a_kernel_that_cannot_be_compiled_is_passed_over():
     from jax._src.pallas.mosaic.lowering import LoweringException
 
     for error in (MosaicError("offsets"), LoweringException("no rule"), jax.errors.JaxRuntimeError("VMEM is full")):
-        assert remembered(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
+        assert choice(None, Stopwatch(xla=(1.0, 1.0), mosaic_tpu=error)) == "xla"
 
 
 @pytest.fixture

@@ -16,12 +16,22 @@ _BATCH = 64
 """Plans that are counted together: one array operation costs as much for all of them as for one."""
 
 
+class ExpertCosts(NamedTuple):
+    """Layers whose experts are alike. Each token goes to `chosen` of `count` in each; bytes: of one expert's weights in
+    all of these layers."""
+
+    count: int
+    chosen: int
+    bytes: int
+
+
 class StepCosts(NamedTuple):
     """What a model's steps cost, all devices together.
 
-    weight_bytes: read once by each forward pass. token_flops: of a token's products with weights. scored_flops: of
-    a scored position's with the head. kv_bytes: an entry a KV group, of one token's keys and values in all of its
-    layers. pair_flops: an entry a KV group, of one query against one key and value in all of its layers.
+    weight_bytes: read once by each forward pass; experts: what it reads beside them. token_flops: of a token's products
+    with weights. scored_flops: of a scored position's with the head. kv_bytes: an entry a KV group, of one token's keys
+    and values in all of its layers. pair_flops: an entry a KV group, of one query against one key and value in all of
+    its layers.
     """
 
     weight_bytes: int
@@ -29,13 +39,20 @@ class StepCosts(NamedTuple):
     scored_flops: int
     kv_bytes: tuple[int, ...]
     pair_flops: tuple[int, ...]
+    experts: tuple[ExpertCosts, ...] = ()
+
+    def expert_bytes(self, tokens: int, passes: int) -> int:
+        """The most that so many passes read of experts for so many tokens together: as if no two tokens of a pass
+        chose the same one while there are others. Which they choose is known on the device alone."""
+        return sum(experts.bytes * min(experts.chosen * tokens, experts.count * passes) for experts in self.experts)
 
 
 class StepCostTotals:
     """Running totals over the plans that were dispatched, up to `_BATCH` of them late.
 
-    flops and bytes count what the rows of the plans need and no padding: each pass reads all weights, each decoding row
-    the keys and values that it sees, each chunk those once, and every token writes its own. They are 0 without costs.
+    flops and bytes count what the rows of the plans need and no padding: each pass reads all weights but those of
+    experts that it cannot have chosen, each decoding row the keys and values that it sees, each chunk those once, and
+    every token writes its own. They are 0 without costs.
     """
 
     def __init__(self, shapes: EngineShapes, costs: StepCosts | None):
@@ -107,7 +124,8 @@ class StepCostTotals:
         self.step_tokens[bisect_left(STEP_TOKENS, iteration)] += steps
         if self._costs is not None:
             self.flops += steps * (self._costs.token_flops * count + self._costs.scored_flops * tokens.scored)
-            self.bytes += steps * (self._costs.weight_bytes * passes + sum(self._costs.kv_bytes) * count)
+            weights = self._costs.weight_bytes * passes + self._costs.expert_bytes(count, passes)
+            self.bytes += steps * (weights + sum(self._costs.kv_bytes) * count)
 
     def _count_attention(self, costs: StepCosts, decode: "_Rows", chunks: "_Rows") -> None:
         for window, kv_bytes, pair_flops in zip(self._windows, costs.kv_bytes, costs.pair_flops, strict=True):
