@@ -9,6 +9,7 @@ is.
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from jaxinfer_kernels.layouts import platform_layout
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import GroupBackend, LoadedModel, ModelPlan, plan_model
 from jaxinfer.parallel.mesh import make_mesh
@@ -39,13 +41,14 @@ _KV_BLOCKS = 2049
 _SMALL = 8
 _FEW_LAYERS = 2
 _DECODE_STEPS = 8
+_CHOSEN = 8
 _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 # Without a kernel of ours, programs differ little between TPUs; the largest takes minutes to compile.
 _LEFT_OUT = {"v5e": ("admit", "sample", "mixed"), "v5p": ("admit", "sample", "mixed"), "v7x": ("admit", "sample")}
 
 
 class Sizes(NamedTuple):
-    """What config.json says of a model."""
+    """What config.json says of a model. experts: of each layer, of which a token chooses `_CHOSEN`; 0 for one MLP."""
 
     model: str
     family: str
@@ -57,6 +60,7 @@ class Sizes(NamedTuple):
     kv_heads: int
     dim: int
     tied: bool
+    experts: int = 0
 
 
 MODELS = (
@@ -64,6 +68,11 @@ MODELS = (
     Sizes("Llama-3.1-8B", "llama", 128256, 4096, 14336, 32, 32, 8, 128, False),
     Sizes("Qwen2.5-0.5B", "qwen2", 151936, 896, 4864, 24, 14, 2, 64, True),
 )
+EXPERTS = tuple(
+    Sizes(f"Qwen3-30B-A3B with {experts} experts", "qwen3", 151936, 2048, 768, 48, 32, 4, 128, False, experts)
+    for experts in (8, 128)
+)
+"""A token chooses as many of either: they differ in what is not chosen alone."""
 
 
 def program_cases(target: Target, everything: bool) -> list[Case]:
@@ -76,6 +85,9 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
         # The second has larger weights. Its admit and sample follow slots and the vocabulary, as the first's do; its
         # mixed program takes minutes to compile for a TPU.
         cases += _model_cases(target, MODELS[1], _FEW_LAYERS, first, lambda shapes: _largest_forward(shapes)[:1])
+    for sizes in EXPERTS:
+        for backend in (first, *others):
+            cases += _model_cases(target, sizes, 1, backend, lambda shapes: [("decode", make_buckets(shapes).rows[0])])
     return cases + [
         case for other in others for case in _model_cases(target, MODELS[0], _FEW_LAYERS, other, _largest_forward)
     ]
@@ -154,7 +166,9 @@ def _model(plan: ModelPlan, backend: GroupBackend, devices: tuple[Any, ...]) -> 
     weights = tuple(every[: len(plan.weights)])
     embed = next(index for index, weight in enumerate(plan.weights) if weight.path == ("embed",))
     head = tuple(every[len(weights) :]) or (weights[embed],)
-    return LoadedModel(plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, (backend,))
+    return LoadedModel(
+        plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, (backend,), backend.name
+    )
 
 
 def _config(sizes: Sizes, layers: int) -> DecoderConfig:
@@ -176,7 +190,13 @@ def _config(sizes: Sizes, layers: int) -> DecoderConfig:
     }
     if sizes.family != "qwen2":
         declared["head_dim"] = sizes.dim
-    return parse_config(declared)
+    config = parse_config(declared)
+    return _with_experts(config, ExpertsKind(sizes.experts, _CHOSEN, sizes.inner)) if sizes.experts else config
+
+
+def _with_experts(config: DecoderConfig, experts: ExpertsKind) -> DecoderConfig:
+    layers = [replace(layer, mlp=replace(layer.mlp, experts=experts)) for layer in config.layers]
+    return replace(config, layers=tuple(layers))
 
 
 def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
