@@ -30,7 +30,7 @@ from jaxinfer.models.loaded import random_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 
-HIDDEN, LAYERS, VOCABULARY, CONTEXT, BLOCK = 1024, 2, 1024, 1024, 16
+HIDDEN, LAYERS, VOCABULARY, CONTEXT, BLOCK = 512, 2, 1024, 1024, 16
 TYPES = ("bfloat16", "float32")
 
 
@@ -45,14 +45,14 @@ class Experts(NamedTuple):
         return f"{self.chosen} of {self.count} x {self.size}"
 
 
-CASES = (Experts(8, 2, 768), Experts(128, 2, 768), Experts(128, 8, 192))
+CASES = (Experts(8, 2, 512), Experts(128, 2, 512), Experts(128, 8, 128))
 """All have the same number of active parameters."""
 
 
 def make_engine(experts: Experts, dtype: str) -> EngineCore:
     """An engine with one request, which decodes."""
     kind = MlpKind(experts.size, experts=ExpertsKind(*experts, RouterKind(normalise=True)))
-    layer = LayerKind(AttentionKind(num_heads=16, num_kv_heads=4, head_dim=64), kind)
+    layer = LayerKind(AttentionKind(num_heads=8, num_kv_heads=4, head_dim=64), kind)
     config = DecoderConfig(VOCABULARY, HIDDEN, CONTEXT, (layer,) * LAYERS)
     shapes = EngineShapes(1, 64, 1, CONTEXT, BLOCK, (KVGroup(None, CONTEXT // BLOCK + 2),), VOCABULARY)
     runner = JaxRunner(random_model(config, dtype=jnp.dtype(dtype)), shapes)

@@ -171,6 +171,10 @@ class EngineStats(NamedTuple):
     """Prompt tokens computed and tokens generated, in all steps; what `step_tokens` counts."""
     step_tokens: tuple[int, ...] = (0,) * (len(STEP_TOKENS) + 1)
     """Steps by their number of tokens: up to each edge of STEP_TOKENS, and above."""
+    expert_tokens: tuple[int, ...] = ()
+    """Tokens that each expert has got, all layers with experts together; padding is not counted."""
+    expert_imbalance: tuple[float, ...] = ()
+    """For each layer with experts, the tokens of the expert with most of them over those of the mean expert."""
     memory_used: int = 0
     memory_peak: int = 0
     memory_limit: int = 0

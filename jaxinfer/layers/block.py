@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxinfer.layers.attention import Attention, Heads
-from jaxinfer.layers.experts import Experts
+from jaxinfer.layers.experts import Dispatch, Experts
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.norm import norm
 from jaxinfer.layers.rope import Rotation
@@ -33,25 +33,26 @@ class Block(nnx.Module):
         positions: jax.Array,
         by: Rotation | None,
         attend: Callable[[Heads], tuple[jax.Array, KV]],
-        experts_backend: str = "xla",
-    ) -> tuple[jax.Array, KV]:
+        dispatch: Dispatch,
+    ) -> tuple[jax.Array, KV, jax.Array | None]:
         """x [T, hidden] at positions [T] int32, through the layer. attend(heads) -> (out [T, Hq, D], kv).
 
-        experts_backend: of `grouped_matmul`, in a layer with experts.
+        Returns x, kv, and how many rows each of the layer's experts got, [E] int32, if it has any.
         """
         normed = self._before("input_norm", x, vectors)
         out, kv = attend(self.attention.split(normed, vectors, positions, by))
         mixed = self._after("attention_out_norm", self.attention.join(out, vectors), vectors)
         if self.kind.parallel:
-            return self._add(x, mixed + self._mlp(normed, vectors, experts_backend)), kv
+            inner, sizes = self._mlp(normed, vectors, dispatch)
+            return self._add(x, mixed + inner), kv, sizes
         x = self._add(x, mixed)
-        inner = self._mlp(self._before("mlp_norm", x, vectors), vectors, experts_backend)
-        return self._add(x, self._after("mlp_out_norm", inner, vectors)), kv
+        inner, sizes = self._mlp(self._before("mlp_norm", x, vectors), vectors, dispatch)
+        return self._add(x, self._after("mlp_out_norm", inner, vectors)), kv, sizes
 
-    def _mlp(self, x: jax.Array, vectors: LayerVectors, experts_backend: str) -> jax.Array:
+    def _mlp(self, x: jax.Array, vectors: LayerVectors, dispatch: Dispatch) -> tuple[jax.Array, jax.Array | None]:
         if isinstance(self.mlp, Experts):
-            return self.mlp(x, vectors, experts_backend)
-        return self.mlp(x, vectors)
+            return self.mlp(x, vectors, dispatch)
+        return self.mlp(x, vectors), None
 
     def _before(self, name: str, x: jax.Array, vectors: LayerVectors) -> jax.Array:
         return x if self.kind.norms == "after" else self._norm(name, x, vectors)

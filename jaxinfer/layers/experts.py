@@ -1,7 +1,7 @@
 """Experts: a router sends every token to a few of many MLPs, whose products are matmuls of rows sorted by expert."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,17 @@ from jaxinfer.layers.linear import product
 from jaxinfer.layers.mlp import Mlp, gate_up_param, gated
 from jaxinfer.layers.param import param, value
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+
+
+class Dispatch(NamedTuple):
+    """How a step's rows go to experts. backend: of `grouped_matmul`. real: [T] bool, rows that are not padding, which
+    goes to no expert; None: all are real."""
+
+    backend: str = "xla"
+    real: jax.Array | None = None
+
+
+_ALL = Dispatch()
 
 
 class Experts(nnx.Module):
@@ -33,44 +44,41 @@ class Experts(nnx.Module):
         if experts.shared_gate:
             self.shared_router = param((*lead, 1, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
 
-    def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array], backend: str = "xla") -> jax.Array:
-        """x: [T, hidden]. vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any.
+    def __call__(
+        self, x: jax.Array, vectors: Mapping[str, jax.Array], dispatch: Dispatch = _ALL
+    ) -> tuple[jax.Array, jax.Array]:
+        """x [T, hidden] to [T, hidden], and how many rows each expert got, [E] int32.
 
-        backend: of `grouped_matmul`.
+        vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any.
         """
         experts = _experts(self.kind)
         scores = product(x, value(self.router))
         if "router_bias" in vectors:
             scores = scores + vectors["router_bias"].astype(jnp.float32)
         chosen, weights = route(experts, scores, vectors.get("choice_bias"))
-        out = self._chosen(x, chosen, weights, vectors, partial(grouped_matmul, backend=backend))
-        return out if self.shared is None else out + self._shared(x)
+        if dispatch.real is not None:
+            chosen = jnp.where(dispatch.real[:, None], chosen, experts.count)
+        flat = chosen.reshape(-1)
+        sizes = jnp.zeros(experts.count, jnp.int32).at[flat].add(1, mode="drop")
+        out = self._chosen(x, _Rows(flat, sizes, dispatch.backend), weights, vectors)
+        return (out if self.shared is None else out + self._shared(x)), sizes
 
-    def _chosen(
-        self,
-        x: jax.Array,
-        chosen: jax.Array,
-        weights: jax.Array,
-        vectors: Mapping[str, jax.Array],
-        multiply: Callable[..., jax.Array],
-    ) -> jax.Array:
-        """x [T, hidden] through the experts chosen [T, k], weighed by weights [T, k] float32."""
+    def _chosen(self, x: jax.Array, rows: "_Rows", weights: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
+        """x [T, hidden] through the experts of each row, weighed by weights [T, k] float32."""
         gate_up, down = value(self.experts_gate_up), value(self.experts_down)
         count, hidden = down.shape[0], down.shape[1]
-        flat = chosen.reshape(-1)
-        order = jnp.argsort(flat, stable=True)
-        sizes = jnp.zeros(count, jnp.int32).at[flat].add(1)
-        expert = flat[order]
-        inner = multiply(x[order // chosen.shape[1]], gate_up.reshape(count, -1, hidden), sizes)
+        order = jnp.argsort(rows.experts, stable=True)
+        expert = jnp.minimum(rows.experts[order], count - 1)  # whose biases: of rows of none it does not matter
+        inner = rows.multiply(x[order // weights.shape[1]], gate_up.reshape(count, -1, hidden))
         inner = inner.reshape(-1, *gate_up.shape[1:-1])
         if "experts_gate_up_bias" in vectors:
             inner = inner + vectors["experts_gate_up_bias"][expert].astype(inner.dtype)
         inner = gated(self.kind, inner)
-        out = multiply(inner.reshape(len(flat), -1), down, sizes)
+        out = rows.multiply(inner.reshape(len(order), -1), down)
         if "experts_down_bias" in vectors:
             out = out + vectors["experts_down_bias"][expert].astype(out.dtype)
         back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-        each = out[back].reshape(*chosen.shape, hidden).astype(jnp.float32)
+        each = out[back].reshape(*weights.shape, hidden).astype(jnp.float32)
         return jnp.einsum("tkd,tk->td", each, weights, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
 
     def _shared(self, x: jax.Array) -> jax.Array:
@@ -79,6 +87,19 @@ class Experts(nnx.Module):
         if not _experts(self.kind).shared_gate:
             return out
         return (jax.nn.sigmoid(product(x, value(self.shared_router))) * out.astype(jnp.float32)).astype(x.dtype)
+
+
+class _Rows(NamedTuple):
+    """A row for each expert that a token has chosen: its expert, [T * k] int32, E for none; rows of each expert, [E]
+    int32."""
+
+    experts: jax.Array
+    sizes: jax.Array
+    backend: str
+
+    def multiply(self, x: jax.Array, weights: jax.Array) -> jax.Array:
+        """x [T * k, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none."""
+        return grouped_matmul(x, weights, self.sizes, backend=self.backend)
 
 
 def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:

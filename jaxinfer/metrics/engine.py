@@ -59,6 +59,15 @@ _LABELLED_GAUGES = (
 )  # fmt: skip
 
 
+_EXPERTS = (
+    (CounterMetricFamily, "jaxinfer:expert_tokens", "Tokens that each expert has got, all layers together, padding not "
+     "counted.", "expert", "expert_tokens"),
+    (GaugeMetricFamily, "jaxinfer:expert_imbalance", "Tokens of the expert with most of them over those of the mean "
+     "expert since start, for each layer with experts, the first of which is 0.", "layer", "expert_imbalance"),
+)  # fmt: skip
+# A series for each expert of each layer would be thousands of them: Qwen3-30B-A3B has 48 x 128.
+
+
 class EngineFamilies:
     """One reading of an engine's statistics, labelled as `common_labels` says."""
 
@@ -95,6 +104,9 @@ class EngineFamilies:
             for name, text, label, fields in table:
                 values = {value: getattr(stats, field) for value, field in fields.items()}
                 yield self._labelled(kind, name, text, label, values)
+        for kind, name, text, label, field in _EXPERTS:
+            if values := getattr(stats, field):
+                yield self._labelled(kind, name, text, label, {str(i): value for i, value in enumerate(values)})
         yield self._step_tokens()
         yield self._gauge("vllm:cache_config_info", "KV cache in labels; 1.", self._cache_labels(), 1)
         backend = {"backend": self._info.attention_backend}

@@ -60,6 +60,11 @@ class DecoderConfig:
             found = quoted(self.max_position_embeddings)
             raise ModelError(f"config.json: declares a context of {found} tokens; at most {MAX_CONTEXT} are supported")
 
+    @property
+    def expert_layers(self) -> tuple[int, ...]:
+        """Layers with experts."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.mlp.experts is not None)
+
     def at_context(self, length: int) -> "DecoderConfig":
         """The decoder for sequences of at most `length` tokens; differs for `longrope` only.
 

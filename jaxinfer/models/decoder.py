@@ -10,6 +10,7 @@ from flax import nnx
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
 from jaxinfer.layers.embedding import embed, scores
+from jaxinfer.layers.experts import Dispatch
 from jaxinfer.layers.norm import norm
 from jaxinfer.layers.param import param, value
 from jaxinfer.layers.rope import Rotation, rotation
@@ -54,26 +55,38 @@ class Decoder(nnx.Module):
         leads = [() if i < self.repeats.prefix else (self.repeats.count,) for i in range(self.repeats.blocks)]
         self.blocks = nnx.List([Block(config.layers[i], hidden, dtype, lead) for i, lead in enumerate(leads)])
 
-    def __call__(
-        self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend, experts_backend: str = "xla"
-    ) -> tuple[jax.Array, KV]:
-        """tokens, positions: [T] int32. kv: an array of blocks a KV group. experts_backend: of `grouped_matmul`.
+    def __call__(self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend) -> tuple[jax.Array, KV]:
+        """tokens, positions: [T] int32. kv: an array of blocks a KV group. Returns hidden [T, d], unnormed; kv."""
+        return self.counted(tokens, positions, kv, None, attend, Dispatch())[:2]
 
-        Returns hidden [T, d], unnormed; kv.
-        """
+    def counted(
+        self,
+        tokens: jax.Array,
+        positions: jax.Array,
+        kv: KV,
+        load: jax.Array | None,
+        attend: Attend,
+        dispatch: Dispatch,
+    ) -> tuple[jax.Array, KV, jax.Array | None]:
+        """As `__call__`, with rows dispatched to experts as is asked for. load: [layers with experts, E] uint32, rows
+        that each expert has got so far, None where nobody wants to know; returned with those of this call."""
         rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
 
-        def step(block: Block, number: int, repeat: jax.Array | int, carry: tuple[jax.Array, KV]):
-            (x, kv), kind = carry, block.kind.attention
+        def step(block: Block, number: int, repeat: jax.Array | int, carry: tuple[jax.Array, KV, jax.Array | None]):
+            (x, kv, load), kind = carry, block.kind.attention
             group = places[number].group
             index = self.repeats.ordinal(groups[group].layers, number, repeat)
             assert index is not None
             place = Place(group, index, kind.scoring)
             vectors = self.vectors.of_layer(self.repeats, number, repeat)
             turn = rotations[kind]
-            return block(x, vectors, positions, turn, lambda heads: attend(heads, kv, place), experts_backend)
+            x, kv, sizes = block(x, vectors, positions, turn, lambda heads: attend(heads, kv, place), dispatch)
+            if load is not None and sizes is not None:
+                layer = self.repeats.ordinal(self.config.expert_layers, number, repeat)
+                load = load.at[layer, : len(sizes)].add(sizes.astype(load.dtype))
+            return x, kv, load
 
-        return layers(list(self.blocks), self.repeats, step, (self._embedded(tokens, positions), kv))
+        return layers(list(self.blocks), self.repeats, step, (self._embedded(tokens, positions), kv, load))
 
     def _embedded(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         x = embed(value(self.embed), tokens)

@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.layers.experts import Experts
+from jaxinfer.layers.experts import Dispatch, Experts
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
@@ -106,7 +106,7 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
         if block >= decoder.repeats.prefix:
             graph, state = nnx.split(experts)
             experts = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[repeat], state))
-        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), backend)
+        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), Dispatch(backend))[0]
 
     return run
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jaxinfer_kernels import RaggedRows, copy_pages
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.attention import Heads
+from jaxinfer.layers.experts import Dispatch
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.decoder import Place
 from jaxinfer.models.loaded import LoadedModel
@@ -40,16 +41,23 @@ class Newest(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed."""
+    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed.
+
+    load: as `Decoder.counted` has it; None for a model without experts.
+    """
 
     kv: Arrays
     tables: Arrays
+    load: jax.Array | None
     hidden: jax.Array
     scored: Scored
 
 
 class Step(NamedTuple):
-    """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group)."""
+    """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group).
+
+    real: [T] bool, tokens that are not padding.
+    """
 
     tokens: jax.Array
     positions: jax.Array
@@ -58,6 +66,7 @@ class Step(NamedTuple):
     offset: jax.Array
     count: jax.Array
     short_rows: int | jax.Array
+    real: jax.Array
 
 
 class ForwardPrograms:
@@ -75,18 +84,26 @@ class ForwardPrograms:
         kv: Arrays,
         tables: Arrays,
         newest: Newest,
+        load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
         """One token a row, which with its position comes from slot state."""
         view = self._layouts.decode(rows).views(packed)
         kv, tables = self.change_blocks(kv, tables, view)
-        hidden, kv, scored = self.decode_rows(weights, kv, tables, newest, view["slots"])
-        return self._finish(weights, kv, tables, hidden, scored)
+        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, newest, load, view["slots"])
+        return self._finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
     def decode_rows(
-        self, weights: Arrays, kv: Arrays, tables: Arrays, newest: Newest, slots: jax.Array
-    ) -> tuple[jax.Array, Arrays, Scored]:
-        """The newest token of each of `slots`, int32 [rows]: hidden states [rows, d], kv, and what is drawn from them.
+        self,
+        weights: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        newest: Newest,
+        load: jax.Array | None,
+        slots: jax.Array,
+    ) -> tuple[jax.Array, Arrays, jax.Array | None, Scored]:
+        """The newest token of each of `slots`, int32 [rows]: hidden states [rows, d], kv, the load of experts, and
+        what is drawn from them.
 
         Rows of the scratch slot compute nothing and draw nothing.
         """
@@ -101,9 +118,10 @@ class ForwardPrograms:
             offset=jnp.arange(rows, dtype=jnp.int32),
             count=real.astype(jnp.int32),
             short_rows=rows,
+            real=real,
         )
-        hidden, kv = self._layers(weights, kv, step)
-        return hidden, kv, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
+        hidden, kv, load = self._layers(weights, kv, load, step)
+        return hidden, kv, load, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
 
     def mixed(
         self,
@@ -112,13 +130,14 @@ class ForwardPrograms:
         kv: Arrays,
         tables: Arrays,
         newest: Newest,
+        load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
         kv, tables = self.change_blocks(kv, tables, view)
         step = self._unpack(view, tables, newest)
-        hidden, kv = self._layers(weights, kv, step)
+        hidden, kv, load = self._layers(weights, kv, load, step)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
@@ -128,7 +147,7 @@ class ForwardPrograms:
             targets=view["targets"],
             draws=view["draws"],
         )
-        return self._finish(weights, kv, tables, hidden[at], scored)
+        return self._finish(weights, hidden[at], scored, kv=kv, tables=tables, load=load)
 
     def _unpack(self, view: dict[str, jax.Array], tables: Arrays, newest: Newest) -> Step:
         slots, count = view["slots"], view["counts"]
@@ -147,9 +166,12 @@ class ForwardPrograms:
             offset=offset,
             count=count,
             short_rows=view["num_decode"][0],
+            real=real,
         )
 
-    def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
+    def _layers(
+        self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step
+    ) -> tuple[jax.Array, Arrays, jax.Array | None]:
         decoder = self._model.build(weights)
         attention = cache(partial(self._attention, step))
 
@@ -158,7 +180,8 @@ class ForwardPrograms:
             out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
             return out, (*kv[:group], written, *kv[group + 1 :])
 
-        return decoder(step.tokens, step.positions, kv, attend, self._model.experts_backend)
+        dispatch = Dispatch(self._model.experts_backend, step.real)
+        return decoder.counted(step.tokens, step.positions, kv, load, attend, dispatch)
 
     def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
@@ -175,13 +198,14 @@ class ForwardPrograms:
         """Hidden states as the head takes them."""
         return self._model.build(weights).final_norm(hidden)
 
-    def _finish(self, weights: Arrays, kv: Arrays, tables: Arrays, hidden: jax.Array, scored: Scored) -> Forward:
+    def _finish(self, weights: Arrays, hidden: jax.Array, scored: Scored, **kept: Any) -> Forward:
+        """kept: fields of Forward that go out as they are."""
         missing = self._shapes.max_scored - hidden.shape[0]
         hidden = self.normed(weights, hidden)
         hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
         fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
-        return Forward(kv, tables, hidden, scored)
+        return Forward(hidden=hidden, scored=scored, **kept)
 
     def change_blocks(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
         """Copies of forked blocks, then the step's new entries of the block tables."""

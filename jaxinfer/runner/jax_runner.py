@@ -16,6 +16,7 @@ from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.expert_load import ExpertLoad
 from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
@@ -29,6 +30,7 @@ class Forwarded(NamedTuple):
 
     hidden: jax.Array
     scored: Scored
+    load: jax.Array | None
 
 
 class SampledStep(NamedTuple):
@@ -37,6 +39,7 @@ class SampledStep(NamedTuple):
     step: PackedForward
     hidden: jax.Array
     sampled: Sampled | None
+    load: jax.Array | None
 
 
 class MultiStep(NamedTuple):
@@ -45,6 +48,7 @@ class MultiStep(NamedTuple):
     step: PackedMultiStep
     tokens: jax.Array
     counts: jax.Array
+    load: jax.Array | None
 
 
 class JaxRunner:
@@ -67,6 +71,7 @@ class JaxRunner:
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
+        self._load = ExpertLoad(model)
         self._compiles_at_ready = 0
 
     @cached_property
@@ -103,30 +108,39 @@ class JaxRunner:
     def forward(self, step: PackedForward) -> Forwarded:
         program, state = self.programs[step.kind, step.bucket], self._state
         newest = Newest(state.length, state.last_token)
-        out = program(self.model.weights, self.kv, self._tables, newest, step.array)
-        self.kv, self._tables = out.kv, out.tables
-        return Forwarded(out.hidden, out.scored)
+        out = program(self.model.weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
+        self.kv, self._tables, self._load.dispatched = out.kv, out.tables, out.load
+        return Forwarded(out.hidden, out.scored, out.load)
 
     def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
         if not step.num_scored:
-            return SampledStep(step, forwarded.hidden, None)
+            return SampledStep(step, forwarded.hidden, None, forwarded.load)
         sampled = self._sample(step.scored_bucket, forwarded)
         sampled.tokens.copy_to_host_async()
         if step.logprobs:
             for array in sampled.logprobs:
                 array.copy_to_host_async()
-        return SampledStep(step, forwarded.hidden, sampled)
+        return SampledStep(step, forwarded.hidden, sampled, forwarded.load)
 
     def decode_steps(self, step: PackedMultiStep) -> MultiStep:
         program = self.programs["multi_step", step.bucket]
-        model, params = self.model, self._params
-        out = program(model.weights, model.head, self.kv, self._tables, self._state, params, step.array)
+        model, state, load = self.model, (self._state, self._params), self._load.dispatched
+        out = program(model.weights, model.head, self.kv, self._tables, *state, load, step.array)
+        self._load.dispatched = out.load
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
         out.tokens.copy_to_host_async()
         out.counts.copy_to_host_async()
-        return MultiStep(step, out.tokens, out.counts)
+        return MultiStep(step, out.tokens, out.counts, out.load)
 
     def collect(self, handle: SampledStep | MultiStep) -> StepResult:
+        result = self._result(handle)
+        self._load.collected = handle.load
+        return result
+
+    def expert_load(self) -> np.ndarray | None:
+        return self._load.read()
+
+    def _result(self, handle: SampledStep | MultiStep) -> StepResult:
         if isinstance(handle, MultiStep):
             return handle.step.result(np.asarray(handle.tokens), np.asarray(handle.counts))
         step, sampled = handle.step, handle.sampled
@@ -148,6 +162,7 @@ class JaxRunner:
             with contextlib.suppress(Exception):  # a fault that was reported already; its step must have ended
                 array.block_until_ready()
             array.delete()
+        self._load.reset()
         self._state, self._params, self._tables = self._make_slots()
         self.kv = self._make_kv()
         jax.block_until_ready((self._state, self._params, self._tables, self.kv))
@@ -166,7 +181,7 @@ class JaxRunner:
 
     def _sample(self, size: int, forwarded: Forwarded) -> Sampled:
         program = self.programs["sample", size]
-        self._state, sampled = program(self.model.head, self._state, self._params, *forwarded)
+        self._state, sampled = program(self.model.head, self._state, self._params, forwarded.hidden, forwarded.scored)
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:

@@ -14,7 +14,7 @@ from jaxinfer.runner.state import SlotParams, SlotState
 
 
 class MultiStep(NamedTuple):
-    """What `multi_step` returns: kv, tables and state are its donated arguments.
+    """What `multi_step` returns: kv, tables and state are its donated arguments, load is as in `Forward`.
 
     tokens: int32 [rows, decode_steps], of which a row's first `counts` [rows] mean something. The last of them is -1
     where logits were not finite.
@@ -23,6 +23,7 @@ class MultiStep(NamedTuple):
     kv: Arrays
     tables: Arrays
     state: SlotState
+    load: jax.Array | None
     tokens: jax.Array
     counts: jax.Array
 
@@ -32,6 +33,7 @@ class _Carry(NamedTuple):
     open: jax.Array
     kv: Arrays
     state: SlotState
+    load: jax.Array | None
     tokens: jax.Array
     counts: jax.Array
 
@@ -54,6 +56,7 @@ class MultiStepProgram:
         tables: Arrays,
         state: SlotState,
         params: SlotParams,
+        load: jax.Array | None,
         packed: jax.Array,
     ) -> MultiStep:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite.
@@ -67,7 +70,7 @@ class MultiStepProgram:
         def body(carry: _Carry) -> _Carry:
             own = jnp.where(carry.open, slots, scratch)
             newest = Newest(carry.state.length, carry.state.last_token)
-            hidden, kv, scored = self._forward.decode_rows(weights, carry.kv, tables, newest, own)
+            hidden, kv, load, scored = self._forward.decode_rows(weights, carry.kv, tables, newest, carry.load, own)
             hidden = self._forward.normed(weights, hidden)
             state, sampled = draw(self._model, self._shapes, head, carry.state, params, hidden, scored)
             tokens = sampled.tokens
@@ -75,10 +78,11 @@ class MultiStepProgram:
             state = state._replace(remaining=state.remaining.at[jnp.where(ended, slots, scratch)].set(0))
             left = carry.open & ~ended & (carry.step + 1 < most)
             counts = carry.counts + carry.open
-            return _Carry(carry.step + 1, left, kv, state, carry.tokens.at[:, carry.step].set(tokens), counts)
+            drawn = carry.tokens.at[:, carry.step].set(tokens)
+            return _Carry(carry.step + 1, left, kv, state, load, drawn, counts)
 
         open_rows = (slots != scratch) & (most > 0) & (state.remaining[slots] > 0)
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
-        carry = _Carry(jnp.int32(0), open_rows, kv, state, none, jnp.zeros(rows, jnp.int32))
+        carry = _Carry(jnp.int32(0), open_rows, kv, state, load, none, jnp.zeros(rows, jnp.int32))
         carry = jax.lax.while_loop(lambda carry: jnp.any(carry.open), body, carry)
-        return MultiStep(carry.kv, tables, carry.state, carry.tokens, carry.counts)
+        return MultiStep(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)

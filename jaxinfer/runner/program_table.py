@@ -13,6 +13,7 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
+from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
@@ -73,9 +74,16 @@ class ProgramTable:
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         (state, _, tables), kv = self._slots(), self._kv()
         weights = tuple(_like(weight) for weight in self._model.weights)
-        arguments = (weights, kv, tables, Newest(state.length, state.last_token), self._packed(layout.size))
+        arguments = (
+            weights,
+            kv,
+            tables,
+            Newest(state.length, state.last_token),
+            self._load(),
+            self._packed(layout.size),
+        )
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
-        out = Forward(*shardings, *[self._replicated] * 2)
+        out = Forward(*shardings, *[self._replicated] * 3)
         return Program(partial(function, size), arguments, (1, 2), out)
 
     def _sample(self, size: int) -> Program:
@@ -90,9 +98,9 @@ class ProgramTable:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
         (state, params, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.multi_step(size).size)
-        arguments = (weights, head, kv, tables, state, params, packed)
+        arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
-        shardings: list[Any] = [*kept, *[self._replicated] * 2]
+        shardings: list[Any] = [*kept, *[self._replicated] * 3]
         out = MultiStep(*shardings)
         return Program(partial(self._multi_step, size), arguments, (2, 3, 4), out)
 
@@ -116,6 +124,10 @@ class ProgramTable:
             )
             for index, group in enumerate(self._shapes.groups)
         )
+
+    def _load(self) -> jax.ShapeDtypeStruct | None:
+        shape = load_shape(self._model)
+        return None if shape is None else jax.ShapeDtypeStruct(shape, np.uint32, sharding=self._replicated)
 
     def _packed(self, size: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((size,), np.int32, sharding=self._replicated)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxinfer.layers.experts import Experts, route
+from jaxinfer.layers.experts import Dispatch, Experts, route
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
 from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, MlpKind, RouterKind
@@ -137,7 +137,7 @@ def shared(layer: Experts, row: np.ndarray) -> np.ndarray:
 
 def run(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
     graph, state = nnx.split(layer)
-    return jax.jit(lambda state, x: nnx.merge(graph, state)(x, vectors))(state, x)
+    return jax.jit(lambda state, x: nnx.merge(graph, state)(x, vectors)[0])(state, x)
 
 
 def error(found: Any, right: np.ndarray) -> float:
@@ -214,3 +214,14 @@ def test_experts_of_groups_that_are_not_the_best_are_never_chosen() -> None:
     chosen = np.asarray(route(kind, scores, jnp.asarray(bias))[0])
     right = [oracle_route(kind, row, bias) for row in np.asarray(scores, np.float64)]
     assert [set(row) for row in chosen.tolist()] == [set(row) for row in right]
+
+
+def test_padding_goes_to_no_expert_and_is_not_counted() -> None:
+    layer, vectors = made(MLPS["softmax"])
+    x, real = rows(12), np.arange(12) % 3 > 0
+    out, sizes = layer(x, vectors, Dispatch(real=jnp.asarray(real)))
+    assert error(out[real], oracle(layer, vectors, x[real])) < 1e-5
+    assert not np.asarray(out)[~real].any()
+    router = wide(layer.router[...])
+    right = [expert for row in wide(x[real]) for expert in oracle_route(KINDS["softmax"], router @ row, None)]
+    assert np.asarray(sizes).tolist() == np.bincount(right, minlength=8).tolist()

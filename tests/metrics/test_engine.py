@@ -23,6 +23,8 @@ CASES = [
     ("jaxinfer:computed_tokens_total", {"kind": "padding"}, {"padded_tokens": 5}, 5),
     ("jaxinfer:model_flops_total", {}, {"flops": 2**60}, 2**60),
     ("jaxinfer:model_bytes_total", {}, {"bytes": 2**50}, 2**50),
+    ("jaxinfer:expert_tokens_total", {"expert": "1"}, {"expert_tokens": (3, 5)}, 5),
+    ("jaxinfer:expert_imbalance", {"layer": "0"}, {"expert_imbalance": (1.25, 2.0)}, 1.25),
     ("jaxinfer:device_memory_bytes", {"kind": "peak"}, {"memory_peak": 7}, 7),
     ("vllm:iteration_tokens_total_bucket", {"le": "8.0"}, {"step_tokens": (1, 2, *[0] * (len(STEP_TOKENS) - 2), 4)}, 3),
     ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, {"step_tokens": (1, *[0] * (len(STEP_TOKENS) - 1), 4)}, 5),
@@ -35,6 +37,11 @@ CASES = [
 @pytest.mark.parametrize(("name", "labels", "stats", "expected"), CASES)
 def test_a_series(name: str, labels: dict[str, str], stats: dict[str, Any], expected: float) -> None:
     assert value(ServerMetrics(INFO, "m"), name, EngineStats(0, 0, 0, 39, **stats), **labels) == expected
+
+
+def test_a_model_without_experts_has_no_series_of_them() -> None:
+    with pytest.raises(KeyError):
+        value(ServerMetrics(INFO, "m"), "jaxinfer:expert_tokens_total", EngineStats(0, 0, 0, 39), expert="0")
 
 
 def test_the_engine_is_ready_where_it_has_statistics() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -13,9 +14,11 @@ from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.runner import experts
 from jaxinfer.runner.attention import choose_attention
+from jaxinfer.runner.expert_load import ExpertLoad
 from jaxinfer.runner.experts import check_experts, choose_experts, time_experts
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
+from jaxinfer.runner.program_table import ProgramTable
 from tests.model_config.uniform import uniform_decoder
 from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
 
@@ -128,3 +131,44 @@ def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
         requests = [GenerateRequest(str(i), list(range(20, 23 + 17 * i)), greedy(4)) for i in range(2)]
         answers.append({key: output.tokens for key, output in drive(make_core(runner), requests).items()})
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("decode_steps", [1, 4])
+def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_steps: int):
+    model = experts_model()
+    runner = JaxRunner(model, tiny_shapes(model, decode_steps=decode_steps))
+    runner.warm_up(lazy=True)
+    runner._run_all()
+    load = runner.expert_load()
+    assert load is not None
+    assert not load.any()
+    core = make_core(runner)
+    drive(core, [GenerateRequest(str(i), list(range(20, 30 + 7 * i)), greedy(6)) for i in range(3)])
+    load = runner.expert_load()
+    assert load is not None
+    tokens = sum(10 + 7 * i + 5 for i in range(3))
+    assert load.sum(axis=1).tolist() == [2 * tokens] * 2
+    stats = core.stats()
+    assert sum(stats.expert_tokens) == 2 * 2 * tokens
+    assert stats.expert_imbalance == tuple((load.max(axis=1) / (2 * tokens / 8)).tolist())
+    runner.reset()
+    assert (runner.expert_load() == load).all()
+
+
+def test_counts_go_on_where_the_devices_wrap_around():
+    load = ExpertLoad(experts_model())
+    for count, total in ((2**32 - 2, 2**32 - 2), (5, 2**32 + 5)):
+        load.collected = jnp.full((2, 8), count, jnp.uint32)
+        found = load.read()
+        assert found is not None
+        assert (found == total).all()
+
+
+def test_programs_of_a_model_without_experts_have_no_argument_for_their_load():
+    dense, experts_ = (ProgramTable(model, tiny_shapes(model)) for model in (tiny_model(), experts_model()))
+    for name in (("decode", 8), ("mixed", 64)):
+        counts = [
+            [leaf for leaf in jax.tree.leaves(table[name].arguments) if leaf.dtype == jnp.uint32]
+            for table in (dense, experts_)
+        ]
+        assert [len(found) for found in counts] == [0, 1]

@@ -82,6 +82,11 @@ class Runner(Protocol):
         """A reading of the device's memory. Called in any thread."""
         ...
 
+    def expert_load(self) -> np.ndarray | None:
+        """Tokens that each expert has got in the steps that were collected, int64 [layers with experts, E], padding
+        not counted; None for a model without experts. Called in any thread; waits for no step."""
+        ...
+
     def close(self) -> None:
         """Frees the device."""
         ...

@@ -97,6 +97,9 @@ class SimulatedRunner:
         self.close()
         self._start()
 
+    def expert_load(self) -> None:
+        """There are no experts."""
+
     def memory(self) -> DeviceMemory:
         """That of the arrays that stand for KV blocks."""
         used = sum(blocks.nbytes for blocks in self.kv)

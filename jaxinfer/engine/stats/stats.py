@@ -1,6 +1,9 @@
 """read_stats: an engine's statistics from its parts."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
@@ -55,10 +58,20 @@ def read_stats(
         bytes=float(costs.bytes),
         iteration_tokens=costs.iteration_tokens,
         step_tokens=tuple(costs.step_tokens),
+        **_of_experts(runner.expert_load()),
         memory_used=memory.used,
         memory_peak=memory.peak,
         memory_limit=memory.limit,
     )
+
+
+def _of_experts(load: np.ndarray | None) -> dict[str, Any]:
+    """load: [layers, E], tokens. A layer that has computed none is even."""
+    if load is None:
+        return {}
+    mean = load.mean(axis=1)
+    imbalance = np.divide(load.max(axis=1), mean, out=np.ones(len(load)), where=mean > 0)
+    return {"expert_tokens": tuple(load.sum(axis=0).tolist()), "expert_imbalance": tuple(imbalance.tolist())}
 
 
 def _waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
