@@ -1,11 +1,13 @@
 """Which backend multiplies in layers with experts, from made-up timings; and an engine over a TPU's kernel."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import Mesh
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.stack import Layout
@@ -19,13 +21,14 @@ from jaxinfer.runner.experts import check_experts, choose_experts, time_experts
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.runner.program_table import ProgramTable
+from tests.material import REPOSITORY
 from tests.model_config.uniform import uniform_decoder
 from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
 
 EXPERTS = MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16))
 
 
-def experts_model(layout: Layout = "unrolled") -> LoadedModel:
+def experts_model(layout: Layout = "unrolled", mesh: Mesh | None = None) -> LoadedModel:
     """Two layers of width 32, each with eight experts of which two are chosen."""
     config = uniform_decoder(
         AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8),
@@ -35,7 +38,7 @@ def experts_model(layout: Layout = "unrolled") -> LoadedModel:
         hidden_size=32,
         max_position_embeddings=256,
     )
-    return random_model(config, dtype=jnp.dtype("float32"), layout=layout)
+    return random_model(config, dtype=jnp.dtype("float32"), layout=layout, mesh=mesh)
 
 
 def chosen(model: LoadedModel, asked: Any = "auto", cache: Path | None = None) -> str:
@@ -172,3 +175,16 @@ def test_programs_of_a_model_without_experts_have_no_argument_for_their_load():
             for table in (dense, experts_)
         ]
         assert [len(found) for found in counts] == [0, 1]
+
+
+@pytest.mark.parametrize("compiled", ["v6e mosaic_tpu", "h200 mosaic_gpu", "h200 xla"])
+def test_experts_that_are_not_chosen_take_no_temporaries(compiled: str):
+    """As scripts/check_programs.py compiled a decode step of one row, with 8 of 8 and 8 of 128 experts."""
+    target, backend = compiled.split()
+    rows = json.loads((REPOSITORY / "configs/compiled/programs.json").read_text())
+    found = {
+        row["shape"].split()[2]: row["temporaries"]
+        for row in rows
+        if row["target"] == target and "experts" in row["shape"] and row["shape"].endswith(backend)
+    }
+    assert found["128"] - found["8"] < 1 << 20

@@ -57,6 +57,27 @@ assert two == answers(None), two
 """
 
 
+_EXPERTS = """
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.runner.test_experts_choice import experts_model
+from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
+
+def answers(mesh):
+    model = experts_model(mesh=mesh)
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16))
+    runner.warm_up(lazy=True)
+    requests = [GenerateRequest(str(i), list(range(20, 23 + 9 * i)), greedy(5)) for i in range(2)]
+    found = {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
+    return found, runner.expert_load().tolist()
+
+one = answers(None)
+for sizes in (MeshSizes(tensor=2), MeshSizes(expert=2)):
+    assert answers(make_mesh(sizes)) == one, sizes
+"""
+
+
 def run_on_two_devices(program: str) -> None:
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
@@ -71,3 +92,9 @@ def test_two_devices_attend_as_one():
 @pytest.mark.long
 def test_an_engine_over_two_devices_gives_the_tokens_of_one():
     run_on_two_devices(_ENGINE)
+
+
+@pytest.mark.long
+def test_experts_over_two_devices_give_the_tokens_of_one():
+    """Channels split over both, and experts."""
+    run_on_two_devices(_EXPERTS)
