@@ -8,6 +8,8 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
 Parser = Callable[[ConfigReader], DecoderConfig]
+NUMPY_MODEL = "a NumPy model of the published description"
+"""What families are checked against that transformers has no class for (scripts/numpy_decoder.py)."""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.families import (
     cohere,
+    deepseek,
     gemma,
     glm,
     gpt2,
     gpt_oss,
     granite,
+    internlm,
     llama,
+    minicpm,
     minimax_m2,
     ministral3,
     mistral,
@@ -39,12 +42,15 @@ ENTRY_POINT_GROUP = "jaxinfer.models"
 
 _FAMILIES = (
     cohere,
+    deepseek,
     gemma,
     glm,
     gpt2,
     gpt_oss,
     granite,
+    internlm,
     llama,
+    minicpm,
     minimax_m2,
     ministral3,
     mistral,
