@@ -1,10 +1,11 @@
-"""The small random models of tests/goldens: for each its class in transformers, and what differs from SIZES."""
+"""The small random models of tests/goldens: for each its class, and what differs from SIZES."""
 
 from typing import Any, NamedTuple
 
 
 class Family(NamedTuple):
-    """One model. name: of its class in transformers. fields: of its config. dtype: of the stored weights."""
+    """One model. name: of its class in transformers or numpy_decoder.DECODERS. fields: of its config. dtype: of the
+    stored weights."""
 
     name: str
     fields: dict[str, Any]
@@ -75,6 +76,20 @@ _MULTIPLIERS = {
 }
 _LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24}
 _LLAMA4_YARN = {**_YARN, "original_max_position_embeddings": 16, "factor": 8.0, "llama_4_scaling_beta": 0.4}
+_DYNAMIC = {"max_position_embeddings": 16, "rope_scaling": {"type": "dynamic", "factor": 4.0}}
+_MINICPM = {"scale_emb": 4, "scale_depth": 1.4, "dim_model_base": 8}
+_DEEPSEEK = {
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "norm_topk_prob": False,
+    "scoring_func": "softmax",
+    "attention_bias": False,
+}
 
 # A family's seed is its place here: add new ones at the end.
 FAMILIES: dict[str, Family] = {
@@ -218,5 +233,32 @@ FAMILIES: dict[str, Family] = {
             "vision_config": {**_TOWER, "model_type": "clip_vision_model", "projection_dim": 8},
             "vision_feature_layer": -1,
         },
+    ),
+    "internlm": Family(
+        "InternLMForCausalLM", {"bias": True, "rotary": {"base": 5000, "type": "dynamic"}, "num_key_value_heads": None}
+    ),
+    "internlm2": Family("InternLM2ForCausalLM", {"bias": False, "rope_theta": 1000000}, "float16"),
+    "internlm2_dynamic": Family(
+        "InternLM2ForCausalLM", {**_DYNAMIC, "bias": True, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    ),
+    "minicpm": Family("MiniCPMForCausalLM", {**_MINICPM, "tie_word_embeddings": True}),
+    "minicpm_dynamic": Family("MiniCPMForCausalLM", {**_MINICPM, **_DYNAMIC, "attention_bias": True}, "float16"),
+    "minicpm_moe": Family(
+        "MiniCPMForCausalLM",
+        {**_MINICPM, "tie_word_embeddings": True, "num_experts": 6, "num_experts_per_tok": 2},
+        "float16",
+    ),
+    "deepseek_moe": Family("DeepseekForCausalLM", {**_DEEPSEEK, "n_shared_experts": 2}, "float16"),
+    "deepseek_moe_freq": Family(
+        "DeepseekForCausalLM",
+        {
+            **_DEEPSEEK,
+            **_DYNAMIC,
+            "moe_layer_freq": 2,
+            "norm_topk_prob": True,
+            "attention_bias": True,
+            "num_key_value_heads": 2,
+        },
+        "float16",
     ),
 }

@@ -1,9 +1,11 @@
 """Makes tests/goldens: small random models of each family, and what transformers computes with them.
 
+Families that it has no class for are computed by numpy_decoder.py.
 Needs torch and transformers (the `parity` extra). Run it again only when a family is added: the files are committed.
 """
 
 import argparse
+import functools
 import json
 import shutil
 import tempfile
@@ -14,56 +16,50 @@ import numpy as np
 import torch
 import transformers
 from golden_families import FAMILIES, SIZES, Family
-
-TOKENS, PROMPT, NEW = 40, 9, 64
-LOGITS_STD = 3.0
-MIN_MARGIN = 1e-3
-_TRIES = 20
-
-
-class NearTieError(Exception):
-    """The best two tokens of a step are too close for a fair comparison."""
+from golden_files import LOGITS_STD, PROMPT, TOKENS, write_golden
+from golden_numpy import NumpyModel
+from numpy_decoder import DECODERS
 
 
 def make(name: str, folder: Path, seed: int | None = None) -> None:
     """Writes one family's folder: config.json, model.safetensors, golden.npz. seed: by default the family's own, or the
     next that makes no near-tie."""
-    first = list(FAMILIES).index(name) if seed is None else seed
-    for seed in range(first, first + 1000 * _TRIES, 1000):
-        try:
-            return _make(name, folder, seed)
-        except NearTieError:
-            continue
-    raise SystemExit(f"{name}: every seed makes a near-tie")
-
-
-def _make(name: str, folder: Path, seed: int) -> None:
     family = FAMILIES[name]
-    model_class, dtype = getattr(transformers, family.name), getattr(torch, family.dtype)
-    config = model_class.config_class(**_fields(family), attn_implementation="eager")
-    model = model_class(config).eval()
-    _draw(model, dtype, seed)
-    ids = np.random.default_rng(0).integers(3, SIZES["vocab_size"], TOKENS)
-    logits, greedy = _logits(model, ids), _greedy(model, ids[:PROMPT])
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(model.to(dtype), folder)
-    np.savez_compressed(folder / "golden.npz", token_ids=ids, logits=logits, prompt=ids[:PROMPT], greedy=greedy)
-    print(name, sum(file.stat().st_size for file in folder.iterdir()), "bytes, logits' deviation", logits.std())
+    build = functools.partial(NumpyModel if family.name in DECODERS else TransformersModel, family)
+    write_golden(build, list(FAMILIES).index(name) if seed is None else seed, folder)
+
+
+class TransformersModel:
+    """A GoldenModel of a class in transformers."""
+
+    def __init__(self, family: Family, seed: int):
+        self._dtype = getattr(torch, family.dtype)
+        model_class = getattr(transformers, family.name)
+        self._model = model_class(model_class.config_class(**_fields(family), attn_implementation="eager")).eval()
+        _draw(self._model, self._dtype, seed)
+
+    def logits(self, ids: np.ndarray) -> np.ndarray:
+        """A prompt in one piece and the rest token by token: with `dynamic` rope a key depends on when it is
+        computed."""
+        cache = transformers.DynamicCache(config=self._model.config)
+        pieces = [torch.tensor(piece)[None] for piece in (ids[:PROMPT], *ids[PROMPT:, None])]
+        with torch.no_grad():
+            found = [self._model(piece, past_key_values=cache, use_cache=True).logits[0] for piece in pieces]
+        return torch.cat(found).float().numpy()
+
+    def save(self, folder: Path) -> None:
+        """As transformers saves it, with the names that tensors have on the Hub."""
+        with tempfile.TemporaryDirectory() as saved:
+            self._model.to(self._dtype).save_pretrained(saved)
+            config = json.loads((Path(saved) / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+            shutil.copyfile(Path(saved) / "model.safetensors", folder / "model.safetensors")
 
 
 def _fields(family: Family) -> dict[str, Any]:
     """SIZES are of the text part where the model sees too."""
     text = family.fields.get("text_config")
     return {**SIZES, **family.fields} if text is None else {**family.fields, "text_config": {**SIZES, **text}}
-
-
-def _save(model: Any, folder: Path) -> None:
-    """As transformers saves it, with the names that tensors have on the Hub."""
-    with tempfile.TemporaryDirectory() as saved:
-        model.save_pretrained(saved)
-        config = json.loads((Path(saved) / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        shutil.copyfile(Path(saved) / "model.safetensors", folder / "model.safetensors")
 
 
 def _draw(model: Any, dtype: torch.dtype, seed: int) -> None:
@@ -108,26 +104,6 @@ def _scale_logits(model: Any, probe: torch.Tensor) -> None:
 
 
 _LAST_NORMS = ("model.norm", "ln_f", "final_layernorm")
-
-
-def _logits(model: Any, ids: np.ndarray) -> np.ndarray:
-    """A prompt in one piece and the rest token by token: with `dynamic` rope a key depends on when it is computed."""
-    cache = transformers.DynamicCache(config=model.config)
-    pieces = [ids[:PROMPT], *ids[PROMPT:, None]]
-    with torch.no_grad():
-        found = [model(torch.tensor(piece)[None], past_key_values=cache, use_cache=True).logits[0] for piece in pieces]
-    return torch.cat(found).float().numpy()
-
-
-def _greedy(model: Any, prompt: np.ndarray) -> np.ndarray:
-    """Greedy tokens by whole forwards; fails where the best two are too close for a fair comparison."""
-    ids = list(prompt)
-    for _ in range(NEW):
-        best = np.sort(_logits(model, np.array(ids))[-1])
-        if best[-1] - best[-2] <= MIN_MARGIN:
-            raise NearTieError
-        ids.append(int(_logits(model, np.array(ids))[-1].argmax()))
-    return np.array(ids[len(prompt) :])
 
 
 def main() -> None:
