@@ -104,8 +104,9 @@ class NumpyDecoder:
 
     def qkv(self, prefix: str, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Queries, keys and values of all heads: [T, heads, head_dim] each."""
-        q, k, v = (self.linear(f"{prefix}self_attn.{name}_proj", x) for name in "qkv")
-        return tuple(part.reshape(len(x), -1, self.head_dim) for part in (q, k, v))
+        parts = (self.linear(f"{prefix}self_attn.{name}_proj", x) for name in "qkv")
+        q, k, v = (part.reshape(len(x), -1, self.head_dim) for part in parts)
+        return q, k, v
 
     def attention_shapes(self) -> Shapes:
         width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim

@@ -1,4 +1,4 @@
-"""Small models of every family with what transformers computed of them (scripts/make_goldens.py)."""
+"""Small models of every family with what transformers or NumPy computed of them (scripts/make_goldens.py)."""
 
 import json
 from pathlib import Path

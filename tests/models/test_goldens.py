@@ -1,4 +1,4 @@
-"""Logits and greedy tokens of small models of every family, over pages, against what transformers computed."""
+"""Logits and greedy tokens of small models of every family, over pages, against what transformers or NumPy computed."""
 
 import functools
 
