@@ -11,7 +11,7 @@ import pytest
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.autotune_cache import read_note, write_note
 from jaxinfer.runner.compile_cache import default_cache
-from jaxinfer.runner.platform import use_compile_cache
+from jaxinfer.runner.platform import resolve_dtype, use_compile_cache
 
 _SETTINGS = (
     "jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
@@ -116,3 +116,12 @@ def test_a_note_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     assert read_note(tmp_path / "note.json", "other") is None
     write_note(None, {"bytes": 1})
     assert read_note(None, "bytes") is None
+
+
+@pytest.mark.parametrize(("platform", "wanted"), [("cpu", "float32"), ("cuda", "bfloat16"), ("tpu", "bfloat16")])
+def test_auto_is_a_type_that_the_platform_computes_fast(
+    platform: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert resolve_dtype("auto") == wanted
+    assert resolve_dtype("float16") == "float16"

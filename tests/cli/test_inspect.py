@@ -1,0 +1,92 @@
+"""`jaxinfer inspect` and `jaxinfer models`, against what files hold and what is worked out by hand."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from jaxinfer.cli import inspect, main, models
+from jaxinfer.model_config.registry import ARCHITECTURES
+from tests.material import material
+from tests.models.goldens import FAMILIES, GOLDENS
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert inspect.run([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not name.endswith("_vision") and name != "llava"])
+def test_parameters_are_those_of_the_file(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with safe_open(GOLDENS / family / "model.safetensors", framework="numpy") as file:
+        names = list(file.keys())
+        held = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    found = report(capsys, str(GOLDENS / family))
+    assert found["parameters"] == held
+    assert found["weight_bytes"] == {"float32": 4 * held, "bfloat16": 2 * held}
+
+
+def test_groups_and_blocks_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, str(GOLDENS / "gemma3"), "--dtype", "bfloat16", "--block-size", "32")
+    token = 2 * 2 * 16 * 2  # keys and values of two heads of 16, two bytes each
+    assert found["kv_groups"] == [
+        {"layers": 2, "window": 7, "token_bytes": 2 * token, "padding_bytes": 0},
+        {"layers": 1, "window": None, "token_bytes": token, "padding_bytes": 0},
+    ]
+    assert found["blocks"] == [4096, 4096]
+    assert inspect.run([str(GOLDENS / "gemma3")]) == 0
+    assert "KV group 0            512 B a token; 2 layers keep the last 7 tokens" in capsys.readouterr().out
+
+
+def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Heads of 16 share a row of 128 lanes, a key and its value; 1 MiB is taken in blocks of 64 KiB or so."""
+    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 2**20)
+    path = str(GOLDENS / "qwen3_moe")
+    found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "128")
+    token = 2 * 2 * 128 * 2  # two layers, two heads
+    assert found["kv_groups"] == [{"layers": 2, "window": None, "token_bytes": token, "padding_bytes": token * 3 // 4}]
+    assert found["blocks"] == [(2**20 - found["weight_bytes"]["bfloat16"]) // (128 * token)]
+    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 1000)
+    assert inspect.run([path]) == 0
+    assert "none: the weights alone take more than the 1000 B of this tpu" in capsys.readouterr().out
+
+
+def test_active_parameters_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Mixtral, tiny: two of four experts of three matrices of 32 x 48 in each of two layers, and one row of the
+    embedding of 96."""
+    found = report(capsys, str(GOLDENS / "mixtral"))
+    idle = 2 * 2 * 3 * 32 * 48 + 95 * 32
+    assert found["active_parameters"] == found["parameters"] - idle
+
+
+def test_a_config_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, str(material("configs", "gpt-oss-20b.shapes.json")))
+    assert found["architecture"] == "GptOssForCausalLM"
+    assert f"{found['parameters'] / 1e9:.1f} B" == "20.9 B"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["inspect", str(Path(__file__))], "must be a folder, a hub id or a config.json"),
+        (["inspect", "demo", "--architecture", "Nobody"], "'Nobody' is not supported"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_models_lists_every_architecture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert models.run(["--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["architectures"]
+    names = [row["architecture"] for row in listed]
+    assert set(ARCHITECTURES) <= set(names)
+    assert len(set(names)) == len(names)
+    assert all(row["checked_against"] for row in listed)
+    assert models.run([]) == 0
+    assert "InternLM2ForCausalLM" in capsys.readouterr().out
