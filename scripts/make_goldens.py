@@ -16,17 +16,17 @@ import numpy as np
 import torch
 import transformers
 from golden_families import FAMILIES, SIZES, Family
-from golden_files import LOGITS_STD, PROMPT, TOKENS, write_golden
+from golden_files import LOGITS_STD, NEW, PROMPT, TOKENS, write_golden
 from golden_numpy import NumpyModel
 from numpy_decoder import DECODERS
 
 
-def make(name: str, folder: Path, seed: int | None = None) -> None:
+def make(name: str, folder: Path, seed: int | None = None, new: int = NEW) -> None:
     """Writes one family's folder: config.json, model.safetensors, golden.npz. seed: by default the family's own, or the
-    next that makes no near-tie."""
+    next that makes no near-tie. new: greedy tokens."""
     family = FAMILIES[name]
     build = functools.partial(NumpyModel if family.name in DECODERS else TransformersModel, family)
-    write_golden(build, list(FAMILIES).index(name) if seed is None else seed, folder)
+    write_golden(build, list(FAMILIES).index(name) if seed is None else seed, folder, new)
 
 
 class TransformersModel:

@@ -125,6 +125,7 @@ load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=None))
 
 
 def test_two_devices_equal_one():
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "XLA_FLAGS": flags}
     done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
