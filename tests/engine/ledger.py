@@ -103,17 +103,38 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
 def unread(core: EngineCore, group: int) -> np.ndarray:
     """bool [blocks, block size]: positions that no step after the one just planned reads before it writes them.
 
-    That is every block that is free, the scratch block, and what lies behind the last position in blocks in use.
+    That is every block that is free, the scratch block, and in blocks in use what lies behind the last position or
+    before the window of every holder. A block that the tree has, or may be offered yet, is read whole by others.
     """
-    pool, table, size = core.scheduler.state.kv.pools[group], core.scheduler.state.table, core.runner.shapes.block_size
-    used = np.zeros(pool.num_blocks, np.int32)
+    pool, size = core.scheduler.state.kv.pools[group], core.runner.shapes.block_size
+    begin, end = np.full(pool.num_blocks, size), np.zeros(pool.num_blocks, np.int32)
     for sequence in live_sequences(core):
-        computed = int(table.computed[sequence.slot]) if sequence.slot >= 0 else sequence.fork_computed
+        first, computed = _first_seen(core, sequence, group), _computed(core, sequence)
         for i, block in enumerate(sequence.kv.blocks[group]):
             if block:
-                used[block] = max(used[block], min(size, computed - i * size))
-    used[core.scheduler.state.kv.tree.blocks(group)] = size
-    return np.arange(size) >= used[:, None]
+                may_enter_tree = sequence.kv.radix_node is not None and i >= sequence.kv.committed
+                begin[block] = min(begin[block], 0 if may_enter_tree else first - i * size)
+                end[block] = max(end[block], min(size, computed - i * size))
+    cached = core.scheduler.state.kv.tree.blocks(group)
+    begin[cached], end[cached] = 0, size
+    place = np.arange(size)
+    return (place < begin[:, None]) | (place >= end[:, None])
+
+
+def _computed(core: EngineCore, sequence: Sequence) -> int:
+    """Positions that planned steps compute, at most."""
+    return int(core.scheduler.state.table.computed[sequence.slot]) if sequence.slot >= 0 else sequence.fork_computed
+
+
+def _first_seen(core: EngineCore, sequence: Sequence, group: int) -> int:
+    """The first position that rows planned from now on see, or an earlier one."""
+    window, table = core.runner.shapes.groups[group].window, core.scheduler.state.table
+    if window is None:
+        return 0
+    # A multi-step decode may compute less than was planned.
+    known = sequence.slot < 0 or core.runner.shapes.decode_steps == 1
+    following = _computed(core, sequence) if known else int(table.collected[sequence.slot])
+    return max(0, following - window + 1)
 
 
 def _forked(sequences: list[Sequence], group: int, block: int) -> bool:

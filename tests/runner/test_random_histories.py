@@ -1,54 +1,20 @@
 """Random histories on real programs, with NaN in every block and tail that nobody may read."""
 
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
-import jax
-import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
-from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.runner.jax_runner import JaxRunner
 from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories
-from tests.engine.ledger import unread
 from tests.engine.outputs import Output
+from tests.runner.poisoning import PoisoningRunner
 from tests.runner.tiny import Judge, make_core, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
 BLOCK = 4
-
-
-class PoisoningRunner(JaxRunner):
-    """After each step puts NaN wherever no later step may read before it has written.
-
-    The same device runs all histories of a model; `core` is the engine of the one that is under way.
-    """
-
-    core: EngineCore
-
-    def sample(self, step: PackedForward, forwarded: Any) -> Any:
-        handle = super().sample(step, forwarded)
-        self._poison_blocks()
-        return handle
-
-    def decode_steps(self, step: PackedMultiStep) -> Any:
-        handle = super().decode_steps(step)
-        self._poison_blocks()
-        return handle
-
-    def _poison_blocks(self) -> None:
-        """The device runs this after the step, and before the next one."""
-        self.kv = tuple(_poison(kv, unread(self.core, group)) for group, kv in enumerate(self.kv))
-
-
-@partial(jax.jit, donate_argnums=0)
-def _poison(kv: jax.Array, unread: jax.Array) -> jax.Array:
-    return jnp.where(unread[None, None, :, :, None, None], jnp.nan, kv)
 
 
 @cache
