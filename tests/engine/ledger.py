@@ -100,6 +100,14 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
         assert kept is None or pool.num_evictable * core.runner.shapes.block_size <= kept
 
 
+def free(core: EngineCore, group: int) -> np.ndarray:
+    """bool [blocks]: those that nobody has, sequence or tree, and the scratch block."""
+    pool = core.scheduler.state.kv.pools[group]
+    found = np.zeros(pool.num_blocks, bool)
+    found[[0, *pool._free]] = True
+    return found
+
+
 def unread(core: EngineCore, group: int) -> np.ndarray:
     """bool [blocks, block size]: positions that no step after the one just planned reads before it writes them.
 

@@ -1,46 +1,67 @@
 """A runner that puts NaN wherever nobody may read."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
-from jaxinfer.runner.jax_runner import JaxRunner
-from tests.engine.ledger import unread
+from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.runner.jax_runner import Forwarded, JaxRunner, MultiStep, SampledStep
+from tests.engine.ledger import free, unread
 
 
 class PoisoningRunner(JaxRunner):
-    """After each step puts NaN wherever no later step may read before it has written.
+    """Puts NaN wherever nobody may read: before each step into blocks that are free once it is planned, and after it
+    wherever no later step may read before it has written.
 
-    The same device runs all histories of a model; `core` is the engine of the one that is under way.
+    The same device runs all histories of a model; `core` is the engine of the one that is under way, which may have
+    been given fewer blocks than there are.
     """
 
     core: EngineCore
 
-    def sample(self, step: PackedForward, forwarded: Any) -> Any:
+    def forward(self, step: PackedForward) -> Forwarded:
+        self._poison(partial(self._free, copied=self._copied(step)))
+        return super().forward(step)
+
+    def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
         handle = super().sample(step, forwarded)
-        self._poison_blocks()
+        self._poison(partial(unread, self.core))
         return handle
 
-    def decode_steps(self, step: PackedMultiStep) -> Any:
+    def decode_steps(self, step: PackedMultiStep) -> MultiStep:
+        self._poison(self._free)
         handle = super().decode_steps(step)
-        self._poison_blocks()
+        self._poison(partial(unread, self.core))
         return handle
 
-    def _poison_blocks(self) -> None:
-        """The device runs this after the step, and before the next one."""
-        self.kv = tuple(_poison(kv, self._unread(group, kv.shape[2])) for group, kv in enumerate(self.kv))
+    def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
+        """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
+        self.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in enumerate(self.kv))
 
-    def _unread(self, group: int, blocks: int) -> np.ndarray:
-        """The engine may have been given fewer than the device's `blocks`."""
-        found = unread(self.core, group)
-        return np.pad(found, ((0, blocks - len(found)), (0, 0)), constant_values=True)
+    def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
+        """Free blocks, but for those that a step copies, [groups, copies, (source, destination)]."""
+        found = free(self.core, group)
+        if copied is not None:
+            found[copied[group, :, 0]] = False
+        return np.broadcast_to(found[:, None], (len(found), self.shapes.block_size))
+
+    def _copied(self, step: PackedForward) -> np.ndarray:
+        layouts = Layouts(self.shapes)
+        layout = layouts.decode(step.bucket) if step.kind is StepKind.DECODE else layouts.mixed(step.bucket)
+        return layout.views(step.array)["copies"]
+
+
+def _padded(positions: np.ndarray, blocks: int) -> np.ndarray:
+    """With NaN in all blocks that the engine was not given."""
+    return np.pad(positions, ((0, blocks - len(positions)), (0, 0)), constant_values=True)
 
 
 @partial(jax.jit, donate_argnums=0)
-def _poison(kv: jax.Array, unread: jax.Array) -> jax.Array:
-    return jnp.where(unread[None, None, :, :, None, None], jnp.nan, kv)
+def _with_nan(kv: jax.Array, positions: jax.Array) -> jax.Array:
+    return jnp.where(positions[None, None, :, :, None, None], jnp.nan, kv)
