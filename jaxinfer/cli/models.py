@@ -3,11 +3,11 @@
 import json
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from typing import Any
 
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.model_config.registry import ENTRY_POINT_GROUP, find_architecture, known_architectures
+from jaxinfer.errors import ModelError
+from jaxinfer.model_config.registry import ARCHITECTURES, find_architecture, known_architectures
 from jaxinfer.model_config.text_part import TEXT_PARTS
 from jaxinfer.text.answer_forms import unparsed
 
@@ -38,10 +38,13 @@ def _flags(json: bool = False) -> bool:
 def _row(name: str) -> dict[str, Any]:
     if name in TEXT_PARTS:
         return {"architecture": name, "checked_against": "transformers", "note": "its text part"}
-    plugin = any(entry_points(group=ENTRY_POINT_GROUP, name=name))
-    notes = (unparsed(name), "from a plugin" if plugin else "")
-    note = "; ".join(note for note in notes if note)
-    return {"architecture": name, "checked_against": find_architecture(name).checked_against, "note": note}
+    plugin = "" if name in ARCHITECTURES else "from a plugin"
+    try:
+        checked_against = find_architecture(name).checked_against
+    except ModelError:
+        return {"architecture": name, "checked_against": "", "note": f"{plugin}, which cannot be loaded"}
+    note = "; ".join(note for note in (unparsed(name), plugin) if note)
+    return {"architecture": name, "checked_against": checked_against, "note": note}
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
 """From a config.json to a DecoderConfig, by the name of its architecture."""
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from jaxinfer.errors import ModelError, UnknownArchitectureError, quoted
@@ -142,12 +142,22 @@ def declared_architecture(raw: Mapping[str, Any]) -> str:
 
 
 def find_architecture(name: str) -> Architecture:
-    """An architecture by its name in config.json. Raises UnknownArchitectureError, with a reason where one is known."""
+    """An architecture by its name in config.json.
+
+    Raises UnknownArchitectureError, with a reason where one is known; ModelError for a plugin that cannot be loaded.
+    """
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        found = point.load()
-        return found if isinstance(found, Architecture) else Architecture(found, checked_against="nothing here")
+        return _load_plugin(point)
     reason = REFUSED.get(name)
     said = f": {reason}" if reason else "; `jaxinfer models` lists those that are"
     raise UnknownArchitectureError(f"config.json: architectures: {quoted(name)} is not supported{said}", name)
+
+
+def _load_plugin(point: EntryPoint) -> Architecture:
+    try:
+        found = point.load()
+    except Exception as error:
+        raise ModelError(f"architecture {point.name}: its plugin {point.value} cannot be loaded: {error}") from error
+    return found if isinstance(found, Architecture) else Architecture(found, checked_against="nothing here")
