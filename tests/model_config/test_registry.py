@@ -8,7 +8,7 @@ import pytest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import KVKind, NormKind
-from jaxinfer.model_config.registry import known_architectures, parse_config
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.model_config.rope_config import RopeConfig
 from tests.material import material
 
@@ -57,17 +57,6 @@ def parse(architecture: str = "LlamaForCausalLM", **changes: Any) -> DecoderConf
 def test_real_models(name: str):
     config = parse_config(json.loads(material("configs", f"{name}.json").read_text()))
     assert {field: fields_of(config)[field] for field in REAL[name]} == REAL[name]
-
-
-def test_every_real_config_parses_or_names_its_architecture():
-    for path in sorted(material("configs").glob("*.json")):
-        raw = json.loads(path.read_text())
-        name = (raw.get("architectures") or [None])[0]
-        if name in known_architectures() or (name is None and raw["model_type"] in ("llama", "qwen3")):
-            assert parse_config(raw).vocab_size == raw.get("text_config", raw)["vocab_size"], path.name
-        else:
-            with pytest.raises(ModelError, match=f"{name}.* is not supported"):
-                parse_config(raw)
 
 
 def test_older_and_newer_names_mean_the_same():
