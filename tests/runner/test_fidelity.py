@@ -48,6 +48,7 @@ def bench(name: str) -> Bench:
     alone: Outputs = {}
     for subject in SUBJECTS:
         alone |= drive(make_core(runner, ahead=0, caching=False), [subject])
+    assert all(output.error is None for output in alone.values())
     check_all(judge, SUBJECTS, alone)
     return Bench(runner, judge, alone)
 

@@ -83,7 +83,7 @@ def judged(
     requests: Sequence[GenerateRequest],
     between: Callable[[EngineCore, int], None] | None = None,
 ) -> Outputs:
-    """What came of `requests`: every token is right, and everybody's blocks add up in every step."""
+    """What came of `requests`: all tokens, each of them right; everybody's blocks add up in every step."""
 
     def checked(core: EngineCore, number: int) -> None:
         check_blocks(core)
@@ -91,6 +91,9 @@ def judged(
             between(core, number)
 
     outputs = drive(core, requests, checked)
+    for (name, _), output in outputs.items():
+        (wanted,) = (request.sampling.max_tokens for request in requests if request.request_id == name)
+        assert (output.error, len(output.tokens)) == (None, wanted)
     check_all(subject.judge, requests, outputs)
     return outputs
 
