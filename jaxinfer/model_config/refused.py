@@ -52,9 +52,9 @@ _BY_REASON = {
         "Llama4ForConditionalGeneration",
     ),
     # Where users of an old model may want its successor.
-    "its successors are: GlmForCausalLM, Glm4ForCausalLM": ("ChatGLMModel",),
-    "its successor is: Phi3ForCausalLM": ("PhiForCausalLM",),
-    "its successor is: Starcoder2ForCausalLM": ("GPTBigCodeForCausalLM",),
-    "its successors are: Qwen2ForCausalLM, Qwen3ForCausalLM": ("QWenLMHeadModel",),
+    "its successors are supported: GlmForCausalLM, Glm4ForCausalLM": ("ChatGLMModel",),
+    "its successor is supported: Phi3ForCausalLM": ("PhiForCausalLM",),
+    "its successor is supported: Starcoder2ForCausalLM": ("GPTBigCodeForCausalLM",),
+    "its successors are supported: Qwen2ForCausalLM, Qwen3ForCausalLM": ("QWenLMHeadModel",),
 }
 REFUSED = {name: reason for reason, names in _BY_REASON.items() for name in names}

@@ -14,15 +14,15 @@ UNKNOWN = "; `jaxinfer models` lists those that are"
 LATENT = ": its attention is latent (MLA), which is not supported yet"
 REFUSED = {
     "baichuan": f"'BaichuanForCausalLM' is not supported{UNKNOWN}",
-    "chatglm": "'ChatGLMModel' is not supported: its successors are: GlmForCausalLM, Glm4ForCausalLM",
+    "chatglm": "'ChatGLMModel' is not supported: its successors are supported: GlmForCausalLM, Glm4ForCausalLM",
     "deepseek2-16b.shapes": f"'DeepseekV2ForCausalLM' is not supported{LATENT}",
     "deepseek_v2_lite": f"'DeepseekV2ForCausalLM' is not supported{LATENT}",
-    "gpt_bigcode": "'GPTBigCodeForCausalLM' is not supported: its successor is: Starcoder2ForCausalLM",
+    "gpt_bigcode": "'GPTBigCodeForCausalLM' is not supported: its successor is supported: Starcoder2ForCausalLM",
     "gpt_j": f"'GPTJForCausalLM' is not supported{UNKNOWN}",
     "orion": f"'OrionForCausalLM' is not supported{UNKNOWN}",
-    "phi-1_5": "'PhiForCausalLM' is not supported: its successor is: Phi3ForCausalLM",
-    "phi-2": "'PhiForCausalLM' is not supported: its successor is: Phi3ForCausalLM",
-    "qwen": "'QWenLMHeadModel' is not supported: its successors are: Qwen2ForCausalLM, Qwen3ForCausalLM",
+    "phi-1_5": "'PhiForCausalLM' is not supported: its successor is supported: Phi3ForCausalLM",
+    "phi-2": "'PhiForCausalLM' is not supported: its successor is supported: Phi3ForCausalLM",
+    "qwen": "'QWenLMHeadModel' is not supported: its successors are supported: Qwen2ForCausalLM, Qwen3ForCausalLM",
     "rwkv5_3b": "'RwkvForCausalLM' is not supported: its layers keep a state, which is not supported yet",
     "snowflake-arctic-embed-m": "'BertModel' is not supported: it has an encoder; only decoders are served",
 }
