@@ -27,11 +27,16 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
 }
 
+_TILE_ROWS = 8
+"""Of a TPU's tile of bfloat16 or float32."""
+
 
 def gate_up_block(size: int) -> int:
     """Channels of gate that lie together before as many of up: 128, a TPU's vector width, or fewer such that the
-    blocks can be split over 16 devices where the channels can."""
-    return max(1, math.gcd(size, 16 * 128) // 16)
+    blocks can be split over 16 devices where the channels can; but no fewer than a TPU's tile has rows, or it copies
+    the weight in every step to flatten it (compiled for a v6e: gpt-oss, 2880 channels an expert)."""
+    least = _TILE_ROWS if size % _TILE_ROWS == 0 else 1
+    return max(least, math.gcd(size, 16 * 128) // 16)
 
 
 def gated(kind: MlpKind, gate_up: jax.Array) -> jax.Array:
