@@ -142,13 +142,3 @@ def typed_windows(config: ConfigReader, window: int | None, default: list[bool])
     if any(sliding) and window is None:
         raise config.error("layer_types", "has sliding_attention, but no sliding_window is set")
     return tuple(window if slides else None for slides in sliding)
-
-
-def same_windows(config: ConfigReader, window: int | None) -> tuple[int | None, ...]:
-    """The same window for every layer, or none, but for those that `layer_types` says otherwise of."""
-    return typed_windows(config, window, [window is not None] * read_layers(config))
-
-
-def read_window(config: ConfigReader) -> int | None:
-    """`sliding_window`, of a family whose layers have none where it is absent or null."""
-    return config.integer("sliding_window") if "sliding_window" in config else None

@@ -182,7 +182,7 @@ def abstract_model(
     """A model whose weights are shapes with shardings: programs can be traced and compiled over it, not run."""
     plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
     shapes: list[Any] = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=rules.sharding(mesh, leaf.axes, leaf.shape))
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.placed(rules.sharding(mesh, leaf.axes, leaf.shape)))
         for leaf in (*plan.weights, *plan.head)
     ]
     return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules)

@@ -136,5 +136,5 @@ class ProgramTable:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated)
 
 
-def _like(array: jax.Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+def _like(array: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.format)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
 from jaxinfer.model_config.reader import ConfigReader
@@ -42,7 +42,7 @@ def _parse(config: ConfigReader, mlp: dict[str, Any], names: TensorNames) -> Dec
         mlp=mlp,
         residual_scale=config.number("residual_multiplier", 1.0),
     )
-    windows = same_windows(config, None)
+    windows = typed_windows(config, None, [False] * read_layers(config))
     scale = config.number("embedding_multiplier", 1.0)
     layers = with_windows(layer, windows)
     return read_decoder(config, layers, names=names, embedding_scale=scale, logits_scale=1 / divisor)

@@ -1,7 +1,7 @@
 """Llama 2 and 3.x, and the many models of their form."""
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
@@ -13,7 +13,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     """
     bias = config.flag("attention_bias")
     layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})
-    windows = same_windows(config, None)
+    windows = typed_windows(config, None, [False] * read_layers(config))
     return read_decoder(config, with_windows(layer, windows))
 
 

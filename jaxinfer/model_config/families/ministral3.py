@@ -1,7 +1,7 @@
 """Ministral 3: Mistral with yarn, and queries that grow with their position."""
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, read_window, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import Temperature
 from jaxinfer.model_config.reader import ConfigReader
@@ -28,7 +28,8 @@ def parse(config: ConfigReader) -> DecoderConfig:
         config,
         attention={"rope": rope.config, "temperature": Temperature(beta, original) if beta else None},
     )
-    windows = same_windows(config, read_window(config))
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
     return read_decoder(config, with_windows(layer, windows), max_position_embeddings=rope.context)
 
 

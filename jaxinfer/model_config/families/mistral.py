@@ -1,7 +1,7 @@
 """Mistral 7B and its like: Llama with a window over all layers."""
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
@@ -15,7 +15,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     config.only("mlp_bias", False)
     config.integer("num_key_value_heads")
     window = config.nullable_integer("sliding_window", _DEFAULT_WINDOW)
-    windows = same_windows(config, window)
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
     return read_decoder(config, with_windows(read_layer(config), windows))
 
 

@@ -1,7 +1,7 @@
 """Mixtral: Mistral with experts."""
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, read_window, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
 from jaxinfer.model_config.reader import ConfigReader
@@ -27,7 +27,8 @@ def parse(config: ConfigReader) -> DecoderConfig:
         config.integer("intermediate_size"),
         RouterKind(normalise=True),
     )
-    windows = same_windows(config, read_window(config))
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
     return read_decoder(config, with_windows(read_layer(config, mlp={"experts": experts}), windows), names=_NAMES)
 
 

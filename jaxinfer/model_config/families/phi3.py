@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_head_dim, read_layer, same_windows, with_windows
+from jaxinfer.model_config.decoder import (
+    read_decoder,
+    read_head_dim,
+    read_layer,
+    read_layers,
+    typed_windows,
+    with_windows,
+)
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
@@ -33,7 +40,7 @@ def _parse(config: ConfigReader, names: TensorNames) -> DecoderConfig:
     rope = read_rope(config, head_dim=read_head_dim(config))
     window = config.nullable_integer("sliding_window", rope.context)
     window = None if window is None or window >= rope.context else window
-    windows = same_windows(config, window)
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
     layer = read_layer(config, attention={"rope": rope.config})
     return read_decoder(config, with_windows(layer, windows), names=names, max_position_embeddings=rope.context)
 

@@ -1,7 +1,7 @@
 """Seed-OSS: Llama with biases on q, k and v."""
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, same_windows, with_windows
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
@@ -13,7 +13,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     config.default("head_dim", _HEAD_DIM)
     attention = {"qkv_bias": config.flag("attention_bias", True), "out_bias": config.flag("attention_out_bias")}
     layer = read_layer(config, attention=attention, mlp={"bias": config.flag("mlp_bias")})
-    return read_decoder(config, with_windows(layer, same_windows(config, None)))
+    return read_decoder(config, with_windows(layer, typed_windows(config, None, [False] * read_layers(config))))
 
 
 ARCHITECTURES = {"SeedOssForCausalLM": Architecture(parse, ("seed_oss",))}

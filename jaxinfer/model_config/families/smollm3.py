@@ -3,14 +3,7 @@
 from dataclasses import replace
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import (
-    read_decoder,
-    read_layer,
-    read_layers,
-    read_window,
-    typed_windows,
-    with_windows,
-)
+from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, typed_windows, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.reader import ConfigReader
@@ -25,7 +18,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
         config.default("rope_theta", _THETA)
     config.default("tie_word_embeddings", True)
     turned, bias = _turned(config), config.flag("attention_bias")
-    window = read_window(config)
+    window = config.integer("sliding_window") if "sliding_window" in config else None
     window = window if config.flag("use_sliding_window") else None
     windows = typed_windows(config, window, [window is not None and not turns for turns in turned])
     layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})

@@ -5,8 +5,8 @@ from jaxinfer.model_config.decoder import (
     read_activation,
     read_decoder,
     read_layer,
-    read_window,
-    same_windows,
+    read_layers,
+    typed_windows,
     with_windows,
 )
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -32,7 +32,8 @@ def parse(config: ConfigReader) -> DecoderConfig:
         mlp={"bias": bias, "gated": False, "activation": read_activation(config, "hidden_act", "gelu_tanh")},
         norm=NormKind("layer", config.number("norm_epsilon", 1e-5), bias=True),
     )
-    windows = same_windows(config, read_window(config))
+    window = config.integer("sliding_window") if "sliding_window" in config else None
+    windows = typed_windows(config, window, [window is not None] * read_layers(config))
     return read_decoder(config, with_windows(layer, windows), names=_NAMES)
 
 
