@@ -1,35 +1,35 @@
 """Compiles the engine's step programs for TPUs and GPUs on a machine that has none, and fails where one would copy KV
 blocks or weights: `.venv/bin/python scripts/check_programs.py [--targets v6e,h200] [--all]`.
 
-Programs are those of the engine's own `Programs`, over models without values. By default they have the first layers of
-each model, since layers are alike, and some are not compiled for every kind of TPU; `--all` takes every layer, bucket
-and program. Needs the extras compile-tpu and compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this
+Programs are those of the engine's own `Programs`, over models without values. By default they have a layer of each kind
+that a model has, or two, and some are not compiled for every kind of TPU; `--all` takes every layer, bucket and
+program. Needs the extras compile-tpu and compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this
 is.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import cycle, islice
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxinfer_kernels import KVLayout, unavailable
-from jaxinfer_kernels.check.cases import Case, Lowering, array_bytes, kept_pages, kept_weights
+from jaxinfer_kernels.check.cases import Case, Kept, Lowering, array_bytes, kept_pages, kept_weights
 from jaxinfer_kernels.check.command import RECORDS, main
 from jaxinfer_kernels.check.table import size
 from jaxinfer_kernels.check.targets import Target
+from jaxinfer_kernels.gpu.attention_blocks import check_gpu_shapes
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
-from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models.loaded import GroupBackend, LoadedModel, ModelPlan, plan_model
+from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.parallel.mesh import make_mesh
-from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 
@@ -37,40 +37,153 @@ _DTYPE = jnp.dtype("bfloat16")
 # Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
 _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
 _BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
-_KV_BLOCKS = 2049
+_KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _SMALL = 8
 _FEW_LAYERS = 2
 _DECODE_STEPS = 8
-_CHOSEN = 8
 _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 # Without a kernel of ours, programs differ little between TPUs; the largest takes minutes to compile.
 _LEFT_OUT = {"v5e": ("admit", "sample", "mixed"), "v5p": ("admit", "sample", "mixed"), "v7x": ("admit", "sample")}
+_FAMILY_TARGETS = ("v6e", "h200")
+# Larger ones take minutes (gpt-oss, mixed 1920: almost five for a v6e). No activation has a weight's size.
+_FAMILY_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
 
 
-class Sizes(NamedTuple):
-    """What config.json says of a model. experts: of each layer, of which a token chooses `_CHOSEN`; 0 for one MLP."""
+class Model(NamedTuple):
+    """A model by the fields of its config.json that programs follow from."""
 
-    model: str
-    family: str
-    vocabulary: int
-    hidden: int
-    inner: int
-    layers: int
-    heads: int
-    kv_heads: int
-    dim: int
-    tied: bool
-    experts: int = 0
+    name: str
+    fields: dict[str, Any]
+
+    def config(self, layers: int | None) -> DecoderConfig:
+        """With so many layers, but one of every kind at least; None: all of them."""
+        config = parse_config(_COMMON | self.fields)
+        kinds = dict.fromkeys(config.layers)
+        few = config.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
+        return replace(config, layers=few)
 
 
-MODELS = (
-    Sizes("Qwen3-0.6B", "qwen3", 151936, 1024, 3072, 28, 16, 8, 128, True),
-    Sizes("Llama-3.1-8B", "llama", 128256, 4096, 14336, 32, 32, 8, 128, False),
-    Sizes("Qwen2.5-0.5B", "qwen2", 151936, 896, 4864, 24, 14, 2, 64, True),
+_COMMON = {
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+
+DENSE = (
+    Model(
+        "Qwen3-0.6B",
+        {
+            "architectures": ["Qwen3ForCausalLM"],
+            "vocab_size": 151936,
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "tie_word_embeddings": True,
+        },
+    ),
+    Model(
+        "Llama-3.1-8B",
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "vocab_size": 128256,
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+        },
+    ),
+    Model(
+        "Qwen2.5-0.5B",
+        {
+            "architectures": ["Qwen2ForCausalLM"],
+            "vocab_size": 151936,
+            "hidden_size": 896,
+            "intermediate_size": 4864,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 14,
+            "num_key_value_heads": 2,
+            "tie_word_embeddings": True,
+        },
+    ),
 )
+GPT_OSS = Model(
+    "gpt-oss-20b",
+    {
+        "architectures": ["GptOssForCausalLM"],
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "attention_bias": True,
+        "swiglu_limit": 7.0,
+        "rope_theta": 150000,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "max_position_embeddings": 131072,
+    },
+)
+QWEN3_MOE = Model(
+    "Qwen3-30B-A3B",
+    {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+    },
+)
+GEMMA3 = Model(
+    "Gemma-3-4B",
+    {
+        "architectures": ["Gemma3ForCausalLM"],
+        "vocab_size": 262208,
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 1024,
+        "sliding_window_pattern": 6,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+    },
+)
+FAMILIES = (GPT_OSS, QWEN3_MOE, GEMMA3)
+"""What differs from a dense model with one kind of layer: experts, windows, sinks, heads of 64 and of 256."""
 EXPERTS = tuple(
-    Sizes(f"Qwen3-30B-A3B with {experts} experts", "qwen3", 151936, 2048, 768, 48, 32, 4, 128, False, experts)
-    for experts in (8, 128)
+    Model(f"Qwen3-30B-A3B with {experts} experts", QWEN3_MOE.fields | {"num_experts": experts}) for experts in (8, 128)
 )
 """A token chooses as many of either: they differ in what is not chosen alone."""
 
@@ -79,48 +192,82 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
     """Programs of every model, for one device of the target."""
     first, *others = (backend for backend in _BACKENDS[target.platform] if not unavailable(backend))
     if everything:
-        cases = [case for sizes in MODELS for case in _model_cases(target, sizes, sizes.layers, first, _every_name)]
+        cases = [
+            case for model in (*DENSE, *FAMILIES) for case in _model_cases(target, model, None, first, _every_name)
+        ]
     else:
-        cases = _model_cases(target, MODELS[0], _FEW_LAYERS, first, partial(_some_names, target))
+        cases = _model_cases(target, DENSE[0], _FEW_LAYERS, first, partial(_some_names, target))
         # The second has larger weights. Its admit and sample follow slots and the vocabulary, as the first's do; its
         # mixed program takes minutes to compile for a TPU.
-        cases += _model_cases(target, MODELS[1], _FEW_LAYERS, first, lambda shapes: _largest_forward(shapes)[:1])
-    for sizes in EXPERTS:
+        cases += _model_cases(target, DENSE[1], _FEW_LAYERS, first, lambda shapes: _largest_forward(shapes)[:1])
+    for model in EXPERTS:
         for backend in (first, *others):
-            cases += _model_cases(target, sizes, 1, backend, lambda shapes: [("decode", make_buckets(shapes).rows[0])])
-    return cases + [
-        case for other in others for case in _model_cases(target, MODELS[0], _FEW_LAYERS, other, _largest_forward)
-    ]
+            cases += _model_cases(target, model, 1, backend, lambda shapes: [("decode", make_buckets(shapes).rows[0])])
+    for other in others:
+        cases += _model_cases(target, DENSE[0], _FEW_LAYERS, other, _largest_forward)
+    if not everything and target.name in _FAMILY_TARGETS:
+        for model in FAMILIES:
+            cases += _model_cases(target, model, 1, first, lambda _: _FAMILY_PROGRAMS)
+    return cases
 
 
 def _model_cases(
-    target: Target, sizes: Sizes, layers: int, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
+    target: Target, model: Model, layers: int | None, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
 ) -> list[Case]:
-    config, block_size, layout = _config(sizes, layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
+    config, block_size, layout = model.config(layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), _shapes(config, block_size)
-    (group,) = config.kv_groups
-    kv_shape = layout.shape(
-        layers=layers,
-        pages=_KV_BLOCKS,
+    backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
+    kv_shapes = [
+        _kv_shape(group, pool, block_size, layout) for group, pool in zip(config.kv_groups, shapes.groups, strict=True)
+    ]
+    kv_bytes = sum(array_bytes(shape, _DTYPE) for shape in kv_shapes)
+    described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
+    needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
+    programs = cache(partial(_programs, config, shapes, backends, backend))
+    return [
+        Case(
+            f"{name[0]} {name[1]}".removesuffix(" 0"),
+            f"{model.name}, {config.num_layers} layers, {run_by}",
+            partial(_lower, programs, name),
+            (*_kept_groups(kv_shapes, layout), *kept_weights(described)),
+            kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
+            "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
+        )
+        for name in names(shapes)
+    ]
+
+
+def _kv_shape(group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayout) -> tuple[int, ...]:
+    return layout.shape(
+        layers=len(group.layers),
+        pages=pool.num_blocks,
         page_size=block_size,
         kv_heads=group.kv.heads,
         key_dim=group.kv.key_dim,
         value_dim=group.kv.value_dim,
     )
-    described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
-    needed = array_bytes(kv_shape, _DTYPE) + sum(array_bytes(shape, kind) for _, shape, kind in described)
-    programs = cache(partial(_programs, plan, shapes, backend, layout))
-    return [
-        Case(
-            f"{name[0]} {name[1]}".removesuffix(" 0"),
-            f"{sizes.model}, {layers} layers, {backend}",
-            partial(_lower, programs, name),
-            (*kept_pages(kv_shape, _DTYPE, layout), *kept_weights(described)),
-            array_bytes(kv_shape, _DTYPE) if name[0] in ("decode", "mixed", "multi_step") else 0,
-            "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
-        )
-        for name in names(shapes)
-    ]
+
+
+def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size: int) -> str:
+    """What attends in a KV group: `backend`, or xla where that refuses its heads, as `choose_attention` passes over
+    it."""
+    if backend != "mosaic_gpu":
+        return backend
+    queries = max(config.layers[layer].attention.group_size for layer in group.layers)
+    try:
+        check_gpu_shapes(_DTYPE, _DTYPE, queries, group.kv.key_dim, group.kv.value_dim, block_size)
+    except ValueError:
+        return "xla"
+    return backend
+
+
+def _kept_groups(shapes: Sequence[tuple[int, ...]], layout: KVLayout) -> Iterator[Kept]:
+    """The pages of every KV group, which have names where there are several."""
+    for number, shape in enumerate(shapes):
+        of_group = f" of group {number}" if len(shapes) > 1 else ""
+        for kept in kept_pages(shape, _DTYPE, layout):
+            yield kept._replace(name=f"{kept.name}{of_group}")
 
 
 def _some_names(target: Target, shapes: EngineShapes) -> list[Name]:
@@ -149,54 +296,14 @@ def _lower(programs: Any, name: Name, devices: Sequence[Any]) -> Lowering:
 
 
 def _programs(
-    plan: ModelPlan, shapes: EngineShapes, backend: str, layout: KVLayout, devices: tuple[Any, ...]
+    config: DecoderConfig,
+    shapes: EngineShapes,
+    backends: tuple[GroupBackend, ...],
+    experts_backend: str,
+    devices: tuple[Any, ...],
 ) -> Programs:
-    return Programs(_model(plan, GroupBackend(backend, layout), devices), shapes)
-
-
-def _model(plan: ModelPlan, backend: GroupBackend, devices: tuple[Any, ...]) -> LoadedModel:
-    """A model whose weights are shapes with shardings."""
-    mesh = make_mesh(devices=devices)
-    every: list[Any] = [
-        jax.ShapeDtypeStruct(
-            weight.shape, weight.dtype, sharding=DEFAULT_RULES.sharding(mesh, weight.axes, weight.shape)
-        )
-        for weight in (*plan.weights, *plan.head)
-    ]
-    weights = tuple(every[: len(plan.weights)])
-    embed = next(index for index, weight in enumerate(plan.weights) if weight.path == ("embed",))
-    head = tuple(every[len(weights) :]) or (weights[embed],)
-    return LoadedModel(
-        plan.config, _DTYPE, mesh, DEFAULT_RULES, plan.graph, plan.tree, weights, head, (backend,), backend.name
-    )
-
-
-def _config(sizes: Sizes, layers: int) -> DecoderConfig:
-    architecture = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
-    declared = {
-        "architectures": [architecture[sizes.family]],
-        "model_type": sizes.family,
-        "vocab_size": sizes.vocabulary,
-        "hidden_size": sizes.hidden,
-        "intermediate_size": sizes.inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": sizes.heads,
-        "num_key_value_heads": sizes.kv_heads,
-        "hidden_act": "silu",
-        "max_position_embeddings": 32768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 500000.0,
-        "tie_word_embeddings": sizes.tied,
-    }
-    if sizes.family != "qwen2":
-        declared["head_dim"] = sizes.dim
-    config = parse_config(declared)
-    return _with_experts(config, ExpertsKind(sizes.experts, _CHOSEN, sizes.inner)) if sizes.experts else config
-
-
-def _with_experts(config: DecoderConfig, experts: ExpertsKind) -> DecoderConfig:
-    layers = [replace(layer, mlp=replace(layer.mlp, experts=experts)) for layer in config.layers]
-    return replace(config, layers=tuple(layers))
+    model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(devices=devices))
+    return Programs(replace(model, backends=backends, experts_backend=experts_backend), shapes)
 
 
 def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
@@ -206,7 +313,9 @@ def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
         max_scored=_ROWS,
         max_model_len=_LENGTH,
         block_size=block_size,
-        groups=tuple(KVGroup(group.window, _KV_BLOCKS) for group in config.kv_groups),
+        groups=tuple(
+            KVGroup(group.window, _KV_BLOCKS if group.window is None else _WINDOW_BLOCKS) for group in config.kv_groups
+        ),
         vocab_size=config.vocab_size,
         decode_steps=_DECODE_STEPS,
     )
