@@ -128,7 +128,11 @@ def _attend_long(problem: Problem, rows: RaggedRows, most: int) -> tuple[jax.Arr
     out, kv_pages = _call(problem, Arranged(q, blocks, None, queries))
     places = token_rows(rows, tokens)
     place = jnp.clip(begins[places.row] + places.within, 0, total - 1)
-    out = out[:, :, place, slice(*_kept(problem))].transpose(2, 0, 1, 3)
+    kept = slice(*_kept(problem))
+    if kept != slice(0, out.shape[3]):
+        # Whole rows are gathered first: for a part of them XLA would copy `out` with the group last, padded to 128.
+        out, place = jax.lax.optimization_barrier(out[:, :, place]), slice(None)
+    out = out[:, :, place, kept].transpose(2, 0, 1, 3)
     return out.reshape(tokens, problem.q.shape[1], -1), kv_pages
 
 
