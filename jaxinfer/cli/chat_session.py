@@ -12,7 +12,8 @@ from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser, AnswerPart, ToolCallPart
+from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser
+from jaxinfer.text.answer_parts import AnswerPart, ToolCallPart
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.tools import check_tools
 

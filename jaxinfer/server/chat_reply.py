@@ -24,7 +24,8 @@ from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, AnswerPart, ReasoningTokens
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, ReasoningTokens
+from jaxinfer.text.answer_parts import AnswerPart
 
 
 class ChatReply(Reply):

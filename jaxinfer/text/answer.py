@@ -2,25 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jaxinfer.text.answer_parts import AnswerPart, ToolCallPart, arguments_text, beginning_of
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = "<tool_call>", "</tool_call>"
-
-
-class ToolCallPart(NamedTuple):
-    """A whole call. arguments: a JSON object as text."""
-
-    name: str
-    arguments: str
-
-
-class AnswerPart(NamedTuple):
-    """What a piece of text adds to an answer; at most one of the three is there."""
-
-    content: str = ""
-    reasoning: str = ""
-    tool_call: ToolCallPart | None = None
 
 
 class AnswerFormat(NamedTuple):
@@ -132,7 +119,7 @@ class AnswerParser:
             self._gap = text[len(shown) : at]
             return shown, True
         # NOTE: white space before a tag belongs to it, and is shown once something else follows.
-        kept = len(text[: len(text) - _beginning_of(tag, text)].rstrip())
+        kept = len(text[: len(text) - beginning_of(tag, text)].rstrip())
         self._held = text[kept:]
         return text[:kept], False
 
@@ -178,11 +165,6 @@ def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> Pa
     return ParsedAnswer(content, reasoning, calls)
 
 
-def _beginning_of(tag: str, text: str) -> int:
-    """Length of the longest end of `text` that begins `tag`."""
-    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)
-
-
 def _call(text: str) -> AnswerPart | None:
     """The call that a JSON object tells, or None."""
     try:
@@ -191,14 +173,5 @@ def _call(text: str) -> AnswerPart | None:
         return None
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
         return None
-    arguments = _arguments(said.get("arguments", said.get("parameters", {})))
+    arguments = arguments_text(said.get("arguments", said.get("parameters", {})))
     return None if arguments is None else AnswerPart(tool_call=ToolCallPart(said["name"], arguments))
-
-
-def _arguments(value: Any) -> str | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None

@@ -5,7 +5,8 @@ from random import Random
 
 import pytest
 
-from jaxinfer.text.answer import AnswerFormat, AnswerParser, AnswerPart
+from jaxinfer.text.answer import AnswerFormat, AnswerParser
+from jaxinfer.text.answer_parts import AnswerPart
 
 BOTH = AnswerFormat(reasoning=True, tools=True)
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Zürich"}}\n</tool_call>'
