@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import sys
 import uuid
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig
@@ -117,8 +117,8 @@ class LLM:
                 tools=tools,
             )
             prompts.append({"prompt": rendered.text, "prompt_token_ids": rendered.token_ids})
-        results = self._run_all(self._collectors(prompts, sampling_params), use_tqdm)
         form = self.text.chat_template.form
+        results = self._run_all(self._collectors(prompts, sampling_params, form.params), use_tqdm)
         form = form._replace(tools=form.tools and bool(tools))
         for result in results:
             thinking = (result.prompt or "").rstrip().endswith(THINK)
@@ -138,7 +138,10 @@ class LLM:
         self.text.close()
 
     def _collectors(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        change: Callable[[SamplingParams], SamplingParams] = lambda params: params,
     ) -> list[_Work]:
         shared = self.get_default_sampling_params() if params is None else params
         each = [shared] * len(prompts) if isinstance(shared, SamplingParams) else list(shared)
@@ -147,7 +150,7 @@ class LLM:
         made = []
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
-            request = GenerateRequest(str(next(self._ids)), ids, one)
+            request = GenerateRequest(str(next(self._ids)), ids, change(one))
             made.append((self.engine.check(request), OutputCollector(self.text.tokenizer, request, text)))
         return made
 

@@ -12,8 +12,8 @@ from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, AnswerFormat, AnswerParser
-from jaxinfer.text.answer_parts import AnswerPart, ToolCallPart
+from jaxinfer.text.answer import THINK
+from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.tools import check_tools
 
@@ -57,13 +57,13 @@ class ChatSession:
         Raises ParameterError where the conversation cannot be answered; it is as before then.
         """
         text, ids = self._prompt()
-        params = self.params
+        params = self._llm.text.chat_template.form.params(self.params)
         if len(ids) >= self._llm.info.max_model_len:
             message = f"has {len(ids)} tokens, the context {self._llm.info.max_model_len}; /undo or /clear makes room"
             raise ParameterError("messages", message)
         form = self._llm.text.chat_template.form
-        form = AnswerFormat(form.reasoning, form.tools and bool(self.tools))
-        parser = AnswerParser(form, thinking=text.rstrip().endswith(THINK))
+        form = form._replace(tools=form.tools and bool(self.tools))
+        parser = form.parser(thinking=text.rstrip().endswith(THINK))
         parts: list[AnswerPart] = []
         clock = GenerationClock(len(ids), lambda: self._llm.engine.runner.late_programs)
         with contextlib.closing(self._llm.stream({"prompt_token_ids": ids}, params)) as deltas:  # pyright: ignore[reportArgumentType]
@@ -156,7 +156,7 @@ def read_json_list(file: Path, param: str) -> list[Any]:
     return value
 
 
-def _parts(parser: AnswerParser, delta: ChoiceDelta) -> list[AnswerPart]:
+def _parts(parser: Parser, delta: ChoiceDelta) -> list[AnswerPart]:
     if delta.error is not None:
         raise JaxinferError(delta.error)
     parts = parser.push(delta.text)

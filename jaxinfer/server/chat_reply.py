@@ -24,8 +24,9 @@ from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, AnswerParser, ReasoningTokens
-from jaxinfer.text.answer_parts import AnswerPart
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, ReasoningTokens
+from jaxinfer.text.answer_parts import AnswerPart, Parser
+from jaxinfer.text.harmony import AnalysisTokens
 
 
 class ChatReply(Reply):
@@ -46,18 +47,16 @@ class ChatReply(Reply):
         self._body = body
         thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
         one_call = body.parallel_tool_calls is False
-        tags = context.reasoning_tags if form.reasoning else None
         shows_reasoning = body.include_reasoning is not False
         self._answers = [
             _Answer(
-                AnswerParser(form, thinking=thinking),
-                None if tags is None else ReasoningTokens(*tags, thinking=thinking),
+                form.parser(thinking=thinking),
+                context.reasoning_tokens(form, thinking=thinking),
                 one_call=one_call,
                 shows_reasoning=shows_reasoning,
             )
             for _ in range(self._n)
         ]
-        self._counts_reasoning = tags is not None
         self._echoed = echoed_text(body)
         self._prompt_told = not body.return_token_ids
 
@@ -87,9 +86,9 @@ class ChatReply(Reply):
 
     def usage(self) -> Usage:
         usage = super().usage()
-        if self._counts_reasoning:
-            tokens = sum(answer.reasoning.count for answer in self._answers if answer.reasoning is not None)
-            usage.completion_tokens_details = CompletionTokensDetails(tokens)
+        counts = [answer.reasoning.count for answer in self._answers if answer.reasoning is not None]
+        if counts:
+            usage.completion_tokens_details = CompletionTokensDetails(sum(counts))
         return usage
 
     def _choice(self, delta: ChoiceDelta) -> ChunkChoice | None:
@@ -110,7 +109,12 @@ class _Answer:
     """One choice, taken apart as it comes."""
 
     def __init__(
-        self, parser: AnswerParser, reasoning: ReasoningTokens | None, *, one_call: bool, shows_reasoning: bool
+        self,
+        parser: Parser,
+        reasoning: ReasoningTokens | AnalysisTokens | None,
+        *,
+        one_call: bool,
+        shows_reasoning: bool,
     ):
         self._parser = parser
         self._one_call = one_call

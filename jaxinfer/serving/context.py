@@ -20,7 +20,8 @@ from jaxinfer.serving.tenant import key_salt, tenant_of
 from jaxinfer.serving.tracing import RequestSpan, Tracing
 from jaxinfer.serving.workers.pool import Workers
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat
+from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, ReasoningTokens
+from jaxinfer.text.harmony import CHANNEL, MESSAGE, AnalysisTokens
 
 
 class Caller(NamedTuple):
@@ -58,11 +59,18 @@ class Context:
         """What bodies are checked and tokenised with."""
         return ModelSide(self.text, self.client.info, self.options, self.model_name, self.answer_form)
 
-    @property
-    def reasoning_tags(self) -> tuple[int, int] | None:
-        """Ids of `<think>` and `</think>`; None where the tokenizer writes them with several tokens."""
+    def reasoning_tokens(self, form: AnswerFormat, *, thinking: bool) -> ReasoningTokens | AnalysisTokens | None:
+        """Counts an answer's reasoning; None where the tokenizer writes its tags with several tokens, or it has none.
+
+        thinking: the prompt itself has opened `<think>`.
+        """
         ids = self.text.tokenizer.added_ids
-        return (ids[THINK], ids[THOUGHT]) if THINK in ids and THOUGHT in ids else None
+        tags = (CHANNEL, MESSAGE) if form.channels else (THINK, THOUGHT)
+        if not form.reasoning or not ids.keys() >= set(tags):
+            return None
+        if form.channels:
+            return AnalysisTokens(ids, self.text.tokenizer.encode("analysis", add_special_tokens=False))
+        return ReasoningTokens(ids[THINK], ids[THOUGHT], thinking=thinking)
 
     def generation(self, requests: Sequence[GenerateRequest], body: GenerateBody, caller: Caller) -> Generation:
         """The generation of a body's engine requests, which get their ids and their owner here.

@@ -1,10 +1,13 @@
 """AnswerParser: what a model says in a chat, taken apart into reasoning, content and tool calls."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxinfer.text.answer_parts import AnswerPart, ToolCallPart, arguments_text, beginning_of
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, arguments_text, beginning_of
+from jaxinfer.text.harmony import FINAL, FUNCTIONS, HarmonyParser
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = "<tool_call>", "</tool_call>"
@@ -14,18 +17,32 @@ class AnswerFormat(NamedTuple):
     """What is looked for in a model's text.
 
     reasoning: `<think> … </think>` before the answer (Qwen3, DeepSeek-R1). tools: `<tool_call>` with
-    `{"name": …, "arguments": {…}}` inside (the Hermes form, Qwen2.5 and Qwen3).
+    `{"name": …, "arguments": {…}}` inside (the Hermes form, Qwen2.5 and Qwen3). channels: both are messages in
+    channels instead (the harmony format, gpt-oss).
     """
 
     reasoning: bool = False
     tools: bool = False
+    channels: bool = False
 
     @classmethod
     def of_template(cls, template: str) -> "AnswerFormat":
         """What a chat template shows of the model's own form; other forms of tool calls are not taken for this one."""
+        if FINAL in template:
+            return cls(reasoning=True, tools=FUNCTIONS in template, channels=True)
         hermes = CALL in template and '"name"' in template.replace('\\"', '"')
         other = any(mark in template for mark in ("<function=", "<arg_key>", "<parameter="))
         return cls(THOUGHT in template, hermes and not other)
+
+    def parser(self, *, thinking: bool = False) -> Parser:
+        """A parser for one answer. thinking: the prompt itself has opened `<think>`."""
+        if self.channels:
+            return HarmonyParser(reasoning=self.reasoning, tools=self.tools)
+        return AnswerParser(self, thinking=thinking)
+
+    def params(self, params: SamplingParams) -> SamplingParams:
+        """Parameters with which the text has the tags: those of channels are special tokens."""
+        return dataclasses.replace(params, skip_special_tokens=False) if self.channels else params
 
 
 class AnswerParser:
@@ -157,8 +174,8 @@ class ParsedAnswer(NamedTuple):
 
 
 def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> ParsedAnswer:
-    """What AnswerParser makes of a text that is whole. thinking: the prompt itself has opened `<think>`."""
-    parser = AnswerParser(form, thinking=thinking)
+    """The parts of a text that is whole. thinking: the prompt itself has opened `<think>`."""
+    parser = form.parser(thinking=thinking)
     parts = parser.push(text) + parser.flush()
     calls = [part.tool_call for part in parts if part.tool_call is not None]
     content, reasoning = "".join(part.content for part in parts), "".join(part.reasoning for part in parts)

@@ -31,11 +31,11 @@ def byte_level_folder(folder: Path, *, chat_template: object = CHAT_TEMPLATE, **
     return folder
 
 
-def with_tokens(folder: Path, *names: str) -> Path:
-    """Adds control tokens; as in Qwen's files they are not called special."""
+def with_tokens(folder: Path, *names: str, special: bool = False) -> Path:
+    """Adds control tokens; as in Qwen's files, they are not called special by default."""
     file = folder / "tokenizer.json"
     backend = Tokenizer.from_file(str(file))
-    backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in names])
+    backend.add_tokens([AddedToken(name, special=special, normalized=False) for name in names])
     backend.save(str(file))
     return folder
 

@@ -26,7 +26,7 @@ def _check(body: ChatBody, side: ModelSide) -> list[str]:
 
 
 async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
-    params = chat_params(body, side.text.defaults, side.info)
+    params = side.answer_form.params(chat_params(body, side.text.defaults, side.info))
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
     return [(engine_request(rendered.token_ids, params, side.info, body, "messages"), rendered.text)]

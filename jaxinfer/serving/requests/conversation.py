@@ -118,10 +118,14 @@ def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
 
 
 def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
-    """What is looked for in answers, by the server's settings and the model's chat template."""
+    """What is looked for in answers, by the server's settings and the model's chat template.
+
+    Channels hold both reasoning and calls: they are read unless both settings name something else.
+    """
     return AnswerFormat(
         reasoning=template.reasoning if options.reasoning_parser == "auto" else options.reasoning_parser == "think",
         tools=template.tools if options.tool_call_parser == "auto" else options.tool_call_parser == "hermes",
+        channels=template.channels and "auto" in (options.reasoning_parser, options.tool_call_parser),
     )
 
 
