@@ -19,6 +19,7 @@ from jaxinfer.console.progress import build_progress
 from jaxinfer.console.terminal import Output
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
+from jaxinfer.text.answer_forms import UnparsedForm
 from jaxinfer.text.answer_parts import AnswerPart
 from jaxinfer.text.defaults import GenerationDefaults
 
@@ -54,7 +55,9 @@ def run(arguments: Sequence[str]) -> int:
         session = ChatSession(llm, sampling, system=options.system, thinking=options.thinking)
         if options.tools is not None:
             session.use_tools(options.tools)
-        return Chat(session).once(options.message) if options.message is not None else Chat(session).talk(config.model)
+        chat = Chat(session)
+        chat.warn(llm.text.chat_template.unparsed_forms())
+        return chat.once(options.message) if options.message is not None else chat.talk(config.model)
     finally:
         llm.close()
 
@@ -67,6 +70,11 @@ class Chat:
         self._out = Output()
         self._err = Console(stderr=True, soft_wrap=True, highlight=False)
         self._asks_tools = True
+
+    def warn(self, forms: Sequence[UnparsedForm]) -> None:
+        """Names what of answers is not taken apart."""
+        for form in forms:
+            self._note(f"warning: {form}")
 
     def once(self, message: str) -> int:
         """One question; what it took goes to standard error. Tools are asked for on a terminal only."""

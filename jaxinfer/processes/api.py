@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import sys
@@ -16,7 +17,10 @@ from jaxinfer.processes.engine import KEY_VARIABLE
 from jaxinfer.processes.garbage import forget_garbage, short_collections
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, open_generations, serve
+from jaxinfer.serving.requests.conversation import unparsed_forms
 from jaxinfer.signals import end_at_once_on_signals
+
+log = logging.getLogger("jaxinfer.server")
 
 
 def main() -> None:
@@ -56,12 +60,16 @@ async def _serve(parent: Parent) -> int:
         key = os.environ.get(KEY_VARIABLE) or None
         client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)
         await client.wait_ready()
+    name = options.served_model_name or client.info.name
+    if first and not parent.settings["again"]:
+        for form in unparsed_forms(options, text.chat_template):
+            log.warning("%s: %s", name, form)
     forget_garbage()
 
     grpc_server = None if options.grpc_port is None else GrpcServer()
 
     def announce(url: str) -> None:
-        message = ready_message(url, options.served_model_name or client.info.name, text, options)
+        message = ready_message(url, name, text, options)
         if grpc_server is not None:
             message += "\n" + grpc_message(grpc_server.address, grpc_server.services)
         parent.tell({"ready": message})

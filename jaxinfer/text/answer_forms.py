@@ -1,29 +1,85 @@
-"""Which families' reasoning and tool calls are not taken apart yet. Their answers come as they are written."""
+"""Forms of reasoning and tool calls that are not taken apart yet: answers have them as the model writes them."""
 
-_UNPARSED = {
-    "reasoning and tool calls": ("MiniMaxM2ForCausalLM", "Glm4MoeForCausalLM", "SeedOssForCausalLM"),
-    "tool calls": (
-        "Cohere2ForCausalLM",
-        "CohereForCausalLM",
-        "Glm4ForCausalLM",
-        "GlmForCausalLM",
-        "GptOssForCausalLM",
-        "GraniteForCausalLM",
-        "GraniteMoeForCausalLM",
-        "InternLM2ForCausalLM",
-        "LlamaForCausalLM",
-        "Ministral3ForCausalLM",
-        "Mistral3ForConditionalGeneration",
-        "MistralForCausalLM",
-        "MixtralForCausalLM",
-        "Olmo3ForCausalLM",
-        "Phi3ForCausalLM",
-    ),
+from typing import Literal, NamedTuple
+
+_REASONING = {
+    "<seed:think>": "Seed-OSS",
+    "[THINK]": "Mistral",
+    "<|START_THINKING|>": "Cohere",
+    "<response>": "Granite 3",
 }
-_BY_NAME = {name: what for what, names in _UNPARSED.items() for name in names}
+"""Families by what their chat templates show, of reasoning."""
+
+_TOOL_CALLS = {
+    "[TOOL_CALLS]": "Mistral",
+    "<seed:tool_call>": "Seed-OSS",
+    "<minimax:tool_call>": "MiniMax-M2",
+    "<arg_key>": "GLM-4.5",
+    "<function=": "Qwen3-Coder",
+    "<|python_tag|>": "Llama 3",
+    '"parameters": dictionary of': "Llama 3",
+    "<|tool_call|>": "Granite 3 or Phi-4-mini",
+    "tool▁calls▁begin": "DeepSeek",
+    "<|START_ACTION|>": "Cohere",
+    "Action: ```json": "Cohere",
+    "<function_calls>": "OLMo 3",
+}
+"""The same of tool calls."""
+
+_BY_ARCHITECTURE = {
+    "Cohere2ForCausalLM": "reasoning and tool calls",
+    "CohereForCausalLM": "tool calls",
+    "Glm4ForCausalLM": "tool calls",
+    "Glm4MoeForCausalLM": "tool calls",
+    "GlmForCausalLM": "tool calls",
+    "GraniteForCausalLM": "tool calls of Granite 3",
+    "GraniteMoeForCausalLM": "tool calls of Granite 3",
+    "InternLM2ForCausalLM": "tool calls",
+    "LlamaForCausalLM": "tool calls of Llama 3",
+    "MiniMaxM2ForCausalLM": "tool calls",
+    "Ministral3ForCausalLM": "reasoning and tool calls",
+    "MistralForCausalLM": "tool calls, and reasoning of Magistral",
+    "MixtralForCausalLM": "tool calls",
+    "Olmo3ForCausalLM": "tool calls",
+    "Phi3ForCausalLM": "tool calls of Phi-4-mini",
+    "Qwen3MoeForCausalLM": "tool calls of Qwen3-Coder",
+    "SeedOssForCausalLM": "reasoning and tool calls",
+}
+"""Other models of an architecture may have forms that are taken apart: their templates decide."""
+
+
+class UnparsedForm(NamedTuple):
+    """What a chat template shows. family: whose form it is, empty where that is not known."""
+
+    what: Literal["reasoning", "tool calls"]
+    family: str = ""
+
+    def __str__(self) -> str:
+        form = f"{self.family}'s form" if self.family else "its own form"
+        if self.what == "reasoning":
+            return f"reasoning in {form} is not taken apart yet: it stays in the content"
+        return f"tool calls in {form} are not taken apart yet: requests with tools are refused"
+
+
+def unparsed_forms(template: str, *, takes_tools: bool, knows_calls: bool) -> list[UnparsedForm]:
+    """The forms in a chat template that are not taken apart.
+
+    takes_tools: the template reads them. knows_calls: the form of its calls is taken apart.
+    """
+    found = []
+    reasoning = _family(template, _REASONING)
+    if reasoning:
+        found.append(UnparsedForm("reasoning", reasoning))
+    if takes_tools and not knows_calls:
+        found.append(UnparsedForm("tool calls", _family(template, _TOOL_CALLS)))
+    return found
 
 
 def unparsed(architecture: str) -> str:
-    """What of the family's answers stays in the content, in a few words; empty where it is taken apart, or none."""
-    what = _BY_NAME.get(architecture)
-    return f"its own form of {what} is not taken apart yet" if what else ""
+    """What of an architecture's models is not taken apart, in a few words; empty where everything is, or none."""
+    what = _BY_ARCHITECTURE.get(architecture)
+    return f"not taken apart yet: {what}" if what else ""
+
+
+def _family(template: str, families: dict[str, str]) -> str:
+    return next((family for mark, family in families.items() if mark in template), "")

@@ -12,6 +12,7 @@ from typing import Any
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.folder_files import MAX_TEMPLATE_BYTES, is_there, read_text
 from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer_forms import UnparsedForm, unparsed_forms
 from jaxinfer.text.messages import ROLES, with_reasoning_names
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
 from jaxinfer.text.tokenizer import Tokenizer
@@ -63,6 +64,7 @@ class ChatTemplate:
         self.limits = limits
         self.source = templates.get("default")
         self.form = AnswerFormat.of_template(templates.get("tool_use", templates.get("default", "")))
+        self._all_text = "".join(templates.values())
         self._special_tokens = dict(special_tokens)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="chat-template")
 
@@ -134,6 +136,10 @@ class ChatTemplate:
     def takes_effort(self) -> bool:
         """True where the template reads `reasoning_effort`. Starts the worker where it does not run."""
         return self._reads("reasoning_effort")
+
+    def unparsed_forms(self) -> list[UnparsedForm]:
+        """What of the model's answers is not taken apart. Starts the worker where it does not run."""
+        return unparsed_forms(self._all_text, takes_tools=self.takes_tools, knows_calls=self.form.tools)
 
     def literals(self, *, with_tools: bool) -> frozenset[str]:
         """The strings in the text of the template. Starts the worker where it does not run."""

@@ -16,6 +16,7 @@ ANALYSIS = "<|channel|>analysis<|message|>Hm.\n\nYes."
 FINAL = "<|channel|>final<|message|>It is 4."
 CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city": "Zürich"}'
 CALLED = [("get_weather", {"city": "Zürich"})]
+SPACES = f"<|channel|>final{' ' * 200}!<|message|>a"
 LONG = "<|channel|>final " + "x" * 300
 
 CASES = {
@@ -76,7 +77,7 @@ CASES = {
     ),
     "text in a header that is cut": ("<|channel|>final It is", "", "<|channel|>final It is", []),
     "a header without end": (LONG + FINAL, "", LONG + "\nIt is 4.", []),
-    "a header of spaces": (f"<|channel|>final{' ' * 200}!<|message|>a", "", f"<|channel|>final{' ' * 200}!<|message|>a", []),
+    "a header of spaces": (SPACES, "", SPACES, []),
 }  # fmt: skip
 
 

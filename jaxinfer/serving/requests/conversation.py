@@ -9,6 +9,7 @@ from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.answer_forms import UnparsedForm
 from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.conversation_ids import RenderedPrompt
 from jaxinfer.text.messages import REASONING_NAMES, content_text, template_message
@@ -127,6 +128,12 @@ def answer_form(options: ServerConfig, template: AnswerFormat) -> AnswerFormat:
         tools=template.tools if options.tool_call_parser == "auto" else options.tool_call_parser == "hermes",
         channels=template.channels and "auto" in (options.reasoning_parser, options.tool_call_parser),
     )
+
+
+def unparsed_forms(options: ServerConfig, template: ChatTemplate) -> list[UnparsedForm]:
+    """What of answers is not taken apart although the server's settings leave the form to the template."""
+    parsers = {"reasoning": options.reasoning_parser, "tool calls": options.tool_call_parser}
+    return [form for form in template.unparsed_forms() if parsers[form.what] == "auto"]
 
 
 def _template_kwargs(body: ChatBody | TokenizeBody, template: ChatTemplate) -> dict[str, Any]:
