@@ -105,6 +105,25 @@ def test_a_tool_is_called_and_heard(llm: ScriptedLLM, tmp_path: Path) -> None:
     assert run_command(session, "/tools off").told == "no tools"
 
 
+def test_an_answer_in_channels_is_taken_apart(llm: ScriptedLLM, tmp_path: Path) -> None:
+    template = "{# <|channel|>final<|message|> #}{% for m in messages %}{{ m.content }}{% endfor %}"
+    llm.text = TextProcessor.from_folder(byte_level_folder(tmp_path / "channels", chat_template=template))
+    session = session_of(llm)
+    llm.replies = ["<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes."]
+    assert ask(session, "a") == "Yes."
+    assert session.messages[-1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    assert not llm.params[0].skip_special_tokens
+    llm.text.close()
+
+
+def test_chat_warns_of_forms_that_are_not_taken_apart(tmp_path: Path) -> None:
+    template = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# [TOOL_CALLS] #}"
+    folder = byte_level_folder(tmp_path, chat_template=template)
+    done = call("chat", str(folder), "--message", "hello", "--max-tokens", "4", program=SIMULATED)
+    assert done.returncode == 0, done.stderr
+    assert "warning: tool calls in Mistral's form are not taken apart yet" in done.stderr
+
+
 @pytest.fixture
 def calling(llm: ScriptedLLM, tmp_path: Path) -> ChatSession:
     """A session whose model calls get_weather and then answers."""

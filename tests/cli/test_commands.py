@@ -156,6 +156,28 @@ def test_serve_answers_the_openai_package_and_ends_on_sigterm(running: Running, 
     assert running.process.wait(60) == 0
 
 
+MISTRALS_CALLS = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}{# [TOOL_CALLS] #}"
+WARNING = "tool calls in Mistral's form are not taken apart yet"
+
+
+@pytest.mark.parametrize(
+    ("template", "flags", "warns"),
+    [
+        (MISTRALS_CALLS, [], True),
+        (MISTRALS_CALLS, ["--tool-call-parser", "none"], False),
+        ("{{ messages }}", [], False),
+    ],
+)
+def test_serve_warns_once_of_forms_that_are_not_taken_apart(
+    folder: Path, template: str, flags: list[str], warns: bool
+) -> None:
+    byte_level_folder(folder, chat_template=template)
+    server = Running(SIMULATED, str(folder), "--api-workers", "2", "--served-model-name", "m", *flags)
+    server.process.send_signal(signal.SIGTERM)
+    told = server.process.communicate(timeout=60)[1]
+    assert told.count(f"m: {WARNING}") == told.count("not taken apart") == warns, told
+
+
 def test_a_port_in_use_is_told_with_what_to_do() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

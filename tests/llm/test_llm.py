@@ -155,6 +155,21 @@ def test_chat_renders_the_template(make) -> None:
     assert [output.prompt for output in many] == ["<|user|>hi<|end|>x"] * 2
 
 
+def test_a_chat_in_channels_keeps_their_tags_in_the_text(make, folder: Path) -> None:
+    """With a seed by which the simulated device draws a special token."""
+    byte_level_folder(folder, chat_template="{# <|channel|>final<|message|> #}{{ messages[0].content }}")
+    llm = make()
+    params = SamplingParams(max_tokens=40, seed=3)
+    (output,) = llm.chat([{"role": "user", "content": "hi"}], params)[0].outputs
+    assert output.text == llm.get_tokenizer().decode(output.token_ids, skip_special_tokens=False)
+    assert output.parsed is not None
+    assert output.parsed.content
+    (plain,) = llm.generate("hi", params)[0].outputs
+    assert plain.token_ids == output.token_ids
+    assert set(plain.token_ids) & llm.get_tokenizer().special_ids
+    assert len(plain.text) < len(output.text)
+
+
 def test_a_stream_that_is_left_frees_its_request(make) -> None:
     llm = make()
     stream = llm.stream("hello", SamplingParams(max_tokens=50, seed=3))
