@@ -49,7 +49,7 @@ def templates() -> Iterator[list[ChatTemplate]]:
 
 def shown(text: str, templates: list[ChatTemplate]) -> set[tuple[str, str]]:
     templates.append(ChatTemplate({"default": text}, {}, TemplateLimits()))
-    return set(map(tuple, templates[0].unparsed_forms()))
+    return {(form.what, form.family) for form in templates[0].unparsed_forms()}
 
 
 @pytest.mark.parametrize("name", [*PARSED, *UNPARSED])

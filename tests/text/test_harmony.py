@@ -7,7 +7,10 @@ import pytest
 
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.answer import AnswerFormat, parse_answer
+from jaxinfer.text.chat_template import ChatTemplate
 from jaxinfer.text.harmony import AnalysisTokens
+from jaxinfer.text.messages import template_message
+from jaxinfer.text.template_process import TemplateLimits
 from tests.material import material
 
 HARMONY = AnswerFormat(reasoning=True, tools=True, channels=True)
@@ -81,6 +84,10 @@ CASES = {
 }  # fmt: skip
 
 
+def gpt_oss_template() -> str:
+    return material("chat_templates", "openai-gpt-oss-120b.jinja").read_text()
+
+
 def take(form: AnswerFormat, pieces: list[str]) -> tuple[str, str, list[tuple[str, object]]]:
     parser = form.parser()
     parts = [part for piece in pieces for part in parser.push(piece)] + parser.flush()
@@ -141,8 +148,24 @@ def test_tokens_of_the_reasoning_are_counted() -> None:
 
 
 def test_the_form_is_read_from_the_template_of_gpt_oss() -> None:
-    template = material("chat_templates", "openai-gpt-oss-120b.jinja").read_text()
-    assert AnswerFormat.of_template(template) == HARMONY
+    assert AnswerFormat.of_template(gpt_oss_template()) == HARMONY
+
+
+def test_the_template_of_gpt_oss_takes_an_answer_back() -> None:
+    template = ChatTemplate({"default": gpt_oss_template()}, {}, TemplateLimits())
+    answer = parse_answer(ANALYSIS + NEXT + CALL, HARMONY)
+    calls = [{"function": call._asdict()} for call in answer.tool_calls]
+    messages = [
+        {"role": "user", "content": "Weather?"},
+        {"role": "assistant", "content": None, "reasoning_content": answer.reasoning, "tool_calls": calls},
+        {"role": "tool", "content": "21"},
+    ]
+    try:
+        text = template.render([template_message(message, "messages") for message in messages])
+    finally:
+        template.close()
+    assert ANALYSIS + "<|end|>" in text
+    assert '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Zürich"}' in text
 
 
 def test_the_text_has_the_tags_where_they_are_looked_for() -> None:
