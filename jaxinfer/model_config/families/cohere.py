@@ -7,6 +7,7 @@ from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers,
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind, NormKind
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(interleaved_rope=True)
@@ -14,9 +15,13 @@ _LOGIT_SCALE, _WINDOW, _EVERY = 0.0625, 4096, 4
 
 
 def parse_cohere(config: ConfigReader) -> DecoderConfig:
-    """Command-R, Aya 23: q and k may be normed, each head with a weight of its own."""
+    """Command-R, Aya 23: q and k may be normed, each head with a weight of its own.
+
+    Command-R was trained on `model_max_length` tokens; its `max_position_embeddings` is smaller.
+    """
     layers = (_read(config, qk_norm=config.flag("use_qk_norm")),) * read_layers(config)
-    return _decoder(config, layers)
+    context = read_rope(config).context
+    return _decoder(config, layers, context=max(context, config.integer("model_max_length", context)))
 
 
 def parse_cohere2(config: ConfigReader) -> DecoderConfig:
@@ -28,10 +33,10 @@ def parse_cohere2(config: ConfigReader) -> DecoderConfig:
         ("use_embedding_sharing", True),
         ("use_gated_activation", True),
         ("use_parallel_block", True),
-        ("use_parallel_embedding", False),
         ("use_qk_norm", False),
     ):
         config.only(name, wanted)
+    config.get("use_parallel_embedding")  # of training
     every = config.integer("sliding_window_pattern", config.integer("layer_switch", _EVERY))
     if every < 1:
         raise config.error("sliding_window_pattern", f"must be at least 1, not {every}")
@@ -39,9 +44,10 @@ def parse_cohere2(config: ConfigReader) -> DecoderConfig:
     layers = read_layers(config)
     sliding = sliding_layers(config, layers, [(i + 1) % every != 0 for i in range(layers)])
     layer, window = _read(config, qk_norm=False), config.integer("sliding_window", _WINDOW)
+    context = read_rope(config).context
     full = replace(layer, attention=replace(layer.attention, rope=None))
     windowed = replace(layer, attention=replace(layer.attention, window=window))
-    return _decoder(config, tuple(windowed if slides else full for slides in sliding))
+    return _decoder(config, tuple(windowed if slides else full for slides in sliding), context=context)
 
 
 def _read(config: ConfigReader, *, qk_norm: bool) -> LayerKind:
@@ -59,9 +65,10 @@ def _read(config: ConfigReader, *, qk_norm: bool) -> LayerKind:
     )
 
 
-def _decoder(config: ConfigReader, layers: tuple[LayerKind, ...]) -> DecoderConfig:
+def _decoder(config: ConfigReader, layers: tuple[LayerKind, ...], *, context: int) -> DecoderConfig:
     config.default("tie_word_embeddings", True)
-    return read_decoder(config, layers, names=_NAMES, logits_scale=config.number("logit_scale", _LOGIT_SCALE))
+    scale = config.number("logit_scale", _LOGIT_SCALE)
+    return read_decoder(config, layers, names=_NAMES, logits_scale=scale, max_position_embeddings=context)
 
 
 ARCHITECTURES = {
