@@ -25,3 +25,43 @@ def test_command_r_declares_its_context_as_model_max_length() -> None:
 @pytest.mark.parametrize("value", [False, True])
 def test_how_command_r7b_was_sharded_in_training_does_not_matter(value: bool) -> None:
     assert parse("Cohere2ForCausalLM", use_parallel_embedding=value) == parse("Cohere2ForCausalLM")
+
+
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SAID = {
+    "SmolLM3ForCausalLM": {"max_window_layers": 28},
+    "MiniMaxM2ForCausalLM": {
+        "layernorm_full_attention_beta": 1.0,
+        "layernorm_linear_attention_beta": 1.0,
+        "layernorm_mlp_beta": 1.0,
+        "mlp_intermediate_size": 8192,
+        "shared_intermediate_size": 0,
+        "shared_moe_mode": "sigmoid",
+    },
+    "Qwen3MoeForCausalLM": {"qkv_bias": False, "use_qk_norm": True, "shared_expert_intermediate_size": 0},
+}
+"""Of SmolLM3-3B, MiniMax-M2 and Qwen3-Coder-30B-A3B."""
+
+
+@pytest.mark.parametrize("architecture", SAID)
+def test_fields_that_change_nothing(architecture: str) -> None:
+    base = LLAMA if architecture == "SmolLM3ForCausalLM" else {**LLAMA, **EXPERTS}
+    if architecture == "MiniMaxM2ForCausalLM":
+        base = {name: value for name, value in base.items() if name != "moe_intermediate_size"}
+    base = {**base, "architectures": [architecture]}
+    assert parse_config({**base, **SAID[architecture]}) == parse_config(base)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "value"),
+    [
+        ("MiniMaxM2ForCausalLM", "layernorm_mlp_beta", 2.0),
+        ("MiniMaxM2ForCausalLM", "shared_intermediate_size", 64),
+        ("Qwen3MoeForCausalLM", "qkv_bias", True),
+        ("Qwen3MoeForCausalLM", "use_qk_norm", False),
+        ("Qwen3MoeForCausalLM", "shared_expert_intermediate_size", 64),
+    ],
+)
+def test_other_values_of_them_are_refused(architecture: str, name: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=name):
+        parse(architecture, **EXPERTS, **{name: value})

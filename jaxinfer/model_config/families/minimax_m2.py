@@ -30,6 +30,10 @@ def parse(config: ConfigReader) -> DecoderConfig:
     config.only("scoring_func", "sigmoid")
     config.only("shared_intermediate_size", 0)
     config.only("attn_type_list", [1] * read_layers(config))
+    for kind in ("full_attention", "linear_attention", "mlp"):
+        config.only(f"layernorm_{kind}_beta", 1.0)
+    for name in ("mlp_intermediate_size", "shared_moe_mode"):
+        config.get(name)  # of the shared MLP, which has no channels
     for name in ("use_mtp", "num_mtp_modules", "mtp_transformer_layers", "router_jitter_noise"):
         config.get(name)
     dim = read_head_dim(config)

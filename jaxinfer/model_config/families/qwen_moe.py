@@ -35,6 +35,8 @@ def parse_qwen2_moe(config: ConfigReader) -> DecoderConfig:
 
 def parse_qwen3_moe(config: ConfigReader) -> DecoderConfig:
     """With `use_sliding_window` every layer has a window."""
+    for name, wanted in (("qkv_bias", False), ("use_qk_norm", True), ("shared_expert_intermediate_size", 0)):
+        config.only(name, wanted)
     bias, experts = config.flag("attention_bias"), _read_experts(config)
     attention: dict[str, Any] = {"qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
     config.integer("max_window_layers", _WINDOWED_LAYERS)

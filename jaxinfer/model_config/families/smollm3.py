@@ -18,6 +18,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
         config.default("rope_theta", _THETA)
     config.default("tie_word_embeddings", True)
     turned, bias = _turned(config), config.flag("attention_bias")
+    config.get("max_window_layers")  # published, and read nowhere
     window = config.integer("sliding_window") if "sliding_window" in config else None
     window = window if config.flag("use_sliding_window") else None
     windows = typed_windows(config, window, [window is not None and not turns for turns in turned])
