@@ -65,3 +65,10 @@ def test_fields_that_change_nothing(architecture: str) -> None:
 def test_other_values_of_them_are_refused(architecture: str, name: str, value: Any) -> None:
     with pytest.raises(ModelError, match=name):
         parse(architecture, **EXPERTS, **{name: value})
+
+
+def test_mixtral_turns_by_a_million_where_nothing_is_said() -> None:
+    for declared, theta in ({}, 1e6), ({"rope_theta": 2e4}, 2e4), ({"rope_parameters": {"rope_theta": 3e4}}, 3e4):
+        rope = kind_of(parse("MixtralForCausalLM", **declared)).attention.rope
+        assert rope is not None
+        assert rope.theta == theta

@@ -14,11 +14,14 @@ _NAMES = TensorNames(
     expert_up="w3",
     expert_down="w2",
 )
+_THETA = 1e6
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """The two experts that score best are weighed by what they score among themselves."""
     config.default("rms_norm_eps", 1e-5)
+    if "rope_parameters" not in config:
+        config.default("rope_theta", _THETA)
     config.only("attention_bias", False)
     config.number("router_jitter_noise", 0.0)  # of training
     experts = ExpertsKind(
