@@ -72,3 +72,9 @@ def test_mixtral_turns_by_a_million_where_nothing_is_said() -> None:
         rope = kind_of(parse("MixtralForCausalLM", **declared)).attention.rope
         assert rope is not None
         assert rope.theta == theta
+
+
+def test_leftovers_of_old_writers() -> None:
+    """Of distilgpt2, gpt2-xl and fine-tuned Llamas."""
+    left = {"_num_labels": 1, "gradient_checkpointing": False, "output_past": True, "_flash_attn_2_enabled": True}
+    assert parse("LlamaForCausalLM", **left) == parse("LlamaForCausalLM")
