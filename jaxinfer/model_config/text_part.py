@@ -29,13 +29,18 @@ TEXT_PARTS = {
 
 
 def text_config(raw: Mapping[str, Any], part: TextPart) -> dict[str, Any]:
-    """The text part's own config; `tie_word_embeddings` and token ids of the outer file count where it has them."""
+    """The text part's own config; token ids of the outer file count where it has them.
+
+    `tie_word_embeddings` is true where either says so; a checkpoint's own head counts all the same (`with_own_head`).
+    """
     outer = ConfigReader(raw)
     inner = outer.get("text_config")
     if not isinstance(inner, dict):
         raise outer.error("text_config", f"must be an object, not {quoted(inner)}")
     kept = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
     shared = {name: raw[name] for name in kept if raw.get(name) is not None}
+    if inner.get("tie_word_embeddings") is True:
+        shared.pop("tie_word_embeddings", None)  # files of LLaVA say it there only, and false outside
     return {"model_type": part.model_type, **inner, **shared, "architectures": None}
 
 

@@ -78,3 +78,34 @@ def test_leftovers_of_old_writers() -> None:
     """Of distilgpt2, gpt2-xl and fine-tuned Llamas."""
     left = {"_num_labels": 1, "gradient_checkpointing": False, "output_past": True, "_flash_attn_2_enabled": True}
     assert parse("LlamaForCausalLM", **left) == parse("LlamaForCausalLM")
+
+
+def of_text(architecture: str, text: dict[str, Any], **outer: Any) -> DecoderConfig:
+    return parse_config({"architectures": [architecture], "text_config": text, "vision_config": {}, **outer})
+
+
+def test_a_sparse_mistral_in_another_model() -> None:
+    """Pixtral 12B leaves out its heads, Mistral Small 3.1 its ends."""
+    text = {
+        "head_dim": 128,
+        "hidden_size": 5120,
+        "is_composition": True,
+        "max_position_embeddings": 1024000,
+        "model_type": "mistral",
+        "num_hidden_layers": 40,
+        "rope_theta": 1e9,
+        "sliding_window": None,
+        "vocab_size": 131072,
+    }
+    config = of_text("LlavaForConditionalGeneration", text)
+    attention = kind_of(config).attention
+    assert (attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.window) == (32, 8, 128, None)
+    assert (kind_of(config).mlp.size, config.num_layers, config.eos_token_ids) == (14336, 40, (2,))
+    assert of_text("Mistral3ForConditionalGeneration", text) == config
+
+
+def test_a_head_is_tied_where_either_part_says_so() -> None:
+    for outer, inner, tied in (False, True, True), (True, False, True), (False, False, False), (None, True, True):
+        text = {**LLAMA, "architectures": None, "model_type": "llama", "tie_word_embeddings": inner}
+        config = of_text("LlavaForConditionalGeneration", text, tie_word_embeddings=outer)
+        assert config.tie_word_embeddings == tied

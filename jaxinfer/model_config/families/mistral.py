@@ -19,4 +19,16 @@ def parse(config: ConfigReader) -> DecoderConfig:
     return read_decoder(config, with_windows(read_layer(config), windows))
 
 
-ARCHITECTURES = {"MistralForCausalLM": Architecture(parse, ("mistral",))}
+_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+ARCHITECTURES = {"MistralForCausalLM": Architecture(parse, ("mistral",), defaults=_DEFAULTS)}
