@@ -17,7 +17,6 @@ _BY_REASON = {
         "BambaForCausalLM",
         "FalconH1ForCausalLM",
         "FalconMambaForCausalLM",
-        "GraniteMoeHybridForCausalLM",
         "JambaForCausalLM",
         "KimiLinearForCausalLM",
         "Lfm2ForCausalLM",
@@ -50,6 +49,9 @@ _BY_REASON = {
     "its layers attend in chunks, which is not supported yet": (
         "Llama4ForCausalLM",
         "Llama4ForConditionalGeneration",
+    ),
+    "most of its models have layers that keep a state; those without (Granite 4.0 Micro) are not supported yet": (
+        "GraniteMoeHybridForCausalLM",
     ),
     # Where users of an old model may want its successor.
     "its successors are supported: GlmForCausalLM, Glm4ForCausalLM": ("ChatGLMModel",),

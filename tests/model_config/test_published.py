@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, UnknownArchitectureError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
 
@@ -109,3 +109,8 @@ def test_a_head_is_tied_where_either_part_says_so() -> None:
         text = {**LLAMA, "architectures": None, "model_type": "llama", "tie_word_embeddings": inner}
         config = of_text("LlavaForConditionalGeneration", text, tie_word_embeddings=outer)
         assert config.tie_word_embeddings == tied
+
+
+def test_granite_4_without_mamba_layers_is_not_said_to_have_them() -> None:
+    with pytest.raises(UnknownArchitectureError, match=r"those without .* are not supported yet"):
+        parse("GraniteMoeHybridForCausalLM", layer_types=["attention"] * 4)
