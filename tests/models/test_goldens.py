@@ -1,10 +1,13 @@
 """Logits and greedy tokens of small models of every family, over pages, against what transformers or NumPy computed."""
 
-import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.material import material
 
@@ -12,38 +15,45 @@ from .goldens import FAMILIES, GOLDENS, load
 from .paged import ODD_CHUNKS, PagedModel, Part, run_paged
 
 
-@functools.cache
-def paged_family(family: str) -> PagedModel:
-    return PagedModel(load(GOLDENS / family))
+class Golden(NamedTuple):
+    """A family's model over pages, and what was computed of it."""
+
+    paged: PagedModel
+    wanted: dict[str, NDArray]
 
 
-SMOKE = ("llama3", "mistral", "qwen2", "qwen3")
+@pytest.fixture(scope="module")
+def family(request: pytest.FixtureRequest) -> Iterator[Golden]:
+    """One after another: programs hold mappings of memory, of which a process has 65,530."""
+    folder = GOLDENS / request.param
+    with np.load(folder / "golden.npz") as golden:
+        wanted = dict(golden)
+    yield Golden(PagedModel(load(folder)), wanted)
+    jax.clear_caches()
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(name, marks=pytest.mark.smoke) if name in SMOKE else name for name in FAMILIES]
-)
-def test_logits_over_pages(family: str):
-    golden = np.load(GOLDENS / family / "golden.npz")
-    logits = run_paged(paged_family(family), golden["token_ids"], ODD_CHUNKS)
-    for row in logits:
-        np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
+def families(smoke: Sequence[str] = ()) -> pytest.MarkDecorator:
+    params = [pytest.param(name, marks=pytest.mark.smoke if name in smoke else ()) for name in FAMILIES]
+    return pytest.mark.parametrize("family", params, indirect=True, scope="module")
 
 
+@families(smoke=("llama3", "mistral", "qwen2", "qwen3"))
+def test_logits_over_pages(family: Golden):
+    for row in run_paged(family.paged, family.wanted["token_ids"], ODD_CHUNKS):
+        np.testing.assert_allclose(row, family.wanted["logits"], atol=1e-4)
+
+
+@families()
 @pytest.mark.parametrize("chunk", [1, 7, 16])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_logits_in_chunks(family: str, chunk: int):
-    golden = np.load(GOLDENS / family / "golden.npz")
-    schedule = [(chunk, 0)] * -(-len(golden["token_ids"]) // chunk)
-    row, _ = run_paged(paged_family(family), golden["token_ids"], schedule)
-    np.testing.assert_allclose(row, golden["logits"], atol=1e-4)
+def test_logits_in_chunks(family: Golden, chunk: int):
+    token_ids = family.wanted["token_ids"]
+    row, _ = run_paged(family.paged, token_ids, [(chunk, 0)] * -(-len(token_ids) // chunk))
+    np.testing.assert_allclose(row, family.wanted["logits"], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens(family: str):
-    golden = np.load(GOLDENS / family / "golden.npz")
-    prompt, wanted = golden["prompt"], golden["greedy"]
-    paged = paged_family(family)
+@families()
+def test_greedy_tokens(family: Golden):
+    paged, prompt, wanted = family.paged, family.wanted["prompt"], family.wanted["greedy"]
     paged.forget()
     last = paged.step([Part(0, prompt, 0), Part(1, prompt[:0], 0)])[0][-1]
     tokens = []
