@@ -117,7 +117,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("imports")
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
-    decoder = files.config.at_context(_context(config, files.config))
+    decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)

@@ -14,6 +14,7 @@ from jaxinfer.errors import ParameterError
 FairShare = Literal["key", "user", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
+Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
 
 
@@ -31,6 +32,9 @@ class ModelConfig:
     """Folder or hub id of another tokenizer and chat template; by default the model's own."""
     architecture: str | None = None
     """Read config.json as that of this architecture, whatever it names. `jaxinfer models` lists them."""
+    quantization: Quantization = "none"
+    """Hold the weights in fewer bits, made of them while they are read: int8 or fp8, a scale a row; int4, a scale for
+    32 values; w8a8: activations in as many bits, too, with a scale a token. Embedding and head become int8."""
     seed: int | None = None
     """Seed of requests that bring none (each gets its own from it); by default another at every start."""
 

@@ -16,8 +16,6 @@ ABSENT = {
     "--data-parallel-size": _DEVICES,
     "-dp": _DEVICES,
     "--enable-expert-parallel": _DEVICES,
-    "--quantization": "quantised weights are not supported yet",
-    "-q": "quantised weights are not supported yet",
     "--kv-cache-dtype": "KV blocks have the type of the activations, which --dtype sets",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,

@@ -24,6 +24,7 @@ def _watermark(alias: str, value: str) -> Given:
 
 
 ALIASES: Mapping[str, Callable[[str, str], Given]] = {
+    "-q": _renamed("--quantization"),
     "--max-batch-size": _renamed("--max-num-seqs"),
     "--max-decode-batch": _renamed("--max-num-seqs"),
     "--max-seq-len": _renamed("--max-model-len"),

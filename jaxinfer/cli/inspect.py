@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import tyro
 
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import DType, EngineConfig, ModelConfig
+from jaxinfer.config import DType, EngineConfig, ModelConfig, Quantization
 from jaxinfer.errors import ModelError
 
 
@@ -30,22 +30,26 @@ def _flags(
     model: Annotated[str, tyro.conf.Positional] = "demo",
     dtype: DType = "auto",
     architecture: str | None = None,
+    quantization: Quantization = "none",
     block_size: int | None = None,
     json: bool = False,
-) -> tuple[str, DType, str | None, int | None, bool]:
+) -> tuple[str, DType, str | None, Quantization, int | None, bool]:
     """Show what a model is made of, and what it takes of this machine.
 
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
         dtype: Type of weights and KV blocks; auto: bfloat16 on GPU and TPU, float32 on CPU.
         architecture: Read config.json as that of this architecture, whatever it names.
+        quantization: How the weights are held while KV blocks are counted.
         block_size: Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU.
         json: Print JSON.
     """
-    return model, dtype, architecture, block_size, json
+    return model, dtype, architecture, quantization, block_size, json
 
 
-def _report(model: str, dtype: DType, architecture: str | None, block_size: int | None) -> dict[str, Any]:
+def _report(
+    model: str, dtype: DType, architecture: str | None, quantization: Quantization, block_size: int | None
+) -> dict[str, Any]:
     from jaxinfer.folder_files import read_object
     from jaxinfer.model_config.registry import declared_architecture, parse_config
     from jaxinfer.models.declared import read_declared
@@ -64,8 +68,8 @@ def _report(model: str, dtype: DType, architecture: str | None, block_size: int 
         folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
         raw, config = read_object(folder / "config.json"), read_declared(folder, architecture).config
     name = architecture or declared_architecture(raw)
-    sizes = inspect_model(config, resolve_dtype(dtype), block_size or default_block_size())
-    return {"model": model, "architecture": name, **sizes}
+    sizes = inspect_model(config, resolve_dtype(dtype), quantization, block_size or default_block_size())
+    return {"model": model, "architecture": name, "quantization": quantization, **sizes}
 
 
 def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:

@@ -8,10 +8,11 @@ from flax import nnx
 
 from jaxinfer.layers.linear import Linear
 from jaxinfer.layers.norm import norm
-from jaxinfer.layers.param import param, value
+from jaxinfer.layers.param import held, matrix
 from jaxinfer.layers.rope import Rotation, rotate
 from jaxinfer.layers.vectors import LayerVectors
 from jaxinfer.model_config.layer_kind import AttentionKind, NormKind, Temperature
+from jaxinfer.quantization.scheme import LayerSchemes
 
 
 class Heads(NamedTuple):
@@ -28,21 +29,23 @@ class Attention(nnx.Module):
 
     qkv: [Hkv, G + 2, D, hidden]: for each KV head its G query heads, then k, then v, so that sharding over KV heads
     is sharding of one axis. out: [hidden, Hkv·G·D], one axis, since a TPU would copy the weight to merge its last
-    axes. `lead` axes come before.
+    axes. `lead` axes come before. schemes: how they are held.
     """
 
-    def __init__(self, kind: AttentionKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+    def __init__(
+        self, kind: AttentionKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()
+    ):
         self.kind = kind
         heads, group, dim = kind.num_kv_heads, kind.group_size, kind.head_dim
         axes = ("layers",) * len(lead)
         qkv_axes = (*axes, "kv_heads", "q_per_kv", "head_dim", "embed")
-        self.qkv = param((*lead, heads, group + 2, dim, hidden), qkv_axes, dtype, hidden**-0.5)
-        columns = heads * group * dim
-        self.out = param((*lead, hidden, columns), (*axes, "embed", "kv_heads"), dtype, columns**-0.5)
+        self.qkv = matrix((*lead, heads, group + 2, dim, hidden), qkv_axes, dtype, hidden**-0.5, schemes.qkv)
+        columns, out_axes = heads * group * dim, (*axes, "embed", "kv_heads")
+        self.out = matrix((*lead, hidden, columns), out_axes, dtype, columns**-0.5, schemes.out)
 
     def split(self, x: jax.Array, vectors: LayerVectors, positions: jax.Array, by: Rotation | None) -> Heads:
         """x [T, hidden] to heads; q and k normed, then turned where the layer knows positions ([T] int32)."""
-        qkv = Linear(value(self.qkv), vectors.get("qkv_bias"))(x)
+        qkv = Linear(held(self.qkv), vectors.get("qkv_bias"))(x)
         q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
         if self.kind.qk_norm is not None:
             q, k = self._normed(self.kind.qk_norm, q, k, vectors)
@@ -63,7 +66,7 @@ class Attention(nnx.Module):
 
     def join(self, heads: jax.Array, vectors: LayerVectors) -> jax.Array:
         """Heads' outputs [T, Hq, D] to [T, hidden]."""
-        return Linear(value(self.out), vectors.get("out_bias"))(heads)
+        return Linear(held(self.out), vectors.get("out_bias"))(heads)
 
 
 def _growth(by: Temperature, positions: jax.Array) -> jax.Array:

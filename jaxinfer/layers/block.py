@@ -23,8 +23,8 @@ class Block(nnx.Module):
 
     def __init__(self, kind: LayerKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
         self.kind = kind
-        self.attention = Attention(kind.attention, hidden, dtype, lead)
-        self.mlp = (Mlp if kind.mlp.experts is None else Experts)(kind.mlp, hidden, dtype, lead)
+        self.attention = Attention(kind.attention, kind.schemes, hidden, dtype, lead)
+        self.mlp = (Mlp if kind.mlp.experts is None else Experts)(kind.mlp, kind.schemes, hidden, dtype, lead)
 
     def __call__(
         self,

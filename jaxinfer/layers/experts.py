@@ -8,10 +8,13 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 
-from jaxinfer.layers.linear import product
+from jaxinfer.layers.linear import flattened, product
 from jaxinfer.layers.mlp import Mlp, gate_up_param, gated
-from jaxinfer.layers.param import param, value
+from jaxinfer.layers.param import Matrix, held, matrix, param, value
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.product import quantized_grouped_product
+from jaxinfer.quantization.scheme import LayerSchemes
 
 
 class Dispatch(NamedTuple):
@@ -32,15 +35,21 @@ class Experts(nnx.Module):
     shared: an Mlp beside them, shared_router: [1, hidden], where the kind has those. `lead` axes come before.
     """
 
-    def __init__(self, kind: MlpKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+    def __init__(self, kind: MlpKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
         experts = _experts(kind)
         self.kind = kind
         axes = ("layers",) * len(lead)
         count, ff = experts.count, experts.size
         self.router = param((*lead, count, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
-        self.experts_gate_up = gate_up_param(ff, hidden, dtype, (*lead, count), (*axes, "expert"))
-        self.experts_down = param((*lead, count, hidden, ff), (*axes, "expert", "embed", "mlp"), dtype, ff**-0.5)
-        self.shared = Mlp(MlpKind(experts.shared, kind.activation), hidden, dtype, lead) if experts.shared else None
+        self.experts_gate_up = gate_up_param(
+            ff, hidden, dtype, (*lead, count), (*axes, "expert"), schemes.experts_gate_up
+        )
+        down, down_axes = (*lead, count, hidden, ff), (*axes, "expert", "embed", "mlp")
+        self.experts_down = matrix(down, down_axes, dtype, ff**-0.5, schemes.experts_down)
+        of_shared = LayerSchemes(gate_up=schemes.shared_gate_up, down=schemes.shared_down)
+        self.shared = (
+            Mlp(MlpKind(experts.shared, kind.activation), of_shared, hidden, dtype, lead) if experts.shared else None
+        )
         if experts.shared_gate:
             self.shared_router = param((*lead, 1, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
 
@@ -65,11 +74,11 @@ class Experts(nnx.Module):
 
     def _chosen(self, x: jax.Array, rows: "_Rows", weights: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
         """x [T, hidden] through the experts of each row, weighed by weights [T, k] float32."""
-        gate_up, down = value(self.experts_gate_up), value(self.experts_down)
+        gate_up, down = held(self.experts_gate_up), held(self.experts_down)
         count, hidden = down.shape[0], down.shape[1]
         order = jnp.argsort(rows.experts, stable=True)
         expert = jnp.minimum(rows.experts[order], count - 1)  # whose biases: of rows of none it does not matter
-        inner = rows.multiply(x[order // weights.shape[1]], gate_up.reshape(count, -1, hidden))
+        inner = rows.multiply(x[order // weights.shape[1]], flattened(gate_up, 1))
         inner = inner.reshape(-1, *gate_up.shape[1:-1])
         if "experts_gate_up_bias" in vectors:
             inner = inner + vectors["experts_gate_up_bias"][expert].astype(inner.dtype)
@@ -97,8 +106,10 @@ class _Rows(NamedTuple):
     sizes: jax.Array
     backend: str
 
-    def multiply(self, x: jax.Array, weights: jax.Array) -> jax.Array:
+    def multiply(self, x: jax.Array, weights: Matrix) -> jax.Array:
         """x [T * k, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none."""
+        if isinstance(weights, QuantizedArray):
+            return quantized_grouped_product(x, weights, self.sizes, self.backend)
         return grouped_matmul(x, weights, self.sizes, backend=self.backend)
 
 

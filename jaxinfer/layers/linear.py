@@ -5,7 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.layers.param import precision
+from jaxinfer.layers.param import Matrix, precision
+from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.product import quantized_product
 
 # NOTE: the product is always of two matrices. XLA on CPU writes out a transposed copy of a weight with more axes in
 # every step (ten times slower, measured); flattening one's leading axes costs nothing, since they lie in order, and of
@@ -18,16 +20,16 @@ _FEW_ROWS = 128
 class Linear(NamedTuple):
     """A projection: what every matrix of a layer is used through.
 
-    weight: [*out, K]. bias: [*out].
+    weight: [*out, K], plain or quantised. bias: [*out].
     """
 
-    weight: jax.Array
+    weight: Matrix
     bias: jax.Array | None = None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [T, *in], whose axes after the first are K in all, to [T, *out] in x's type; the sum is in float32."""
         columns = self.weight.shape[-1]
-        out = product(_settled(x.reshape(x.shape[0], columns)), self.weight.reshape(-1, columns))
+        out = product(_settled(x.reshape(x.shape[0], columns)), flattened(self.weight))
         if self.bias is not None:
             out = out + self.bias.astype(jnp.float32).reshape(-1)
         return _settled(out.astype(x.dtype)).reshape(x.shape[0], *self.weight.shape[:-1])
@@ -39,8 +41,17 @@ def _settled(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
-def product(x: jax.Array, weight: jax.Array) -> jax.Array:
+def flattened(weight: Matrix, lead: int = 0) -> Matrix:
+    """All axes of a weight between the first `lead` and the last made one."""
+    if isinstance(weight, QuantizedArray):
+        return weight.flattened(lead)
+    return weight.reshape(*weight.shape[:lead], -1, weight.shape[-1])
+
+
+def product(x: jax.Array, weight: Matrix) -> jax.Array:
     """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
+    if isinstance(weight, QuantizedArray):
+        return quantized_product(x, weight)
     rows, single = x.shape[0], x.dtype == jnp.float32
     if rows == 1 and not single:
         return jax.lax.platform_dependent(x, weight, cpu=_one_row_of_two, default=_dot)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxinfer.layers.linear import Linear
-from jaxinfer.layers.param import param, value
+from jaxinfer.layers.param import QuantizedParam, held, matrix
 from jaxinfer.model_config.mlp_kind import Activation, Clamp, MlpKind
+from jaxinfer.quantization.scheme import LayerSchemes, Scheme
 
 
 def _gelu_tanh(x: jax.Array) -> jax.Array:
@@ -57,29 +58,36 @@ class Mlp(nnx.Module):
 
     gate_up: [ff / B, 2, B, hidden], gate and up in turns of B = gate_up_block(ff) channels, so that the first axis can
     be sharded and the rest flattened into one matrix. up: [ff, hidden]. down: [hidden, ff]. `lead` axes come before.
+    schemes: how they are held.
     """
 
-    def __init__(self, kind: MlpKind, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
+    def __init__(self, kind: MlpKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
         self.kind = kind
         axes, ff = ("layers",) * len(lead), kind.size
         if kind.gated:
-            self.gate_up = gate_up_param(ff, hidden, dtype, lead, axes)
+            self.gate_up = gate_up_param(ff, hidden, dtype, lead, axes, schemes.gate_up)
         else:
-            self.up = param((*lead, ff, hidden), (*axes, "mlp", "embed"), dtype, hidden**-0.5)
-        self.down = param((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5)
+            self.up = matrix((*lead, ff, hidden), (*axes, "mlp", "embed"), dtype, hidden**-0.5, schemes.up)
+        self.down = matrix((*lead, hidden, ff), (*axes, "embed", "mlp"), dtype, ff**-0.5, schemes.down)
 
     def __call__(self, x: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
         """x: [T, hidden]. vectors: gate_up_bias [ff / B, 2, B] or up_bias [ff], and down_bias [hidden], if any."""
         if self.kind.gated:
-            inner = gated(self.kind, Linear(value(self.gate_up), vectors.get("gate_up_bias"))(x))
+            inner = gated(self.kind, Linear(held(self.gate_up), vectors.get("gate_up_bias"))(x))
         else:
-            inner = ACTIVATIONS[self.kind.activation](Linear(value(self.up), vectors.get("up_bias"))(x))
-        return Linear(value(self.down), vectors.get("down_bias"))(inner)
+            inner = ACTIVATIONS[self.kind.activation](Linear(held(self.up), vectors.get("up_bias"))(x))
+        return Linear(held(self.down), vectors.get("down_bias"))(inner)
 
 
 def gate_up_param(
-    size: int, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...], axes: tuple[str | None, ...]
-) -> nnx.Param:
+    size: int,
+    hidden: int,
+    dtype: jnp.dtype,
+    lead: tuple[int, ...],
+    axes: tuple[str | None, ...],
+    scheme: Scheme | None,
+) -> nnx.Param | QuantizedParam:
     """gate_up of `size` channels, [*lead, size / B, 2, B, hidden]; axes: names of the lead axes."""
     block = gate_up_block(size)
-    return param((*lead, size // block, 2, block, hidden), (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5)
+    shape = (*lead, size // block, 2, block, hidden)
+    return matrix(shape, (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5, scheme)

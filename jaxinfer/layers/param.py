@@ -6,6 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxinfer.quantization.array import QuantizedArray, part_type
+from jaxinfer.quantization.scheme import Scheme
+
 
 def param(
     shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float | None, offset: float = 0.0
@@ -19,9 +22,48 @@ def param(
     return nnx.Param(jax.ShapeDtypeStruct(tuple(shape), dtype), axes=tuple(axes), std=std, offset=offset)
 
 
+class QuantizedParam(nnx.Module):
+    """A matrix that a scheme holds: a parameter for each of its parts.
+
+    shape, axes, dtype: those of its values. backend: of the kernels that multiply it.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float | None, scheme: Scheme
+    ):
+        self.scheme, self.backend = scheme, "xla"
+        for part in scheme.parts:
+            held = jax.ShapeDtypeStruct(scheme.shape(part, shape), part_type(scheme, part))
+            source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
+            setattr(self, part, nnx.Param(held, axes=tuple(axes), std=std, offset=0.0, part=part, **source))
+
+    @property
+    def value(self) -> QuantizedArray:
+        """What it holds."""
+        parts = {part: getattr(self, part)[...] for part in self.scheme.parts}
+        return QuantizedArray(self.scheme, **parts, backend=self.backend)
+
+
+Matrix = jax.Array | QuantizedArray
+
+
+def matrix(
+    shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float, scheme: Scheme | None
+) -> nnx.Param | QuantizedParam:
+    """A parameter that products are taken with, [..., K], held as `scheme` says."""
+    if scheme is None:
+        return param(shape, axes, dtype, std)
+    return QuantizedParam(shape, axes, dtype, std, scheme)
+
+
 def value(parameter: nnx.Param) -> jax.Array:
     """The array that a parameter holds."""
     return parameter[...]
+
+
+def held(parameter: nnx.Param | QuantizedParam) -> Matrix:
+    """What a matrix holds."""
+    return parameter.value if isinstance(parameter, QuantizedParam) else parameter[...]
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:

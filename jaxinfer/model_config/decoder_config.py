@@ -8,6 +8,8 @@ from jaxinfer.errors import ModelError, quoted
 from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
 from jaxinfer.model_config.rope_config import MAX_CONTEXT, RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames
+from jaxinfer.quantization.made import MADE
+from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
 
 class LayerGroup(NamedTuple):
@@ -33,6 +35,7 @@ class DecoderConfig:
     embedding_scale: what embedded tokens are multiplied by. learned_positions: a table of embeddings for positions is
     added to them. logits_scale, logits_soft_cap: logits are multiplied, then become cap * tanh(logit / cap).
     head_bias: logits have one. eos_token_ids holds every id that ends a text. names: what checkpoints call the weights.
+    tables: how embedding and head are held.
     """
 
     vocab_size: int
@@ -49,6 +52,7 @@ class DecoderConfig:
     bos_token_ids: tuple[int, ...] = ()
     eos_token_ids: tuple[int, ...] = ()
     names: TensorNames = field(default_factory=TensorNames)
+    tables: TableSchemes = field(default_factory=TableSchemes)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -88,6 +92,23 @@ class DecoderConfig:
 
         kinds = {layer: changed(layer) for layer in dict.fromkeys(self.layers)}
         return replace(self, layers=tuple(kinds[layer] for layer in self.layers))
+
+    def quantised(self, name: str) -> "DecoderConfig":
+        """The same decoder, its weights made of those in a checkpoint as `name` says, of MADE; none: held as they
+        are."""
+        if name == "none":
+            return self
+        made, kinds = MADE[name], dict[LayerKind, LayerKind]()
+        for kind in dict.fromkeys(self.layers):
+            schemes = {name: made.of(depth) for name, depth in kind.depths(self.hidden_size).items()}
+            kinds[kind] = replace(kind, schemes=LayerSchemes(**schemes))
+        tables = TableSchemes(made.tables, made.tables)
+        return replace(self, layers=tuple(kinds[kind] for kind in self.layers), tables=tables)
+
+    @property
+    def head_scheme(self) -> Scheme | None:
+        """How the matrix that gives logits is held."""
+        return self.tables.embed if self.tie_word_embeddings else self.tables.table
 
     @property
     def num_layers(self) -> int:

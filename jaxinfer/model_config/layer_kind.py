@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from jaxinfer.errors import ModelError, quoted
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
+from jaxinfer.quantization.scheme import LayerSchemes
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class LayerKind:
     """One layer: attention, then an MLP, each added to what came in.
 
     norms `before`: of what goes into either. `after`: of what comes out. `both`. parallel: the MLP takes what attention
-    takes, normed once. residual_scale: what either adds is multiplied by.
+    takes, normed once. residual_scale: what either adds is multiplied by. schemes: how its matrices are held.
     """
 
     attention: AttentionKind
@@ -130,7 +131,17 @@ class LayerKind:
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
     residual_scale: float = 1.0
+    schemes: LayerSchemes = field(default_factory=LayerSchemes)
 
     def __post_init__(self) -> None:
         if self.parallel and self.norms != "before":
             raise ModelError("config.json: layers whose parts run side by side have one norm, before them")
+
+    def depths(self, hidden: int) -> dict[str, int]:
+        """The inputs of each matrix that may be quantised, by the names of LayerSchemes; routers are not."""
+        attention, mlp = {"qkv": hidden, "out": self.attention.num_heads * self.attention.head_dim}, self.mlp
+        if mlp.experts is None:
+            return attention | {"gate_up" if mlp.gated else "up": hidden, "down": mlp.size}
+        experts = {"experts_gate_up": hidden, "experts_down": mlp.experts.size}
+        shared = {"shared_gate_up": hidden, "shared_down": mlp.experts.shared} if mlp.experts.shared else {}
+        return attention | experts | shared

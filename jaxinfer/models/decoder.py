@@ -12,12 +12,14 @@ from jaxinfer.layers.block import Block
 from jaxinfer.layers.embedding import embed, scores
 from jaxinfer.layers.experts import Dispatch
 from jaxinfer.layers.norm import norm
-from jaxinfer.layers.param import param, value
+from jaxinfer.layers.param import Matrix, held, matrix, param, value
 from jaxinfer.layers.rope import Rotation, rotation
 from jaxinfer.layers.stack import Layout, layers, repeats_of
 from jaxinfer.layers.vectors import Vectors
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, Scoring
+from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.scheme import Scheme
 
 KV = tuple[jax.Array, ...]
 
@@ -42,9 +44,10 @@ class Decoder(nnx.Module):
     """
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled"):
-        self.config, hidden = config, config.hidden_size
+        self.config, self.dtype, hidden = config, jnp.dtype(dtype), config.hidden_size
         std = 3 * hidden**-0.5
-        self.embed = param((config.vocab_size, hidden), ("vocab", "embed"), dtype, std / config.embedding_scale)
+        table = (config.vocab_size, hidden)
+        self.embed = matrix(table, ("vocab", "embed"), dtype, std / config.embedding_scale, config.tables.embed)
         if config.learned_positions:
             self.positions = param((config.max_position_embeddings, hidden), (None, "embed"), dtype, std)
         self.norm = param((hidden,), ("embed",), dtype, None, config.norm.offset)
@@ -89,10 +92,10 @@ class Decoder(nnx.Module):
         return layers(list(self.blocks), self.repeats, step, (self._embedded(tokens, positions), kv, load))
 
     def _embedded(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
-        x = embed(value(self.embed), tokens)
+        x = embed(held(self.embed), tokens, self.dtype)
         if self.config.embedding_scale != 1:
             x = x * jnp.asarray(self.config.embedding_scale, x.dtype)  # rounded as the families' own code does
-        return x + embed(value(self.positions), positions) if self.config.learned_positions else x
+        return x + value(self.positions)[positions] if self.config.learned_positions else x
 
     def _rotations(self, positions: jax.Array) -> dict[AttentionKind, Rotation | None]:
         """For each kind of attention; one computation for those that turn alike."""
@@ -112,18 +115,28 @@ class Head(nnx.Module):
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype):
         shape = (config.vocab_size, config.hidden_size)
-        self.table = param(shape, ("vocab", "embed"), dtype, 3 * config.hidden_size**-0.5)
+        self.table = matrix(shape, ("vocab", "embed"), dtype, 3 * config.hidden_size**-0.5, config.tables.table)
         if config.head_bias:
             self.table_bias = param((config.vocab_size,), ("vocab",), dtype, 0.1)
 
 
 def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
-    """hidden [S, d], normed, to [S, vocab] float32. head: (table [vocab, d], bias [vocab] if there is one)."""
-    found = scores(head[0], hidden)
+    """hidden [S, d], normed, to [S, vocab] float32. head: the parts of the table [vocab, d], and bias [vocab] if there
+    is one."""
+    table, rest = _table(config.head_scheme, head)
+    found = scores(table, hidden)
     if config.head_bias:
-        found = found + head[1].astype(jnp.float32)
+        found = found + rest[0].astype(jnp.float32)
     if config.logits_scale != 1:
         found = found * config.logits_scale
     if config.logits_soft_cap is not None:
         found = config.logits_soft_cap * jnp.tanh(found / config.logits_soft_cap)
     return found
+
+
+def _table(scheme: Scheme | None, head: tuple[jax.Array, ...]) -> tuple[Matrix, tuple[jax.Array, ...]]:
+    """The matrix that gives logits, and what of the head is left."""
+    if scheme is None:
+        return head[0], head[1:]
+    count = len(scheme.parts)
+    return QuantizedArray(scheme, **dict(zip(scheme.parts, head[:count], strict=True))), head[count:]

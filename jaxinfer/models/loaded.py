@@ -30,7 +30,8 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """A model's structure without values: leaves in the order of LoadedModel.weights, then of its own head."""
+    """A model's structure without values: weights in the order of their leaves in LoadedModel.weights, then of its own
+    head."""
 
     config: DecoderConfig
     graph: nnx.GraphDef
@@ -124,12 +125,12 @@ def load_model(
         config = with_own_head(config, checkpoint, jnp.dtype(dtype))
         plan = plan_model(config, jnp.dtype(dtype), layout)
         every = (*plan.weights, *plan.head)
-        sources = [weight_sources(config, leaf.path, leaf.layers) for leaf in every]
+        sources = [weight_sources(config, one.path, one.layers) for one in every]
         shapes = _shapes(sources)
         checkpoint.check(shapes, ignored_tensors(config))
         total, done, arrays = checkpoint.size(shapes), 0, []
-        for leaf, several in zip(every, sources, strict=True):
-            arrays.append(weight.load(leaf, several, checkpoint, rules.sharding(mesh, leaf.axes, leaf.shape)))
+        for one, several in zip(every, sources, strict=True):
+            arrays += weight.load(one, several, checkpoint, rules, mesh)
             done += checkpoint.size(t.name for source in several for t in source.tensors)
             if progress is not None:
                 progress(done, total)
@@ -143,7 +144,7 @@ def needed_tensors(
     checkpoint may hold beside them. Reads no weights but where a tied head might differ from the embedding."""
     config = with_own_head(replace(config, names=config.names.placed(checkpoint.names)), checkpoint, dtype)
     plan = plan_model(config, dtype)
-    sources = [weight_sources(config, leaf.path, leaf.layers) for leaf in (*plan.weights, *plan.head)]
+    sources = [weight_sources(config, one.path, one.layers) for one in (*plan.weights, *plan.head)]
     return _shapes(sources), ignored_tensors(config)
 
 
@@ -165,9 +166,7 @@ def random_model(
     The same seed gives the same model in both layouts.
     """
     plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
-    arrays = [
-        weight.random(leaf, seed, rules.sharding(mesh, leaf.axes, leaf.shape)) for leaf in (*plan.weights, *plan.head)
-    ]
+    arrays = [leaf for one in (*plan.weights, *plan.head) for leaf in weight.random(one, seed, rules, mesh)]
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
 
 
@@ -182,8 +181,9 @@ def abstract_model(
     """A model whose weights are shapes with shardings: programs can be traced and compiled over it, not run."""
     plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
     shapes: list[Any] = [
-        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.placed(rules.sharding(mesh, leaf.axes, leaf.shape)))
-        for leaf in (*plan.weights, *plan.head)
+        jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        for one in (*plan.weights, *plan.head)
+        for leaf, sharding in zip(one.leaves, one.shardings(rules, mesh), strict=True)
     ]
     return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules)
 
@@ -191,10 +191,18 @@ def abstract_model(
 def _assemble(
     plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules
 ) -> LoadedModel:
-    count = len(plan.weights)
+    count = sum(len(one.leaves) for one in plan.weights)
     weights = tuple(arrays[:count])
-    embed = next(i for i, leaf in enumerate(plan.weights) if leaf.path == ("embed",))
-    head = tuple(arrays[count:]) or (weights[embed],)
+    head = tuple(arrays[count:]) or _embedding(plan, weights)
     backend = GroupBackend("xla", platform_layout(mesh.devices.flat[0].platform))
     backends = (backend,) * len(plan.config.kv_groups)
     return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head, backends)
+
+
+def _embedding(plan: ModelPlan, weights: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    at = 0
+    for one in plan.weights:
+        if one.path == ("embed",):
+            return weights[at : at + len(one.leaves)]
+        at += len(one.leaves)
+    raise AssertionError("every decoder has an embedding")

@@ -1,6 +1,7 @@
-"""Weight: what is known of a model's leaf before it has values, and how values come to it."""
+"""Weight: what is known of a model's weight before it has values, and how values come to it."""
 
 import zlib
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -8,19 +9,31 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental.layout import Format, Layout
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, Stacked
+from jaxinfer.errors import ParameterError
 from jaxinfer.layers.stack import Repeats
+from jaxinfer.parallel.rules import ShardingRules
+from jaxinfer.quantization.array import part_type, quantise, stored_bytes
+from jaxinfer.quantization.scheme import Part, Scheme
 
 _GATHERED = ("embed", "positions")
 """Tables of which a step reads a few rows."""
 
 
+class Leaf(NamedTuple):
+    """An array that a weight is held in."""
+
+    shape: tuple[int, ...]
+    dtype: jnp.dtype
+    axes: tuple[str | None, ...]
+
+
 class Weight(NamedTuple):
-    """One leaf. layers: those it holds, None for a weight outside of layers. std: of random values; None: all
-    1 - offset."""
+    """One weight. shape, dtype, axes: of its values. layers: those it holds, None for a weight outside of layers. std:
+    of random values; None: all 1 - offset. scheme: how it is held, None: as it is."""
 
     path: tuple[str | int, ...]
     shape: tuple[int, ...]
@@ -29,67 +42,117 @@ class Weight(NamedTuple):
     std: float | None
     offset: float
     layers: tuple[int, ...] | None
+    scheme: Scheme | None = None
 
     @property
     def stacked(self) -> bool:
         """True where the first axis is over layers."""
         return self.axes[0] == "layers"
 
-    def placed(self, sharding: NamedSharding) -> Format | NamedSharding:
-        """`sharding`, and for a table that its rows are contiguous.
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Its arrays, in the order of the model's leaves."""
+        if self.scheme is None:
+            return (Leaf(self.shape, self.dtype, self.axes),)
+        return tuple(self._leaf(self.scheme, part) for part in self.scheme.parts)
 
-        Where the columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of it in
-        every step to gather a few rows (compiled for a v6e: gpt-oss, 2880 columns).
+    def _leaf(self, scheme: Scheme, part: Part) -> Leaf:
+        split = part == "codes" or scheme.group is not None
+        axes = self.axes if split else (*self.axes[:-1], None)
+        return Leaf(scheme.shape(part, self.shape), part_type(scheme, part), axes)
+
+    def bytes(self, platform: str) -> int:
+        """Of all its arrays on a platform's devices together."""
+        return sum(stored_bytes(leaf.shape, leaf.dtype, platform) for leaf in self.leaves)
+
+    def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
+        """Where each leaf lies; of a table that is gathered from, its rows are contiguous.
+
+        Where its columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of it in
+        every step to gather a few rows (compiled for a v6e: gpt-oss, 2880 columns). Raises ParameterError where an axis
+        cannot be split so.
         """
+        whole = rules.sharding(mesh, self.axes, self.shape)
+        if self.scheme is not None:
+            self._check_groups(self.scheme, whole)
+        found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in self.leaves]
         if self.path[-1] not in _GATHERED:
-            return sharding
-        return Format(Layout(tuple(range(len(self.shape)))), sharding)
+            return tuple(found)
+        return tuple(Format(Layout(tuple(range(len(self.shape)))), sharding) for sharding in found)
+
+    def _check_groups(self, scheme: Scheme, whole: NamedSharding) -> None:
+        depth, part = self.shape[-1], whole.shard_shape(self.shape)[-1]
+        if part != depth and part % (scheme.group or 1):
+            raise ParameterError(
+                "mesh",
+                f"{self.axes[-1]}, {depth} in groups of {scheme.group} that share a scale, cannot be split over "
+                f"{depth // part} devices: each one's part must begin on a group",
+            )
 
 
 def describe(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ...]]) -> tuple[Weight, ...]:
-    """The leaves of a module. held: the layers of each leaf of `Vectors`."""
-    described = []
+    """The weights of a module. held: the layers of each leaf of `Vectors`."""
+    return tuple(_described(state, repeats, held))
+
+
+def _described(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ...]]) -> Iterator[Weight]:
     for path, parameter in nnx.to_flat_state(state):
         value, metadata = parameter.get_value(), parameter.get_metadata()
-        names = tuple(part if isinstance(part, int) else str(part) for part in path)
+        part = metadata.get("part")
+        if part not in (None, "codes"):
+            continue
+        names = tuple(name if isinstance(name, int) else str(name) for name in (path[:-1] if part else path))
         layers = None
         if names[0] == "vectors":
             layers = held[str(names[-1])]
         elif names[0] == "blocks":
             layers = repeats.layers_of(int(names[1]))
         axes, std, offset = (metadata[name] for name in ("axes", "std", "offset"))
-        described.append(Weight(names, value.shape, value.dtype, axes, std, offset, layers))
-    return tuple(described)
+        scheme, dtype = metadata.get("scheme"), metadata.get("dtype", value.dtype)
+        yield Weight(names, value.shape, dtype, axes, std, offset, layers, scheme)
 
 
-def load(weight: Weight, sources: list[Source], checkpoint: Checkpoint, sharding: NamedSharding) -> jax.Array:
+def load(
+    weight: Weight, sources: list[Source], checkpoint: Checkpoint, rules: ShardingRules, mesh: Mesh
+) -> tuple[jax.Array, ...]:
     """Reads each shard's part of a weight; sources: one, or one for each of the weight's layers."""
-    source = Stacked(sources) if weight.stacked else sources[0]
+    source, shardings = Stacked(sources) if weight.stacked else sources[0], weight.shardings(rules, mesh)
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
         whole = index if index is not None else (slice(None),) * len(weight.shape)
         return source.read(whole, checkpoint.read).astype(weight.dtype)
 
-    return jax.make_array_from_callback(weight.shape, weight.placed(sharding), part)
+    place = shardings[0] if weight.scheme is None else rules.sharding(mesh, weight.axes, weight.shape)
+    values = jax.make_array_from_callback(weight.shape, place, part)
+    if weight.scheme is None:
+        return (values,)
+    made = jax.jit(quantise, static_argnums=1, out_shardings=shardings)(values, weight.scheme)
+    jax.block_until_ready(made)  # or the next weight's values arrive while these are still there
+    return made
 
 
-def random(weight: Weight, seed: int, sharding: NamedSharding) -> jax.Array:
+def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple[jax.Array, ...]:
     """Values keyed by what a weight is and its layer, so that they do not depend on the layout."""
     kind = zlib.crc32(str(weight.path[-1]).encode())
-    layers = weight.layers or (0,)
-    keys = np.array([[kind, seed, layer] for layer in layers], np.uint32)
-    draw = jax.jit(_values, static_argnums=(1, 2, 3, 4, 5), out_shardings=weight.placed(sharding))
-    return draw(keys, weight.shape, weight.dtype, weight.std, weight.offset, weight.stacked)
+    keys = np.array([[kind, seed, layer] for layer in weight.layers or (0,)], np.uint32)
+    draw = jax.jit(_drawn, static_argnums=1, out_shardings=weight.shardings(rules, mesh))
+    # Of what weights that are alike share only: they share the program then.
+    return draw(keys, weight._replace(path=weight.path[-1:], layers=None))
 
 
-def _values(
-    keys: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype, std: float | None, offset: float, stacked: bool
-) -> jax.Array:
+def _drawn(keys: jax.Array, weight: Weight) -> tuple[jax.Array, ...]:
+    values = _values(keys, weight)
+    return (values,) if weight.scheme is None else quantise(values, weight.scheme)
+
+
+def _values(keys: jax.Array, weight: Weight) -> jax.Array:
+    std, dtype = weight.std, weight.dtype
     if std is None:
-        return jnp.full(shape, 1 - offset, dtype)
+        return jnp.full(weight.shape, 1 - weight.offset, dtype)
 
     def one(words: jax.Array) -> jax.Array:
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(words[1]), words[0]), words[2])
-        return (jax.random.normal(key, shape[1:] if stacked else shape, jnp.float32) * std).astype(dtype)
+        shape = weight.shape[1:] if weight.stacked else weight.shape
+        return (jax.random.normal(key, shape, jnp.float32) * std).astype(dtype)
 
-    return jax.lax.map(one, keys) if stacked else one(keys[0])
+    return jax.lax.map(one, keys) if weight.stacked else one(keys[0])

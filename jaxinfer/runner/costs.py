@@ -1,52 +1,65 @@
 """What the steps of a model cost: sizes for the engine's totals of operations and bytes."""
 
+import math
 from collections import Counter
 
 from jaxinfer.engine.stats.step_cost import ExpertCosts, StepCosts
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
-from jaxinfer.model_config.mlp_kind import MlpKind
-from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.models.loaded import LoadedModel, plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.runner.platform import platform_of
 
 
 def step_costs(model: LoadedModel) -> StepCosts:
-    """From the arrays of a model. A multiplication and an addition are two operations.
+    """From the weights of a model. A multiplication and an addition are two operations.
 
     Of the embedding, where it is not the head too, a step reads a row a token: it is left out of the weights. So are
     experts, of which a token multiplies with those that it has chosen, and a step reads these.
     """
-    config = model.config
-    arrays = {id(array): array for array in (*model.weights, *model.head)}.values()
+    config, platform = model.config, platform_of(model.mesh)
+    plan = plan_model(config, model.dtype)
+    every = [one for one in (*plan.weights, *plan.head) if not (plan.head and one.path == ("embed",))]
+    always = [one for one in every if "expert" not in one.axes]
     table = config.vocab_size * config.hidden_size
-    tables = 1 if config.tie_word_embeddings else 2
-    experts = _expert_costs(model)
-    every = sum(kind.bytes * kind.count for kind in experts) // model.dtype.itemsize
-    chosen = sum(kind.bytes * kind.chosen for kind in experts) // model.dtype.itemsize
-    read = sum(array.nbytes for array in arrays) - ((tables - 1) * table + every) * model.dtype.itemsize
     return StepCosts(
-        weight_bytes=read,
-        token_flops=2 * (sum(array.size for array in arrays) - tables * table - every + chosen),
+        weight_bytes=sum(one.bytes(platform) for one in always),
+        token_flops=2 * (sum(math.prod(one.shape) for one in always) - table + _chosen(config, every)),
         scored_flops=2 * table,
         kv_bytes=tuple(_kv_values(group) * model.dtype.itemsize for group in config.kv_groups),
         pair_flops=tuple(_pair_flops(config, group) for group in config.kv_groups),
-        experts=experts,
+        experts=_expert_costs(config, every, platform),
     )
 
 
-def _expert_costs(model: LoadedModel) -> tuple[ExpertCosts, ...]:
-    """An entry for all layers with the same MLP that is experts."""
-    config = model.config
-    return tuple(
-        ExpertCosts(mlp.experts.count, mlp.experts.chosen, layers * _expert_size(config, mlp) * model.dtype.itemsize)
-        for mlp, layers in Counter(layer.mlp for layer in config.layers).items()
-        if mlp.experts is not None
-    )
+def _chosen(config: DecoderConfig, weights: list[Weight]) -> int:
+    """Numbers of the experts that a token chooses."""
+    total = 0
+    for one in weights:
+        if "expert" in one.axes:
+            assert one.layers is not None
+            experts = config.layers[one.layers[0]].mlp.experts
+            assert experts is not None
+            total += math.prod(one.shape) * experts.chosen // experts.count
+    return total
 
 
-def _expert_size(config: DecoderConfig, mlp: MlpKind) -> int:
-    """Numbers in the weights of one expert: gate, up and down, and their biases."""
-    assert mlp.experts is not None
-    inner, hidden = mlp.experts.size, config.hidden_size
-    return 3 * inner * hidden + (2 * inner + hidden if mlp.bias else 0)
+def _expert_costs(config: DecoderConfig, weights: list[Weight], platform: str) -> tuple[ExpertCosts, ...]:
+    """An entry for all layers whose experts are alike."""
+    sizes: Counter[LayerKind] = Counter()
+    for one in weights:
+        if "expert" in one.axes:
+            assert one.layers is not None
+            for layer in one.layers:
+                sizes[config.layers[layer]] += one.bytes(platform) // len(one.layers)
+    alike: dict[tuple[int, int, int], int] = {}
+    counts = Counter(config.layers)
+    for kind, size in sizes.items():
+        experts = kind.mlp.experts
+        assert experts is not None
+        each = (experts.count, experts.chosen, size // counts[kind] // experts.count)
+        alike[each] = alike.get(each, 0) + counts[kind]
+    return tuple(ExpertCosts(count, chosen, layers * size) for (count, chosen, size), layers in alike.items())
 
 
 def _kv_values(group: LayerGroup) -> int:

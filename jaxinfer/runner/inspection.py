@@ -8,38 +8,59 @@ import numpy as np
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
+from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
+from jaxinfer.quantization.made import MADE
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
 
-_TYPES = {"float32": 4, "bfloat16": 2}
+_PLAIN = ("float32", "bfloat16")
 _SHARE = 0.9
 _MOST_BLOCKS = 2**31
 
 
-def inspect_model(config: DecoderConfig, dtype: jnp.dtype, block_size: int) -> dict[str, Any]:
-    """Sizes in bytes, of one device that holds all of it; block_size in tokens. Allocates nothing."""
-    plan = plan_model(config, dtype)
-    leaves = (*plan.weights, *plan.head)
-    layout = platform_layout(platform_name())
+def inspect_model(config: DecoderConfig, dtype: jnp.dtype, quantization: str, block_size: int) -> dict[str, Any]:
+    """Sizes in bytes, of one device that holds all of it; block_size in tokens. Allocates nothing.
+
+    quantization: how it holds the weights, a name of `DecoderConfig.quantised`.
+    """
+    plan, platform = plan_model(config, dtype), platform_name()
+    weights = (*plan.weights, *plan.head)
+    layout = platform_layout(platform)
     groups = [_kv_group(group, layout, dtype) for group in config.kv_groups]
     memory = usable_memory(_SHARE)
     costs = [group["token_bytes"] * block_size for group in groups]
     return {
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
         "context": config.max_position_embeddings,
-        "parameters": sum(_size(leaf) for leaf in leaves),
+        "parameters": sum(map(_size, weights)),
         "active_parameters": active_parameters(plan),
-        "weight_bytes": {name: sum(_size(leaf) * item for leaf in leaves) for name, item in _TYPES.items()},
+        "weight_bytes": _weight_bytes(config, dtype, platform),
         "kv_groups": groups,
-        "platform": platform_name(),
+        "platform": platform,
         "memory_bytes": memory,
         "block_size": block_size,
-        "blocks": _blocks(memory, sum(_size(leaf) for leaf in leaves) * dtype.itemsize, costs),
+        "blocks": _blocks(memory, _bytes(config.quantised(quantization), dtype, platform), costs),
     }
+
+
+def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> dict[str, int]:
+    """Of each way to hold the weights; those that the model's sizes rule out are left out."""
+    found = {name: _bytes(config, jnp.dtype(name), platform) for name in _PLAIN}
+    for name in MADE:
+        try:
+            found[name] = _bytes(config.quantised(name), dtype, platform)
+        except ModelError:
+            continue
+    return found
+
+
+def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> int:
+    plan = plan_model(config, dtype)
+    return sum(one.bytes(platform) for one in (*plan.weights, *plan.head))
 
 
 def count_parameters(model: LoadedModel) -> int:

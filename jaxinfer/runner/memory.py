@@ -9,6 +9,7 @@ import jax
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.quantization.array import stored_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -127,4 +128,5 @@ def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
 
 
 def _on_one_device(array: jax.Array) -> int:
-    return array.addressable_shards[0].data.nbytes
+    shape = array.sharding.shard_shape(array.shape)
+    return stored_bytes(shape, array.dtype, next(iter(array.sharding.device_set)).platform)

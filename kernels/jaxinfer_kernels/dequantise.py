@@ -1,13 +1,14 @@
-"""Weights held as int8 or int4 with scales: [..., N, K], outputs before inputs."""
+"""Weights held as int8, int4 or e4m3 with scales: [..., N, K], outputs before inputs."""
 
 import jax
 import jax.numpy as jnp
 
-QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4))
+QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn))
+"""The types that `xla` multiplies; the kernels for TPU and GPU the integers among them."""
 
 
 def is_quantised(weight: jax.Array) -> bool:
-    """Whether `weight` is of a type that needs scales: int8 or int4."""
+    """Whether `weight` is of a type that needs scales."""
     return weight.dtype in QUANTISED
 
 
@@ -40,7 +41,7 @@ def dequantise(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, dt
 
 
 def multiply(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """x [T, K] @ weight [N, K].T, [T, N] float32, in the wider type of the two; integers become x's type.
+    """x [T, K] @ weight [N, K].T, [T, N] float32, in the wider type of the two; codes become x's type.
 
     TPUs by default round float32 to bfloat16, and GPUs to TF32: not here.
     """

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
-from jaxinfer_kernels.matmul_backends import check_backend
+from jaxinfer_kernels.matmul_backends import check_backend, check_codes
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
 
 
@@ -24,11 +24,11 @@ def grouped_matmul(
 ) -> jax.Array:
     """Row t of the result is weights[g] @ x[t], where g is the group that row t belongs to; sums in float32.
 
-    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8 or int4.
-    group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and their result
-    is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8 and int4 alone, [E, N] or
-    [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`,
-    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or, for
+    `xla`, float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no
+    group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4
+    and e4m3 alone, [E, N] or [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes:
+    MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
@@ -131,13 +131,15 @@ def _checked(
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
         raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
     if not is_quantised(weights) and weights.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"weights must be bfloat16, float32, int8 or int4, not {weights.dtype}")
+        raise ValueError(f"weights must be bfloat16, float32, int8, int4 or e4m3, not {weights.dtype}")
     if group_sizes.shape != weights.shape[:1] or group_sizes.dtype != jnp.int32:
         raise ValueError(
             f"group_sizes must be {weights.shape[:1]} of int32, not {group_sizes.shape} of {group_sizes.dtype}"
         )
     if is_quantised(weights) != (scales is not None):
         raise ValueError(
-            f"scales must be given for int8 and int4 weights and for no others; weights are {weights.dtype}"
+            f"scales must be given for int8, int4 and e4m3 weights and for no others; weights are {weights.dtype}"
         )
+    if is_quantised(weights):
+        check_codes(backend, weights.dtype)
     return None if scales is None else with_groups(weights, scales, "scales")

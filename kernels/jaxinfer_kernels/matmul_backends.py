@@ -1,5 +1,7 @@
 """The backends of both matmuls."""
 
+import jax.numpy as jnp
+
 from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
@@ -8,6 +10,16 @@ BACKENDS = ("xla", "mosaic_tpu", "mosaic_gpu")
 """Plain JAX, and Pallas kernels for TPU and for NVIDIA GPUs of the Hopper kind."""
 
 _BLOCKS = {"mosaic_tpu": MatmulBlocks, "mosaic_gpu": GpuMatmulBlocks}
+
+
+INTEGERS = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4))
+"""Codes that the kernels for TPU and GPU widen; `xla` any."""
+
+
+def check_codes(backend: str, codes: jnp.dtype) -> None:
+    """Raises ValueError for a quantised weight's type that the backend does not multiply."""
+    if backend != "xla" and codes not in INTEGERS:
+        raise ValueError(f"weights in {codes} need backend xla; {backend} multiplies int8 and int4")
 
 
 def check_backend(backend: str, block_sizes: MatmulBlocks | GpuMatmulBlocks | None) -> None:

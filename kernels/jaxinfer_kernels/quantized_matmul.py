@@ -1,4 +1,4 @@
-"""Matmul with weights held as int8 or int4: the activations stay as they are."""
+"""Matmul with weights held as int8, int4 or e4m3: the activations stay as they are."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
-from jaxinfer_kernels.matmul_backends import check_backend
+from jaxinfer_kernels.matmul_backends import check_backend, check_codes
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
 
 
@@ -23,10 +23,10 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8 or int4. scales: [N], or [N, K // group] for a scale every
-    `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they need not be whole.
-    out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
-    `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or, for `xla`, float8_e4m3fn. scales: [N], or
+    [N, K // group] for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric
+    weights; they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`,
+    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
@@ -87,7 +87,10 @@ def _checked(
     if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
         raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
-        raise ValueError(f"weight must be [N, {x.shape[1]}] of int8 or int4, not {weight.shape} of {weight.dtype}")
+        raise ValueError(
+            f"weight must be [N, {x.shape[1]}] of int8, int4 or e4m3, not {weight.shape} of {weight.dtype}"
+        )
+    check_codes(backend, weight.dtype)
     grouped = with_groups(weight, scales, "scales")
     if zeros is None:
         return grouped, None

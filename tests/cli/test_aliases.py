@@ -93,7 +93,7 @@ def test_what_hints_and_aliases_name_exists() -> None:
     """Each flag of ours that they name is taken."""
     named = {flag for text in HINTS.values() for flag in re.findall(r"--[a-z][a-z-]+", text)}
     named |= {ALIASES[flag](flag, "0.5")[0] for flag in ALIASES}
-    values = {"--attention-backend": "xla"}
+    values = {"--attention-backend": "xla", "--quantization": "int8"}
     for flag in named - {"--no-enable-prefix-caching", "--enable-prefix-caching"}:
         serve(flag, values.get(flag, "0.5" if flag == "--kv-watermark" else "300"))
     assert not {*HINTS, *ALIASES, *SAMPLING_ALIASES, *MODEL_ALIASES} & named

@@ -23,10 +23,12 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 def test_parameters_are_those_of_the_file(family: str, capsys: pytest.CaptureFixture[str]) -> None:
     with safe_open(GOLDENS / family / "model.safetensors", framework="numpy") as file:
         names = list(file.keys())
-        held = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+        sizes = {name: math.prod(file.get_slice(name).get_shape()) for name in names}
+    held, kept_wide = sum(sizes.values()), sum(n for name, n in sizes.items() if name.endswith("correction_bias"))
     found = report(capsys, str(GOLDENS / family))
     assert found["parameters"] == held
-    assert found["weight_bytes"] == {"float32": 4 * held, "bfloat16": 2 * held}
+    assert found["weight_bytes"]["float32"] == 4 * held
+    assert found["weight_bytes"]["bfloat16"] == 2 * (held + kept_wide)
 
 
 def test_groups_and_blocks_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +55,23 @@ def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 1000)
     assert inspect.run([path]) == 0
     assert "none: the weights alone take more than the 1000 B of this tpu" in capsys.readouterr().out
+
+
+def test_bytes_of_quantised_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Llama, tiny: two layers of 2 * 32 * 64 + 2 * 32 * 32 in attention and 3 * 32 * 48 in the MLP, five norms of 32,
+    and an embedding of 96 rows; a scale of four bytes a row, or for 32 values. 48 inputs are no multiple of 32."""
+    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 2**20)
+    path = str(GOLDENS / "llama3")
+    norms, table = 5 * 32 * 2, 96 * (32 + 4)
+    rows, inputs = (128, 32, 96, 32), (32, 64, 32, 48)  # of qkv, out, gate_up, down
+    int8 = 2 * sum(n * (k + 4) for n, k in zip(rows, inputs, strict=True))
+    int4 = 2 * sum(n * (k // 2 + k // 32 * 4) for n, k in zip(rows[:3], inputs[:3], strict=True)) + 2 * 32 * (48 + 4)
+    found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "128", "--quantization", "int4")
+    assert found["weight_bytes"]["int8"] == norms + table + int8
+    assert found["weight_bytes"]["int4"] == norms + table + int4
+    token = 2 * 2 * 128 * 2
+    assert found["blocks"] == [(2**20 - norms - table - int4) // (128 * token)]
 
 
 def test_active_parameters_of_experts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,8 @@ NO_JAX = (
     "build",
     "runner.xla_options",
     "model_config",
+    "quantization.scheme",
+    "quantization.made",
 )
 
 BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
@@ -60,7 +62,7 @@ ARROWS = {
     "serving": (*BASE, "metrics", "text", *SEAM),
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
     "rpc": (*BASE, "metrics", "text", "serving", "engine"),
-    "model_config": BASE,
+    "model_config": (*BASE, "quantization.scheme", "quantization.made"),
     "console": (*BASE, "text", "serving"),
     "processes": (*BASE, *PROCESS_PARTS, "console", "build"),
     "parallel": BASE,
@@ -75,7 +77,7 @@ ARROWS = {
 import any."""
 
 COMPOSERS = ("cli", "llm", "build")
-KERNEL_USERS = ("runner", "models", "layers")
+KERNEL_USERS = ("runner", "models", "layers", "quantization")
 
 
 def parts() -> set[str]:

@@ -128,9 +128,12 @@ def test_the_twin_holds_one_expert_and_one_tile():
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
         ({"x": jnp.ones((4, 8), jnp.float16)}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 8\) of float16"),
         ({"weights": jnp.ones((3, 2, 7))}, r"weights must be \[E, N, 8\], not \(3, 2, 7\)"),
-        ({"weights": jnp.ones((3, 2, 8), jnp.int32)}, "weights must be bfloat16, float32, int8 or int4, not int32"),
+        (
+            {"weights": jnp.ones((3, 2, 8), jnp.int32)},
+            "weights must be bfloat16, float32, int8, int4 or e4m3, not int32",
+        ),
         ({"group_sizes": jnp.ones(2, jnp.int32)}, r"group_sizes must be \(3,\) of int32, not \(2,\) of int32"),
-        ({"scales": jnp.ones((3, 2))}, "scales must be given for int8 and int4 weights and for no others"),
+        ({"scales": jnp.ones((3, 2))}, "scales must be given for int8, int4 and e4m3 weights and for no others"),
         ({"weights": jnp.ones((3, 2, 8), jnp.int8)}, "weights are int8"),
         (
             {"weights": jnp.ones((3, 2, 8), jnp.int8), "scales": jnp.ones((3, 2, 3))},

@@ -122,8 +122,11 @@ def test_out_dtype():
         ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
         ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 6, 8\) of float32"),
-        ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8 or int4, not \(2, 8\) of float32"),
-        ({"weight": jnp.ones((2, 9), jnp.int8)}, r"weight must be \[N, 8\] of int8 or int4, not \(2, 9\) of int8"),
+        ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8, int4 or e4m3, not \(2, 8\) of float32"),
+        (
+            {"weight": jnp.ones((2, 9), jnp.int8)},
+            r"weight must be \[N, 8\] of int8, int4 or e4m3, not \(2, 9\) of int8",
+        ),
         ({"scales": jnp.ones((8, 2))}, r"scales must be \(2,\) or \(2, a divisor of 8\), not \(8, 2\)"),
         ({"scales": jnp.ones(2, jnp.int32)}, "scales must be float32 or bfloat16, not int32"),
         ({"zeros": jnp.ones((2, 4))}, r"zeros must be \(2,\), as scales, not \(2, 4\)"),

@@ -14,6 +14,7 @@ from jaxinfer.layers.experts import Dispatch, Experts, route
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
 from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, MlpKind, RouterKind
+from jaxinfer.quantization.scheme import LayerSchemes
 
 HIDDEN, SIZE = 24, 32
 DEEPSEEK = RouterKind("sigmoid", choice_bias=True, groups=4, top_groups=2, normalise=True, scale=2.5)
@@ -41,7 +42,7 @@ LEAD = 3
 def made(kind: MlpKind, dtype: Any = jnp.float32, lead: tuple[int, ...] = ()) -> tuple[Experts, dict[str, jax.Array]]:
     """A layer of random weights, and its vectors. Of `lead` layers the last has the weights that it has alone."""
     rng = np.random.default_rng(0)
-    graph, state = nnx.split(Experts(kind, HIDDEN, dtype, lead))
+    graph, state = nnx.split(Experts(kind, LayerSchemes(), HIDDEN, dtype, lead))
 
     def weight(leaf: Any) -> jax.Array:
         own = jnp.asarray(rng.standard_normal(leaf.shape[len(lead) :]) * 0.4, leaf.dtype)

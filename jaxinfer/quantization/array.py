@@ -1,0 +1,104 @@
+"""QuantizedArray: a weight as its scheme holds it on the device, and how values become one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.quantization.scheme import Activations, CodeType, Part, Scheme
+
+CODE_TYPES: dict[CodeType, jnp.dtype] = {
+    "int8": jnp.dtype(jnp.int8),
+    "int4": jnp.dtype(jnp.int4),
+    "e4m3": jnp.dtype(jnp.float8_e4m3fn),
+}
+_LARGEST = {"int8": 127.0, "e4m3": 448.0}
+_INVERSE = {codes: np.float32(1) / np.float32(largest) for codes, largest in _LARGEST.items()}
+"""Multiplied with: XLA makes that of a division by a constant, in some programs."""
+
+
+def stored_bytes(shape: Sequence[int], dtype: jnp.dtype, platform: str) -> int:
+    """Bytes of an array on a device of a platform: GPUs and TPUs keep two int4 in a byte, a CPU one."""
+    bits = 8 * dtype.itemsize if platform == "cpu" or dtype != jnp.int4 else 4
+    return -(-math.prod(shape) * bits // 8)
+
+
+def part_type(scheme: Scheme, part: Part) -> jnp.dtype:
+    """The type of a part's array."""
+    return CODE_TYPES[scheme.codes] if part == "codes" else jnp.dtype(jnp.float32)
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("codes", "scales", "zeros"), meta_fields=("scheme", "backend"))
+@dataclass(frozen=True)
+class QuantizedArray:
+    """A weight [..., N, K]: codes of that shape; scales and zeros [..., N, K / group] float32.
+
+    backend: of the kernels that multiply it.
+    """
+
+    scheme: Scheme
+    codes: jax.Array
+    scales: jax.Array
+    zeros: jax.Array | None = None
+    backend: str = "xla"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the values."""
+        return self.codes.shape
+
+    def flattened(self, lead: int = 0) -> "QuantizedArray":
+        """All axes between the first `lead` and the last made one."""
+
+        def flat(array: jax.Array) -> jax.Array:
+            return array.reshape(*array.shape[:lead], -1, array.shape[-1])
+
+        zeros = None if self.zeros is None else flat(self.zeros)
+        return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros)
+
+    def __getitem__(self, index: jax.Array) -> jax.Array:
+        """Rows of a matrix [N, K], by numbers [T]: their values [T, K] float32."""
+        cut = self.codes[index].astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
+        if self.zeros is not None:
+            cut = cut - self.zeros[index][..., None]
+        return (cut * self.scales[index][..., None]).reshape(*index.shape, -1)
+
+
+def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
+    """values [..., K], of a floating type, to the parts of a scheme without zeros. Traceable.
+
+    The largest absolute value of a group becomes the largest code. int4 has one code more below zero than above it: the
+    largest value, of either sign, becomes -8, so that a scale may be negative (llama.cpp's q4_0).
+    """
+    assert not scheme.zeros
+    groups = scheme.groups(values.shape[-1])
+    cut = values.astype(jnp.float32).reshape(*values.shape[:-1], groups, -1)
+    if scheme.codes == "int4":
+        largest = jnp.take_along_axis(cut, jnp.argmax(jnp.abs(cut), axis=-1, keepdims=True), axis=-1)[..., 0]
+        scales = largest / -8.0
+    else:
+        scales = jnp.max(jnp.abs(cut), axis=-1) * _INVERSE[scheme.codes]
+    scales = jnp.where(scales == 0, 1.0, scales)
+    codes = _rounded(cut / scales[..., None], scheme.codes)
+    return codes.reshape(values.shape), scales
+
+
+def quantise_rows(x: jax.Array, form: Activations) -> tuple[jax.Array, jax.Array]:
+    """x [T, K] to codes of that form and a scale a row, [T, 1] float32."""
+    assert form != "none"
+    wide = x.astype(jnp.float32)
+    most = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
+    scales = jnp.where(most == 0, 1.0, most * _INVERSE[form])
+    return _rounded(wide / scales, form), scales
+
+
+def _rounded(values: jax.Array, codes: CodeType) -> jax.Array:
+    """To the nearest code, of two the even one."""
+    if codes == "e4m3":
+        return jnp.clip(values, -_LARGEST["e4m3"], _LARGEST["e4m3"]).astype(CODE_TYPES["e4m3"])
+    low, high = (-8, 7) if codes == "int4" else (-127, 127)
+    return jnp.clip(jnp.round(values), low, high).astype(CODE_TYPES[codes])

@@ -1,0 +1,91 @@
+"""Scheme: how the values of one weight are held in few bits. Nothing here imports jax."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from jaxinfer.errors import ModelError
+
+CodeType = Literal["int8", "int4", "e4m3"]
+Activations = Literal["none", "int8", "e4m3"]
+Part = Literal["codes", "scales", "zeros"]
+
+CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8}
+_SCALE_BITS = 32
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A weight [..., N, K] is (code - zero) * scale, with a scale, and a zero if there are any, for each row's `group`
+    values of K.
+
+    group: None: one scale for a whole row. activations `none`: x is multiplied as it is. `int8`, `e4m3`: each token's
+    x is rounded to that type with a scale of its own, its largest absolute value over the type's largest; codes are
+    then of the same type, rows have one scale each and no zeros, and products are of codes.
+    """
+
+    codes: CodeType
+    group: int | None = None
+    zeros: bool = False
+    activations: Activations = "none"
+
+    def __post_init__(self) -> None:
+        if self.group is not None and self.group < 1:
+            raise ValueError(f"group must be at least 1, not {self.group}")
+        if self.activations != "none" and (self.group or self.zeros or self.activations != self.codes):
+            raise ValueError(f"activations in {self.activations} need codes of that type, a scale a row and no zeros")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The arrays that a weight consists of."""
+        return ("codes", "scales", "zeros") if self.zeros else ("codes", "scales")
+
+    def shape(self, part: Part, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the part of a weight of this shape. Raises ModelError where its last axis is no multiple of the group."""
+        return tuple(shape) if part == "codes" else (*shape[:-1], self.groups(shape[-1]))
+
+    def groups(self, depth: int) -> int:
+        """Scales of a row of `depth` values. Raises ModelError where `depth` is no multiple of the group."""
+        if depth % (self.group or depth):
+            raise ModelError(f"weights with {depth:,} inputs cannot be quantised in groups of {self.group}")
+        return depth // (self.group or depth)
+
+    def bits(self, shape: Sequence[int]) -> int:
+        """Of a weight of this shape, packed as a GPU or TPU packs it."""
+        rows, depth = _product(shape[:-1]), shape[-1]
+        sides = len(self.parts) - 1
+        return rows * (depth * CODE_BITS[self.codes] + sides * self.groups(depth) * _SCALE_BITS)
+
+    def __str__(self) -> str:
+        per = "row" if self.group is None else f"{self.group}"
+        zeros = ", zeros" if self.zeros else ""
+        activations = "" if self.activations == "none" else f", activations {self.activations}"
+        return f"{self.codes} per {per}{zeros}{activations}"
+
+
+class LayerSchemes(NamedTuple):
+    """The schemes of a layer's matrices, by the names that blocks call them; None: held as they are."""
+
+    qkv: Scheme | None = None
+    out: Scheme | None = None
+    gate_up: Scheme | None = None
+    up: Scheme | None = None
+    down: Scheme | None = None
+    experts_gate_up: Scheme | None = None
+    experts_down: Scheme | None = None
+    shared_gate_up: Scheme | None = None
+    shared_down: Scheme | None = None
+
+
+class TableSchemes(NamedTuple):
+    """The schemes of the embedding, which is the head too where that is tied, and of a head of its own."""
+
+    embed: Scheme | None = None
+    table: Scheme | None = None
+
+
+def _product(lengths: Sequence[int]) -> int:
+    count = 1
+    for length in lengths:
+        count *= length
+    return count

@@ -1,0 +1,145 @@
+"""Models whose weights are quantised while they are loaded, against plain models of the values that result."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.quantization.made import MADE
+from scripts.numpy_decoder import NumpyDecoder
+from tests.models.goldens import GOLDENS, load
+from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
+from tests.quantization.rounding import int8_values, rounded
+
+WEIGHTS = "model.safetensors"
+WEIGHT_ONLY = ("int8", "int4", "fp8")
+FAMILIES = ("llama3", "gemma3", "qwen3_moe", "gpt_oss", "qwen2_moe", "gpt2", "phi3")
+"""Dense; with windows; with experts, of columns before rows, and with shared ones; columns first; fused."""
+CASES = [
+    pytest.param(family, name, marks=() if place % len(WEIGHT_ONLY) == number else pytest.mark.long)
+    for place, family in enumerate(FAMILIES)
+    for number, name in enumerate(WEIGHT_ONLY)
+]
+
+
+def quantised(folder: Path, name: str, **options) -> LoadedModel:
+    config = load(folder).config
+    return load_model(folder, config.quantised(name), dtype=jnp.float32, **options)
+
+
+def write_folder(family: str, folder: Path, tensors: dict[str, np.ndarray]) -> Path:
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / WEIGHTS)
+    (folder / "config.json").write_bytes((GOLDENS / family / "config.json").read_bytes())
+    return folder
+
+
+def values_of(model: LoadedModel) -> list[np.ndarray]:
+    """The values of its weights and its own head, in the order of a plain model's leaves."""
+    plan = plan_model(model.config, jnp.dtype(jnp.float32))
+    own_head = () if model.config.tie_word_embeddings else model.head
+    leaves = iter([np.asarray(leaf).astype(np.float64) for leaf in (*model.weights, *own_head)])
+    return [_values(one, leaves) for one in (*plan.weights, *plan.head)]
+
+
+def _values(weight: Weight, leaves: Iterator[np.ndarray]) -> np.ndarray:
+    first = next(leaves)
+    if weight.scheme is None:
+        return first.astype(np.float32)
+    scales = next(leaves)
+    values = first.reshape(*scales.shape, -1) * scales[..., None]
+    return values.reshape(weight.shape).astype(np.float32)
+
+
+def with_values(plain: LoadedModel, values: list[np.ndarray]) -> LoadedModel:
+    arrays, count = tuple(map(jnp.asarray, values)), len(plain.weights)
+    embed = next(i for i, one in enumerate(plan_model(plain.config, plain.dtype).weights) if one.path == ("embed",))
+    return replace(plain, weights=arrays[:count], head=arrays[count:] or (arrays[embed],))
+
+
+def _rounded(key: str, tensor: np.ndarray, name: str) -> np.ndarray:
+    if tensor.ndim < 2 or key.endswith(("_bias", "wpe.weight")) or "router" in key or key.endswith("gate.weight"):
+        return tensor
+    if "embed" in key or key.startswith("lm_head") or key.endswith("wte.weight"):
+        return int8_values(tensor)
+    columns_first = key.endswith(("experts.gate_up_proj", "experts.down_proj")) or ".c_" in key
+    return np.ascontiguousarray(rounded(name, tensor, axis=-2 if columns_first else -1))
+
+
+@pytest.mark.parametrize(("family", "name"), CASES)
+def test_values_are_rounded_and_multiplied(family: str, name: str, tmp_path: Path) -> None:
+    """Of values that lie halfway between two codes, as some of bfloat16 do, the last bit of a quotient decides."""
+    token_ids = np.load(GOLDENS / family / "golden.npz")["token_ids"]
+    tensors = load_file(GOLDENS / family / WEIGHTS)
+    rounded_by_numpy = {key: _rounded(key, tensor, name) for key, tensor in tensors.items()}
+    plain, model = load(write_folder(family, tmp_path, rounded_by_numpy)), quantised(GOLDENS / family, name)
+    values, own_head = values_of(model), () if plain.config.tie_word_embeddings else plain.head
+    wanted = [np.asarray(leaf) for leaf in (*plain.weights, *own_head)]
+    off = sum(int((np.abs(one - other) > 1e-6).sum()) for one, other in zip(values, wanted, strict=True))
+    assert off <= 2e-3 * sum(one.size for one in values)
+    found = run_paged(PagedModel(model), token_ids, ODD_CHUNKS)
+    of_values = run_paged(PagedModel(with_values(plain, values)), token_ids, ODD_CHUNKS)
+    for one, other in zip(found, of_values, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_both_layouts_give_the_same(name: str) -> None:
+    golden = np.load(GOLDENS / "gemma3" / "golden.npz")
+    one, other = (
+        run_paged(PagedModel(quantised(GOLDENS / "gemma3", name, layout=layout)), golden["token_ids"], ODD_CHUNKS)
+        for layout in ("unrolled", "stacked")
+    )
+    np.testing.assert_allclose(one[0], other[0], atol=1e-4)
+
+
+class RoundedRows(NumpyDecoder):
+    """Llama with weights and activations in int8 or e4m3, but for embedding and head."""
+
+    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], name: str):
+        super().__init__(config, {key: _rounded(key, tensor, name) for key, tensor in tensors.items()})
+        self.name = name
+
+    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
+        return super().linear(name, rounded(self.name, x).astype(np.float64))
+
+
+@pytest.mark.parametrize("name", ["int8-w8a8", "fp8-w8a8"])
+def test_rounded_activations(name: str, tmp_path: Path) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        **{"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "vocab_size": 80, "max_position_embeddings": 64, "rms_norm_eps": 1e-5},
+        "tie_word_embeddings": False,
+    }
+    rng = np.random.default_rng(0)
+    shapes = NumpyDecoder(config, {}).shapes()
+    tensors = {key: (rng.standard_normal(shape) * 0.3).astype("f4") for key, shape in shapes.items()}
+    save_file(tensors, tmp_path / WEIGHTS)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    token_ids = rng.integers(0, 80, 40)
+    wanted = RoundedRows(config, tensors, name).logits(token_ids)
+    plain = NumpyDecoder(config, tensors).logits(token_ids)
+    found = run_paged(PagedModel(quantised(tmp_path, name)), token_ids, ODD_CHUNKS)[0]
+    assert np.abs(wanted - plain).max() > 1e-2
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("family", ["llama3", "qwen2_moe"])
+def test_bytes_on_the_device_are_as_computed(family: str, name: str) -> None:
+    model = quantised(GOLDENS / family, name)
+    plan = plan_model(model.config, jnp.dtype(jnp.float32))
+    arrays = {id(array): array for array in (*model.weights, *model.head)}.values()
+    assert sum(array.nbytes for array in arrays) == sum(one.bytes("cpu") for one in (*plan.weights, *plan.head))
+    for one in plan.weights:
+        if one.scheme is not None:
+            assert 8 * one.bytes("gpu") == one.scheme.bits(one.shape)
