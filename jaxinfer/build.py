@@ -112,6 +112,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
+    from jaxinfer.runner.products import choose_products
     from jaxinfer.runner.program_store import open_store
 
     laps.end("imports")
@@ -130,6 +131,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("load")
     model = choose_attention(model, sizes, config.runner.attention_backend, notes)
     model = choose_experts(model, sizes, config.runner.attention_backend, notes)
+    model = choose_products(model, sizes, config.runner.attention_backend, notes)
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))

@@ -1,12 +1,13 @@
 """Parameters as descriptions: shape, type, logical axes and scale, from which arrays are made later."""
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxinfer.quantization.array import QuantizedArray, part_type
+from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
 from jaxinfer.quantization.scheme import Scheme
 
 
@@ -32,8 +33,10 @@ class QuantizedParam(nnx.Module):
         self, shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float | None, scheme: Scheme
     ):
         self.scheme, self.backend = scheme, "xla"
+        lead = sum(axis in ("layers", "expert") for axis in axes)
+        self.matrix_shape = MatrixShape(math.prod(shape[lead:-1]), shape[-1], scheme)
         for part in scheme.parts:
-            held = jax.ShapeDtypeStruct(scheme.shape(part, shape), part_type(scheme, part))
+            held = jax.ShapeDtypeStruct(scheme.shape(part, shape), part_type(scheme, part, ""))
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
             setattr(self, part, nnx.Param(held, axes=tuple(axes), std=std, offset=0.0, part=part, **source))
 

@@ -106,6 +106,11 @@ class DecoderConfig:
         return replace(self, layers=tuple(kinds[kind] for kind in self.layers), tables=tables)
 
     @property
+    def table_shape(self) -> tuple[int, int]:
+        """Of the embedding and of the head."""
+        return self.vocab_size, self.hidden_size
+
+    @property
     def head_scheme(self) -> Scheme | None:
         """How the matrix that gives logits is held."""
         return self.tables.embed if self.tie_word_embeddings else self.tables.table

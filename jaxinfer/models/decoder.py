@@ -120,10 +120,10 @@ class Head(nnx.Module):
             self.table_bias = param((config.vocab_size,), ("vocab",), dtype, 0.1)
 
 
-def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
+def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array, backend: str = "xla") -> jax.Array:
     """hidden [S, d], normed, to [S, vocab] float32. head: the parts of the table [vocab, d], and bias [vocab] if there
-    is one."""
-    table, rest = _table(config.head_scheme, head)
+    is one. backend: of the kernels that multiply a quantised table."""
+    table, rest = _table(config.head_scheme, head, backend)
     found = scores(table, hidden)
     if config.head_bias:
         found = found + rest[0].astype(jnp.float32)
@@ -134,9 +134,10 @@ def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array
     return found
 
 
-def _table(scheme: Scheme | None, head: tuple[jax.Array, ...]) -> tuple[Matrix, tuple[jax.Array, ...]]:
+def _table(scheme: Scheme | None, head: tuple[jax.Array, ...], backend: str) -> tuple[Matrix, tuple[jax.Array, ...]]:
     """The matrix that gives logits, and what of the head is left."""
     if scheme is None:
         return head[0], head[1:]
     count = len(scheme.parts)
-    return QuantizedArray(scheme, **dict(zip(scheme.parts, head[:count], strict=True))), head[count:]
+    parts = dict(zip(scheme.parts, head[:count], strict=True))
+    return QuantizedArray(scheme, **parts, backend=backend), head[count:]

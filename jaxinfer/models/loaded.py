@@ -14,6 +14,7 @@ from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source
+from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
@@ -23,6 +24,7 @@ from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
+from jaxinfer.quantization.array import MatrixShape
 
 Progress = Callable[[int, int], None]
 """progress(bytes done, bytes in all)."""
@@ -54,7 +56,8 @@ class LoadedModel:
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
     embedding where it is tied (the same array), else leaves of its own that are not among `weights`. backends: what
     attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
-    multiplies in layers with experts, of `grouped_matmul`.
+    multiplies in layers with experts, of `grouped_matmul`. product_backends: what multiplies quantised matrices, of
+    `quantized_matmul`; those that are not named, `xla`.
     """
 
     config: DecoderConfig
@@ -67,14 +70,24 @@ class LoadedModel:
     head: tuple[jax.Array, ...]
     backends: tuple[GroupBackend, ...]
     experts_backend: str = "xla"
+    product_backends: tuple[tuple[MatrixShape, str], ...] = ()
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
-        return nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+        built = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
+        for _, part in nnx.iter_graph(built) if self.product_backends else ():
+            if isinstance(part, QuantizedParam):
+                part.backend = self._backend_of(part.matrix_shape)
+        return built
+
+    def _backend_of(self, matrix: MatrixShape) -> str:
+        return dict(self.product_backends).get(matrix, "xla")
 
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
         """Normed hidden [S, d] to float32 [S, vocab]."""
-        return decoder.logits(self.config, head, hidden)
+        config, scheme = self.config, self.config.head_scheme
+        backend = "xla" if scheme is None else self._backend_of(MatrixShape(*config.table_shape, scheme))
+        return decoder.logits(config, head, hidden, backend)
 
     def kv_shape(self, group: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of the KV blocks of a group in its layout."""
@@ -183,7 +196,7 @@ def abstract_model(
     shapes: list[Any] = [
         jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         for one in (*plan.weights, *plan.head)
-        for leaf, sharding in zip(one.leaves, one.shardings(rules, mesh), strict=True)
+        for leaf, sharding in zip(one.leaves(mesh.devices.flat[0].platform), one.shardings(rules, mesh), strict=True)
     ]
     return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules)
 
@@ -191,7 +204,7 @@ def abstract_model(
 def _assemble(
     plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules
 ) -> LoadedModel:
-    count = sum(len(one.leaves) for one in plan.weights)
+    count = sum(map(_num_leaves, plan.weights))
     weights = tuple(arrays[:count])
     head = tuple(arrays[count:]) or _embedding(plan, weights)
     backend = GroupBackend("xla", platform_layout(mesh.devices.flat[0].platform))
@@ -203,6 +216,10 @@ def _embedding(plan: ModelPlan, weights: tuple[jax.Array, ...]) -> tuple[jax.Arr
     at = 0
     for one in plan.weights:
         if one.path == ("embed",):
-            return weights[at : at + len(one.leaves)]
-        at += len(one.leaves)
+            return weights[at : at + _num_leaves(one)]
+        at += _num_leaves(one)
     raise AssertionError("every decoder has an embedding")
+
+
+def _num_leaves(one: Weight) -> int:
+    return 1 if one.scheme is None else len(one.scheme.parts)

@@ -49,21 +49,20 @@ class Weight(NamedTuple):
         """True where the first axis is over layers."""
         return self.axes[0] == "layers"
 
-    @property
-    def leaves(self) -> tuple[Leaf, ...]:
-        """Its arrays, in the order of the model's leaves."""
+    def leaves(self, platform: str) -> tuple[Leaf, ...]:
+        """Its arrays on a platform's devices, in the order of the model's leaves."""
         if self.scheme is None:
             return (Leaf(self.shape, self.dtype, self.axes),)
-        return tuple(self._leaf(self.scheme, part) for part in self.scheme.parts)
+        return tuple(self._leaf(self.scheme, part, platform) for part in self.scheme.parts)
 
-    def _leaf(self, scheme: Scheme, part: Part) -> Leaf:
+    def _leaf(self, scheme: Scheme, part: Part, platform: str) -> Leaf:
         split = part == "codes" or scheme.group is not None
         axes = self.axes if split else (*self.axes[:-1], None)
-        return Leaf(scheme.shape(part, self.shape), part_type(scheme, part), axes)
+        return Leaf(scheme.shape(part, self.shape), part_type(scheme, part, platform), axes)
 
     def bytes(self, platform: str) -> int:
         """Of all its arrays on a platform's devices together."""
-        return sum(stored_bytes(leaf.shape, leaf.dtype, platform) for leaf in self.leaves)
+        return sum(stored_bytes(leaf.shape, leaf.dtype) for leaf in self.leaves(platform))
 
     def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
         """Where each leaf lies; of a table that is gathered from, its rows are contiguous.
@@ -75,7 +74,7 @@ class Weight(NamedTuple):
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
             self._check_groups(self.scheme, whole)
-        found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in self.leaves]
+        found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in self.leaves(_platform(mesh))]
         if self.path[-1] not in _GATHERED:
             return tuple(found)
         return tuple(Format(Layout(tuple(range(len(self.shape)))), sharding) for sharding in found)
@@ -126,7 +125,7 @@ def load(
     values = jax.make_array_from_callback(weight.shape, place, part)
     if weight.scheme is None:
         return (values,)
-    made = jax.jit(quantise, static_argnums=1, out_shardings=shardings)(values, weight.scheme)
+    made = jax.jit(_made, static_argnums=(1, 2), out_shardings=shardings)(values, weight, _platform(mesh))
     jax.block_until_ready(made)  # or the next weight's values arrive while these are still there
     return made
 
@@ -135,14 +134,25 @@ def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple
     """Values keyed by what a weight is and its layer, so that they do not depend on the layout."""
     kind = zlib.crc32(str(weight.path[-1]).encode())
     keys = np.array([[kind, seed, layer] for layer in weight.layers or (0,)], np.uint32)
-    draw = jax.jit(_drawn, static_argnums=1, out_shardings=weight.shardings(rules, mesh))
+    draw = jax.jit(_drawn, static_argnums=(1, 2), out_shardings=weight.shardings(rules, mesh))
     # Of what weights that are alike share only: they share the program then.
-    return draw(keys, weight._replace(path=weight.path[-1:], layers=None))
+    return draw(keys, weight._replace(path=weight.path[-1:], layers=None), _platform(mesh))
 
 
-def _drawn(keys: jax.Array, weight: Weight) -> tuple[jax.Array, ...]:
+def _drawn(keys: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
     values = _values(keys, weight)
-    return (values,) if weight.scheme is None else quantise(values, weight.scheme)
+    return (values,) if weight.scheme is None else _made(values, weight, platform)
+
+
+def _made(values: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
+    """The arrays that a weight with a scheme is held in."""
+    assert weight.scheme is not None
+    made = quantise(values, weight.scheme)
+    return tuple(part.astype(leaf.dtype) for part, leaf in zip(made, weight.leaves(platform), strict=True))
+
+
+def _platform(mesh: Mesh) -> str:
+    return mesh.devices.flat[0].platform
 
 
 def _values(keys: jax.Array, weight: Weight) -> jax.Array:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +22,29 @@ _INVERSE = {codes: np.float32(1) / np.float32(largest) for codes, largest in _LA
 """Multiplied with: XLA makes that of a division by a constant, in some programs."""
 
 
-def stored_bytes(shape: Sequence[int], dtype: jnp.dtype, platform: str) -> int:
-    """Bytes of an array on a device of a platform: GPUs and TPUs keep two int4 in a byte, a CPU one."""
-    bits = 8 * dtype.itemsize if platform == "cpu" or dtype != jnp.int4 else 4
+def stored_bytes(shape: Sequence[int], dtype: jnp.dtype) -> int:
+    """Bytes of an array on a GPU or TPU, which keep two int4 in a byte; on a CPU there are none."""
+    bits = 4 if dtype == jnp.int4 else 8 * dtype.itemsize
     return -(-math.prod(shape) * bits // 8)
 
 
-def part_type(scheme: Scheme, part: Part) -> jnp.dtype:
-    """The type of a part's array."""
-    return CODE_TYPES[scheme.codes] if part == "codes" else jnp.dtype(jnp.float32)
+def part_type(scheme: Scheme, part: Part, platform: str) -> jnp.dtype:
+    """The type of a part's array on a platform.
+
+    A CPU holds int4 as int8: it takes a byte for either, and JAX's programs there refuse int4 beside an array with a
+    layout of its own (jax 0.10.2 to 0.12.0).
+    """
+    if part != "codes":
+        return jnp.dtype(jnp.float32)
+    return CODE_TYPES["int8" if platform == "cpu" and scheme.codes == "int4" else scheme.codes]
+
+
+class MatrixShape(NamedTuple):
+    """What the speed of a product with a quantised matrix [N, K] depends on."""
+
+    rows: int
+    columns: int
+    scheme: Scheme
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("codes", "scales", "zeros"), meta_fields=("scheme", "backend"))

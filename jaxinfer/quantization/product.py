@@ -11,13 +11,46 @@ from jaxinfer.quantization.array import QuantizedArray, quantise_rows
 def quantized_product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
     """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
     scheme = weight.scheme
-    if scheme.activations == "none":
-        codes, scales, zeros = weight.codes, weight.scales, weight.zeros
-        return quantized_matmul(x, codes, scales, zeros=zeros, out_dtype=jnp.float32, backend=weight.backend)
-    rows, of_rows = quantise_rows(x, scheme.activations)
-    summed = jnp.int32 if scheme.activations == "int8" else jnp.float32
-    sums = jax.lax.dot_general(rows, weight.codes, (((1,), (1,)), ((), ())), preferred_element_type=summed)
-    return sums.astype(jnp.float32) * of_rows * weight.scales[:, 0]
+    if scheme.activations != "none":
+        rows, of_rows = quantise_rows(x, scheme.activations)
+        return _sums(rows, weight.codes) * of_rows * weight.scales[:, 0]
+    if scheme.codes == "int8" and scheme.group is None and weight.backend == "xla":
+        return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_widened)
+    return _widened(x, weight)
+
+
+def _widened(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+    codes, scales, zeros = weight.codes, weight.scales, weight.zeros
+    return quantized_matmul(x, codes, scales, zeros=zeros, out_dtype=jnp.float32, backend=weight.backend)
+
+
+def _by_integers(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+    """The same product, of integers alone, for a CPU, where widened codes cost far more than they save.
+
+    x is the sum of as many rows of int8 as its type is exact to, each with a scale of its own: what the first leaves of
+    x is rounded in the second. With float32 what three leave is below 2**-23 of a row's largest value, with bfloat16
+    what two leave below 2**-15. Products of int8 are exact and read every code once; two or more rows take a twelfth of
+    one's time (jax 0.10.2 to 0.12.0).
+    """
+    rest, rows, scales = x.astype(jnp.float32), [], []
+    for _ in range(3 if x.dtype == jnp.float32 else 2):
+        codes, of_row = quantise_rows(rest, "int8")
+        rest = rest - codes.astype(jnp.float32) * of_row
+        rows.append(codes)
+        scales.append(of_row)
+    sums = _sums(jnp.concatenate(rows), weight.codes).reshape(len(rows), *x.shape[:1], -1)
+    out = sum(one * of_row for one, of_row in zip(sums, scales, strict=True))
+    if weight.zeros is not None:
+        out = out - jnp.sum(x.astype(jnp.float32), axis=1, keepdims=True) * weight.zeros[:, 0]
+    return out * weight.scales[:, 0]
+
+
+def _sums(rows: jax.Array, codes: jax.Array) -> jax.Array:
+    """rows [T, K] times the transpose of codes [N, K], of one type: [T, N] float32. Of integers, the sum is exact until
+    it is rounded, for K up to 2**17."""
+    summed = jnp.int32 if rows.dtype == jnp.int8 else jnp.float32
+    sums = jax.lax.dot_general(rows, codes, (((1,), (1,)), ((), ())), preferred_element_type=summed)
+    return sums.astype(jnp.float32)
 
 
 def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.Array, backend: str) -> jax.Array:

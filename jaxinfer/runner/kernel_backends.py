@@ -44,7 +44,8 @@ def _interpreted() -> Iterator[None]:
 
 def kernel_interpreter(model: LoadedModel) -> AbstractContextManager[None]:
     """Where programs of a TPU's kernel are traced for a CPU; elsewhere it does nothing."""
-    names = (*(backend.name for backend in model.backends), model.experts_backend)
+    attention = (backend.name for backend in model.backends)
+    names = (*attention, model.experts_backend, *dict(model.product_backends).values())
     wanted = any(interpreted(name, model.mesh) for name in names)
     return _interpreted() if wanted else nullcontext()
 

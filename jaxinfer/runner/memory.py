@@ -128,5 +128,4 @@ def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
 
 
 def _on_one_device(array: jax.Array) -> int:
-    shape = array.sharding.shard_shape(array.shape)
-    return stored_bytes(shape, array.dtype, next(iter(array.sharding.device_set)).platform)
+    return stored_bytes(array.sharding.shard_shape(array.shape), array.dtype)

@@ -1,0 +1,145 @@
+"""Which backend multiplies each quantised matrix: what the device can run, timed on matrices of that shape."""
+
+import hashlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.config import AttentionBackend
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel, plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
+from jaxinfer.quantization.product import quantized_product
+from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.backend_choice import remembered_choice
+from jaxinfer.runner.kernel_backends import CANDIDATES, interpreted, obstacle
+from jaxinfer.runner.platform import platform_of
+
+_RUNS = 5
+_TIMED_BYTES = 256 << 20
+"""Of the matrices that one call multiplies with: no cache of a device holds as much."""
+_MOST_MATRICES = 16
+_ERROR = {"float32": 1e-3}
+"""Largest difference from xla's results, as a share of the largest; of other types, 2e-2."""
+
+
+def choose_products(
+    model: LoadedModel, shapes: EngineShapes, asked: AttentionBackend, cache: Path | None
+) -> LoadedModel:
+    """The model with a backend for each shape of its quantised matrices but experts', if it has any. asked: the
+    attention backend. cache: where choices are remembered.
+
+    Where `xla` is asked for, it multiplies too, and so does an interpreted kernel where it takes the shape; otherwise
+    the fastest does.
+    """
+    # NOTE: on a mesh of several devices it is always xla, for the reason that `choose_experts` gives.
+    matrices = matrix_shapes(model)
+    if not matrices or asked == "xla" or model.mesh.size > 1:
+        return model
+    if interpreted(asked, model.mesh):
+        taken = [matrix for matrix in matrices if _takes(matrix, asked, model.dtype)]
+        return replace(model, product_backends=tuple((matrix, asked) for matrix in taken))
+    candidates = CANDIDATES[platform_of(model.mesh)]
+    if len(candidates) == 1:
+        return model
+    chosen = []
+    for matrix in matrices:
+        digest = hashlib.sha256(repr(matrix).encode()).hexdigest()
+        file = cache / f"product-{shapes_digest(model, shapes, digest, *candidates)}.json" if cache else None
+        measure = partial(_measured, model, shapes, matrix)
+        chosen.append((matrix, remembered_choice(f"product {_named(matrix)}", file, candidates, measure)))
+    return replace(model, product_backends=tuple(chosen))
+
+
+def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
+    """The shapes of matrices whose products a backend may be chosen for."""
+    plan = plan_model(model.config, model.dtype)
+    return list(dict.fromkeys(filter(None, map(_matrix_shape, (*plan.weights, *plan.head)))))
+
+
+def _matrix_shape(weight: Weight) -> MatrixShape | None:
+    if weight.scheme is None or weight.scheme.activations != "none" or "expert" in weight.axes:
+        return None
+    lead = 1 if weight.stacked else 0
+    return MatrixShape(math.prod(weight.shape[lead:-1]), weight.shape[-1], weight.scheme)
+
+
+def _named(matrix: MatrixShape) -> str:
+    return f"{matrix.rows} x {matrix.columns} in {matrix.scheme}"
+
+
+def _measured(model: LoadedModel, shapes: EngineShapes, matrix: MatrixShape, backend: str) -> tuple[float, float]:
+    """Seconds of a product in a decode step and in a prefill."""
+    if reason := obstacle(backend, model.mesh):
+        raise NotImplementedError(reason)
+    if backend != "xla":
+        check_product(matrix, backend, shapes.max_num_seqs, model.dtype)
+    decode, prefill = (
+        time_product(matrix, backend, rows, model.dtype)
+        for rows in (shapes.max_num_seqs, shapes.max_num_batched_tokens)
+    )
+    return decode, prefill
+
+
+def _takes(matrix: MatrixShape, backend: str, dtype: jnp.dtype) -> bool:
+    x = jax.ShapeDtypeStruct((1, matrix.columns), dtype)
+    try:
+        jax.eval_shape(quantized_product, x, jax.eval_shape(partial(_random, matrix, backend, 0)))
+    except ValueError:
+        return False
+    return True
+
+
+def check_product(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype) -> None:
+    """A product of random rows by a backend and by `xla`. Raises ValueError where results differ."""
+    x = _rows(matrix, rows, dtype)
+    out, want = (
+        np.asarray(jax.jit(quantized_product)(x, _random(matrix, name, 0)), np.float32) for name in (backend, "xla")
+    )
+    error, allowed = np.abs(out - want).max() / np.abs(want).max(), _ERROR.get(dtype.name, 2e-2)
+    if not error <= allowed:
+        raise ValueError(f"its results differ from xla's by {error:.1g} of the largest, {allowed:g} is allowed")
+
+
+def time_product(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype) -> float:
+    """Seconds of a product of so many random rows: the median of a few runs, each over matrices enough that none is
+    still in a cache when it is used again."""
+    size = matrix.scheme.bits((matrix.rows, matrix.columns)) // 8
+    count = min(_MOST_MATRICES, -(-_TIMED_BYTES // size))
+    weights, x = [_random(matrix, backend, seed) for seed in range(count)], _rows(matrix, rows, dtype)
+
+    @jax.jit
+    def calls(x: jax.Array, weights: Sequence[QuantizedArray]) -> jax.Array:
+        for weight in weights:
+            out = quantized_product(x, weight)
+            x = x + 0 * out[:, :1].astype(x.dtype)  # each waits for the one before it
+        return x
+
+    times = []
+    for _ in range(_RUNS + 1):
+        begin = time.perf_counter()
+        calls(x, weights).block_until_ready()
+        times.append((time.perf_counter() - begin) / count)
+    return median(times[1:])
+
+
+def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
+    shape, scheme = (matrix.rows, matrix.columns), matrix.scheme
+    codes = jax.random.randint(jax.random.key(seed), shape, -7, 8, jnp.int8).astype(
+        part_type(scheme, "codes", jax.default_backend())
+    )
+    sides = {part: jnp.ones(scheme.shape(part, shape), jnp.float32) for part in scheme.parts if part != "codes"}
+    return QuantizedArray(scheme, codes, **sides, backend=backend)
+
+
+def _rows(matrix: MatrixShape, count: int, dtype: jnp.dtype) -> jax.Array:
+    return jax.random.normal(jax.random.key(1), (count, matrix.columns), jnp.float32).astype(dtype)

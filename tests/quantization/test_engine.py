@@ -1,0 +1,45 @@
+"""Engines over quantised models: what they generate in chunks, with prefix hits and beside others, is what the model
+itself finds likeliest, token by token."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.models.loaded import LoadedModel, load_model
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.models.goldens import GOLDENS, load
+from tests.models.paged import PagedModel, Part
+from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
+
+BLOCK, TOKENS = 4, 24
+PAIRS = [("llama3", "int4"), ("gemma3", "int8"), ("qwen2_moe", "int8-w8a8"), ("llama3", "fp8-w8a8"), ("gpt_oss", "fp8")]
+
+
+def likeliest(model: LoadedModel, prompt: list[int], count: int) -> list[int]:
+    paged, tokens = PagedModel(model), list(prompt)
+    for _ in range(count):
+        done = len(tokens) if len(tokens) > len(prompt) else 0
+        new = np.array(tokens[done - 1 if done else 0 :], np.int32)
+        start = len(tokens) - len(new)
+        tokens.append(int(paged.step([Part(0, new, start), Part(1, new[:0], 0)])[0][-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize(("family", "name"), PAIRS)
+def test_tokens_are_the_models_own(family: str, name: str) -> None:
+    folder = GOLDENS / family
+    model = load_model(folder, load(folder).config.quantised(name), dtype=jnp.float32)
+    prompt = np.load(folder / "golden.npz")["prompt"].tolist()
+    wanted = likeliest(model, prompt, TOKENS)
+    shapes = tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=8, blocks=60)
+    runner = JaxRunner(model, shapes)
+    runner.warm_up(lazy=True)
+    core = make_core(runner)
+
+    first = drive(core, [GenerateRequest("first", prompt, greedy(TOKENS))])["first", 0]
+    longer = [*prompt, *wanted[:10]]
+    others = [GenerateRequest("second", longer, greedy(TOKENS - 10)), GenerateRequest("third", prompt, greedy(TOKENS))]
+    found = drive(core, others)
+    assert (first.tokens, found["second", 0].tokens, found["third", 0].tokens) == (wanted, wanted[10:], wanted)
+    assert found["second", 0].cached >= BLOCK

@@ -1,0 +1,112 @@
+"""Which backend multiplies quantised matrices, from made-up timings; and an engine over a TPU's kernel."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.layers.stack import Layout
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.quantization.array import MatrixShape, QuantizedArray
+from jaxinfer.quantization.product import quantized_product
+from jaxinfer.quantization.scheme import Scheme
+from jaxinfer.runner import products
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.products import check_product, choose_products, matrix_shapes, time_product
+from jaxinfer.runner.program_key import program_key
+from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
+
+INT8 = Scheme("int8")
+
+
+def quantised_model(name: str = "int8", layout: Layout = "unrolled") -> LoadedModel:
+    plain = tiny_model()
+    return random_model(plain.config.quantised(name), dtype=jnp.dtype("float32"), layout=layout)
+
+
+def choose(model: LoadedModel, asked: Any = "auto", cache: Path | None = None) -> dict[MatrixShape, str]:
+    return dict(choose_products(model, tiny_shapes(model), asked, cache).product_backends)
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+    """The device is taken for a TPU whose kernel is faster for matrices of more than 32 columns. What was timed."""
+    seen: list[tuple[int, str]] = []
+
+    def seconds(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype) -> float:
+        seen.append((matrix.columns, backend))
+        return 2.0 if (backend == "xla") == (matrix.columns > 32) else 1.0
+
+    monkeypatch.setattr(products, "platform_of", lambda mesh: "tpu")
+    monkeypatch.setattr(products, "obstacle", lambda *_: None)
+    monkeypatch.setattr(products, "interpreted", lambda *_: False)
+    monkeypatch.setattr(products, "check_product", lambda *_: None)
+    monkeypatch.setattr(products, "time_product", seconds)
+    return seen
+
+
+@pytest.mark.parametrize("layout", ["unrolled", "stacked"])
+def test_each_shape_has_the_fastest_and_it_is_remembered(
+    timed: list[tuple[int, str]], tmp_path: Path, layout: Layout
+) -> None:
+    model = quantised_model(layout=layout)
+    found = choose(model, cache=tmp_path)
+    assert {matrix.columns: backend for matrix, backend in found.items()} == {32: "xla", 64: "mosaic_tpu"}
+    count = len(timed)
+    assert choose(model, cache=tmp_path) == found
+    assert len(timed) == count == 4 * len(found)
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise ValueError("its results differ")
+
+    monkeypatch.setattr(products, "check_product", wrong)
+    assert set(choose(quantised_model()).values()) == {"xla"}
+
+
+def test_nothing_is_chosen_where_there_is_no_choice() -> None:
+    assert choose(tiny_model()) == {}
+    assert choose(quantised_model("int8-w8a8"), "mosaic_tpu").keys() == {MatrixShape(300, 32, INT8)}
+    assert choose(quantised_model()) == {}  # a CPU has xla alone
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(name: str) -> None:
+    """It does not take two groups of 32: that matrix stays with xla."""
+    model, requests = quantised_model(name), [GenerateRequest("a", [5, 6, 7, 8, 9], greedy(6))]
+    shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8)
+    tpu = choose_products(model, shapes, "mosaic_tpu", None)
+    taken = {matrix.columns for matrix, _ in tpu.product_backends if matrix.scheme.codes == name}
+    assert taken == ({32, 64} if name == "int8" else {32})
+    keys, tokens = set(), []
+    for one in (model, tpu):
+        runner = JaxRunner(one, shapes)
+        runner.warm_up(lazy=True)
+        tokens.append(drive(make_core(runner), requests)["a", 0].tokens)
+        keys.add(program_key(one, shapes, {}))
+    assert tokens[0] == tokens[1]
+    assert len(keys) == 2
+
+
+def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = MatrixShape(64, 128, Scheme("int4", group=32))
+
+    def product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+        off = 1.01 if weight.backend == "mosaic_tpu" else 1.0
+        return off * quantized_product(x, replace(weight, backend="xla"))
+
+    monkeypatch.setattr(products, "quantized_product", product)
+    check_product(matrix, "xla", 4, jnp.dtype("float32"))
+    with pytest.raises(ValueError, match=r"differ from xla's by 0\.01"):
+        check_product(matrix, "mosaic_tpu", 4, jnp.dtype("float32"))
+
+
+def test_products_are_timed() -> None:
+    assert time_product(MatrixShape(64, 128, Scheme("int4", group=32)), "xla", 4, jnp.dtype("float32")) > 0
+    assert matrix_shapes(tiny_model()) == []
