@@ -1,5 +1,6 @@
 """ConfigReader: reads a config.json such that each of its keys is understood, ignored on purpose, or an error."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.model_config.ignored_keys import IGNORED_KEYS
 
 _MISSING: Any = object()
+_LARGEST = 2**63 - 1
 
 
 class ConfigReader:
@@ -31,6 +33,8 @@ class ConfigReader:
         value = self._needed(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, f"must be an integer, not {quoted(value)}")
+        if abs(value) > _LARGEST:
+            raise self.error(name, f"is {quoted(value)}; integers of 64 bits are supported")
         return value
 
     def nullable_integer(self, name: str, default: int) -> int | None:
@@ -40,7 +44,7 @@ class ConfigReader:
     def number(self, name: str, default: Any = _MISSING) -> float:
         """An integer or float; `default` where absent."""
         value = self._needed(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not _is_number(value):
             raise self.error(name, f"must be a number, not {quoted(value)}")
         return float(value)
 
@@ -53,7 +57,7 @@ class ConfigReader:
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of integers or floats."""
         values = self._needed(name, _MISSING)
-        if not isinstance(values, list) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in values):
+        if not isinstance(values, list) or not all(map(_is_number, values)):
             raise self.error(name, f"must be a list of numbers, not {quoted(values)}")
         return tuple(map(float, values))
 
@@ -116,3 +120,10 @@ class ConfigReader:
         if value is _MISSING:
             raise self.error(name, "is missing")
         return value
+
+
+def _is_number(value: Any) -> bool:
+    """Python's JSON knows NaN and Infinity too; no field may be either."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return isinstance(value, int) or math.isfinite(value)

@@ -147,6 +147,23 @@ def test_absurd_sizes_are_refused_before_anything_is_made(folder: Path, field: s
         read_model_files(folder)
 
 
+@pytest.mark.parametrize(
+    ("family", "field", "value"),
+    [
+        ("gpt2", "n_layer", 10**9), ("gpt2", "n_positions", 10**12), ("glm4_moe", "num_mtp_layers", 10**9),
+        ("glm4_moe", "n_shared_experts", 10**18), ("qwen2_moe", "moe_intermediate_size", 10**18),
+        ("qwen2_moe", "num_experts_per_tok", -(10**4000)), ("cohere2", "sliding_window_pattern", -(10**4000)),
+        ("granite", "residual_multiplier", float("nan")), ("cohere", "logit_scale", float("inf")),
+    ],
+)  # fmt: skip
+def test_absurd_values_of_families_are_refused(folder: Path, family: str, field: str, value: Any) -> None:
+    fields = json.loads((GOLDEN.parent / family / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**fields, field: value}))
+    with pytest.raises(ModelError, match=r"config\.json: ") as error:
+        read_model_files(folder)
+    assert len(str(error.value)) < 1000
+
+
 LONG = "A" * 100_000
 
 
