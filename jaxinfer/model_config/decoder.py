@@ -47,12 +47,16 @@ def read_layers(config: ConfigReader) -> int:
     return count
 
 
-def read_attention(config: ConfigReader, **differences: Any) -> AttentionKind:
-    """From `num_attention_heads`, `num_key_value_heads`, `head_dim` and the fields of rotary embedding."""
+def read_attention(config: ConfigReader, *, kv_heads: int | None = None, **differences: Any) -> AttentionKind:
+    """From `num_attention_heads`, `num_key_value_heads`, `head_dim` and the fields of rotary embedding.
+
+    kv_heads: of a file without `num_key_value_heads`; None: as many as heads, which is also what null means.
+    """
     heads, dim = config.integer("num_attention_heads"), read_head_dim(config)
     if "rope" not in differences:
         differences["rope"] = read_rope(config).config
-    return AttentionKind(heads, config.integer("num_key_value_heads", heads), dim, **differences)
+    declared = config.nullable_integer("num_key_value_heads", heads if kv_heads is None else kv_heads)
+    return AttentionKind(heads, heads if declared is None else declared, dim, **differences)
 
 
 def read_head_dim(config: ConfigReader) -> int:
@@ -133,6 +137,12 @@ def with_windows(layer: LayerKind, windows: Sequence[int | None]) -> tuple[Layer
     """Layers of one kind, each with a window of its own."""
     kinds = {w: replace(layer, attention=replace(layer.attention, window=w)) for w in dict.fromkeys(windows)}
     return tuple(kinds[window] for window in windows)
+
+
+def layers_by_window(full: LayerKind, sliding: LayerKind, windows: Sequence[int | None]) -> tuple[LayerKind, ...]:
+    """`sliding` with each of the windows; `full` where there is none."""
+    pairs = zip(with_windows(full, windows), with_windows(sliding, windows), strict=True)
+    return tuple(one if one.attention.window is None else other for one, other in pairs)
 
 
 def typed_windows(config: ConfigReader, window: int | None, default: list[bool]) -> tuple[int | None, ...]:

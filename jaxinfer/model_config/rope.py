@@ -21,17 +21,22 @@ class Rope(NamedTuple):
 
 
 def read_rope(
-    config: ConfigReader, *, head_dim: int | None = None, partial: float = 1.0, own: Sequence[str] = ()
+    config: ConfigReader,
+    *,
+    theta: float = RopeConfig.theta,
+    head_dim: int | None = None,
+    partial: float = 1.0,
+    own: Sequence[str] = (),
 ) -> Rope:
     """From `rope_theta` and `rope_scaling`, or from the newer `rope_parameters`, which holds both.
 
     `original_max_position_embeddings` may stand outside of them, where Phi-3 has it.
 
-    head_dim: of a family whose heads may turn in part: `partial_rotary_factor`, by default `partial`, says how much of
-    it. own: keys inside that the family reads itself. Raises ModelError where they contradict one another, or a key
-    inside is unknown.
+    theta: the family's, of a file that does not say. head_dim: of a family whose heads may turn in part:
+    `partial_rotary_factor`, by default `partial`, says how much of it. own: keys inside that the family reads itself.
+    Raises ModelError where they contradict one another, or a key inside is unknown.
     """
-    rope = _read_either(config, own)
+    rope = _read_either(config, theta, own)
     factor = _partial(config, partial)
     if factor == 1:
         return rope
@@ -49,9 +54,7 @@ def read_typed_ropes(config: ConfigReader, thetas: Mapping[str, float]) -> dict[
     declared = config.integer("max_position_embeddings")
     typed = config.mapping("rope_parameters")
     if typed is None:
-        theta = config.number("rope_theta", thetas.get("full_attention", RopeConfig.theta))
-        config.default("rope_theta", theta)
-        whole = _read_either(config)
+        whole = _read_either(config, thetas.get("full_attention", RopeConfig.theta))
         return {
             kind: Rope(RopeConfig(theta=base), declared) if kind == "sliding_attention" else whole
             for kind, base in thetas.items()
@@ -73,21 +76,23 @@ def _partial(config: ConfigReader, default: float) -> float:
     return config.number("partial_rotary_factor", default)
 
 
-def _read_either(config: ConfigReader, own: Sequence[str] = ()) -> Rope:
+def _read_either(config: ConfigReader, theta: float, own: Sequence[str] = ()) -> Rope:
     declared = config.integer("max_position_embeddings")
     config.integer("original_max_position_embeddings", declared)
     found = [
-        _read(config, name, inner, declared, own)
+        _read(config, name, inner, declared, theta, own)
         for name in ("rope_parameters", "rope_scaling")
         if (inner := config.mapping(name)) is not None
     ]
     if len(found) == 2 and found[0] != found[1]:
         raise config.error("rope_scaling", "contradicts rope_parameters; keep one of them")
-    theta = config.number("rope_theta", RopeConfig.theta)
+    theta = config.number("rope_theta", theta)
     return found[0] if found else Rope(RopeConfig(theta=theta), declared)
 
 
-def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int, own: Sequence[str]) -> Rope:
+def _read(
+    config: ConfigReader, name: str, inner: ConfigReader, declared: int, default: float, own: Sequence[str]
+) -> Rope:
     # NOTE: files written by several versions hold the kind under both names.
     old_kind, kind = inner.get("type"), inner.get("rope_type")
     if old_kind is not None and kind is not None and old_kind != kind:
@@ -95,7 +100,7 @@ def _read(config: ConfigReader, name: str, inner: ConfigReader, declared: int, o
     kind = inner.choice("rope_type" if kind is not None else "type", _KINDS, "default")
     for key in ("partial_rotary_factor", *own):
         inner.get(key)
-    outer = config.number("rope_theta", inner.number("rope_theta", RopeConfig.theta))
+    outer = config.number("rope_theta", inner.number("rope_theta", default))
     theta = inner.number("rope_theta", outer)
     if theta != outer:
         raise inner.error("rope_theta", f"{theta} contradicts rope_theta outside of {name}, {outer}")

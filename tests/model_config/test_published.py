@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.errors import ModelError, UnknownArchitectureError
+from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.registry import parse_config
 
@@ -74,6 +74,46 @@ def test_mixtral_turns_by_a_million_where_nothing_is_said() -> None:
         assert rope.theta == theta
 
 
+@pytest.mark.parametrize(
+    ("architecture", "kv_heads", "kind", "theta"),
+    [
+        ("CohereForCausalLM", 64, "default", 5e5),
+        ("GptOssForCausalLM", 8, "yarn", 150000.0),
+        ("Ministral3ForCausalLM", 8, "yarn", 1e6),
+        ("MistralForCausalLM", 8, "default", 1e4),
+        ("SmolLM3ForCausalLM", 4, "default", 2e6),
+        ("Starcoder2ForCausalLM", 2, "default", 1e4),
+    ],
+)
+def test_what_a_family_means_by_saying_nothing(architecture: str, kv_heads: int, kind: str, theta: float) -> None:
+    """As transformers' classes do (test_defaults.py compares all of them); null is as many KV heads as heads."""
+    sparse = {"num_local_experts": 4} if architecture == "GptOssForCausalLM" else {}
+    raw = {**LLAMA, **sparse, "architectures": [architecture], "num_attention_heads": 64, "head_dim": 64}
+    del raw["num_key_value_heads"], raw["rms_norm_eps"]
+    attention = parse_config(raw).layers[0].attention
+    assert attention.rope is not None
+    assert (attention.num_kv_heads, attention.rope.kind, attention.rope.theta) == (kv_heads, kind, theta)
+    assert parse_config({**raw, "num_key_value_heads": None}).layers[0].attention.num_kv_heads == 64
+
+
+@pytest.mark.parametrize("architecture", ["GptOssForCausalLM", "MixtralForCausalLM", "SmolLM3ForCausalLM"])
+def test_rope_parameters_without_a_base_have_the_familys(architecture: str) -> None:
+    sparse = {} if architecture == "SmolLM3ForCausalLM" else {"num_local_experts": 4}
+    linear = {"rope_type": "linear", "factor": 2.0}
+    whole = parse(architecture, **sparse, rope_scaling=linear)
+    rope = whole.layers[0].attention.rope
+    assert rope is not None
+    assert rope.theta != 1e4
+    assert parse(architecture, **sparse, rope_parameters=linear) == whole
+
+
+@pytest.mark.parametrize("architecture", ["Gemma2ForCausalLM", "Gemma3ForCausalLM", "Olmo3ForCausalLM"])
+def test_layers_with_a_window_must_have_one(architecture: str) -> None:
+    assert parse(architecture).layers[0].attention.window == 4096
+    with pytest.raises(ModelError, match="layer_types has sliding_attention, but no sliding_window is set"):
+        parse(architecture, sliding_window=None)
+
+
 def test_leftovers_of_old_writers() -> None:
     """Of distilgpt2, gpt2-xl and fine-tuned Llamas."""
     left = {"_num_labels": 1, "gradient_checkpointing": False, "output_past": True, "_flash_attn_2_enabled": True}
@@ -109,8 +149,3 @@ def test_a_head_is_tied_where_either_part_says_so() -> None:
         text = {**LLAMA, "architectures": None, "model_type": "llama", "tie_word_embeddings": inner}
         config = of_text("LlavaForConditionalGeneration", text, tie_word_embeddings=outer)
         assert config.tie_word_embeddings == tied
-
-
-def test_granite_4_without_mamba_layers_is_not_said_to_have_them() -> None:
-    with pytest.raises(UnknownArchitectureError, match=r"those without .* are not supported yet"):
-        parse("GraniteMoeHybridForCausalLM", layer_types=["attention"] * 4)

@@ -3,15 +3,16 @@
 from dataclasses import replace
 
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, sliding_layers
+from jaxinfer.model_config.decoder import layers_by_window, read_decoder, read_layer, read_layers, typed_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind, NormKind
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
+from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(interleaved_rope=True)
-_LOGIT_SCALE, _WINDOW, _EVERY = 0.0625, 4096, 4
+_LOGIT_SCALE, _THETA, _WINDOW, _EVERY = 0.0625, 5e5, 4096, 4
 
 
 def parse_cohere(config: ConfigReader) -> DecoderConfig:
@@ -19,9 +20,9 @@ def parse_cohere(config: ConfigReader) -> DecoderConfig:
 
     Command-R was trained on `model_max_length` tokens; its `max_position_embeddings` is smaller.
     """
-    layers = (_read(config, qk_norm=config.flag("use_qk_norm")),) * read_layers(config)
-    context = read_rope(config).context
-    return _decoder(config, layers, context=max(context, config.integer("model_max_length", context)))
+    rope = read_rope(config, theta=_THETA)
+    layers = (_read(config, rope.config, qk_norm=config.flag("use_qk_norm")),) * read_layers(config)
+    return _decoder(config, layers, context=max(rope.context, config.integer("model_max_length", rope.context)))
 
 
 def parse_cohere2(config: ConfigReader) -> DecoderConfig:
@@ -41,20 +42,20 @@ def parse_cohere2(config: ConfigReader) -> DecoderConfig:
     if every < 1:
         raise config.error("sliding_window_pattern", f"must be at least 1, not {every}")
     config.only("layer_switch", every)
-    layers = read_layers(config)
-    sliding = sliding_layers(config, layers, [(i + 1) % every != 0 for i in range(layers)])
-    layer, window = _read(config, qk_norm=False), config.integer("sliding_window", _WINDOW)
-    context = read_rope(config).context
-    full = replace(layer, attention=replace(layer.attention, rope=None))
-    windowed = replace(layer, attention=replace(layer.attention, window=window))
-    return _decoder(config, tuple(windowed if slides else full for slides in sliding), context=context)
+    window = config.nullable_integer("sliding_window", _WINDOW)
+    windows = typed_windows(config, window, [(i + 1) % every != 0 for i in range(read_layers(config))])
+    rope = read_rope(config)
+    sliding = _read(config, rope.config, qk_norm=False)
+    full = replace(sliding, attention=replace(sliding.attention, rope=None))
+    return _decoder(config, layers_by_window(full, sliding, windows), context=rope.context)
 
 
-def _read(config: ConfigReader, *, qk_norm: bool) -> LayerKind:
+def _read(config: ConfigReader, rope: RopeConfig, *, qk_norm: bool) -> LayerKind:
     norm, bias = NormKind("layer", config.number("layer_norm_eps", 1e-5)), config.flag("attention_bias")
     return read_layer(
         config,
         attention={
+            "rope": rope,
             "qkv_bias": bias,
             "out_bias": bias,
             "qk_norm": norm if qk_norm else None,

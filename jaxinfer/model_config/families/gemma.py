@@ -5,12 +5,12 @@ from typing import Any
 
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import (
+    layers_by_window,
     read_activation,
     read_decoder,
     read_layer,
     read_layers,
     read_norm,
-    sliding_layers,
     typed_windows,
     with_windows,
 )
@@ -23,6 +23,7 @@ from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(mlp_norm="pre_feedforward_layernorm")
 _HEAD_DIM, _QUERY_SCALAR, _WINDOW = 256, 256, 4096
+_KV_HEADS_1, _KV_HEADS = 16, 4
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _THETAS = {_FULL: 1e6, _SLIDING: 1e4}
 _EVERY = 6
@@ -32,14 +33,14 @@ def parse_gemma(config: ConfigReader) -> DecoderConfig:
     """Gemma 1. `hidden_act: gelu` is the approximation by tanh, which it was trained with."""
     legacy = config.get("hidden_activation") or config.get("hidden_act")
     activation: Activation = "gelu_tanh" if legacy == "gelu" else _activation(config)
-    layer = _read(config, activation)
+    layer = _read(config, activation, kv_heads=_KV_HEADS_1)
     return _decoder(config, with_windows(layer, [None] * read_layers(config)))
 
 
 def parse_gemma2(config: ConfigReader) -> DecoderConfig:
     """Gemma 2: every other layer has a window, the first among them; scores and logits are capped."""
     layer = _read(config, _activation(config), soft_cap=50.0)
-    window = config.integer("sliding_window", _WINDOW)
+    window = config.nullable_integer("sliding_window", _WINDOW)
     windows = typed_windows(config, window, [i % 2 == 0 for i in range(read_layers(config))])
     return _decoder(config, with_windows(layer, windows), names=_NAMES, soft_cap=30.0)
 
@@ -48,14 +49,9 @@ def parse_gemma3(config: ConfigReader) -> DecoderConfig:
     """Gemma 3: q and k are normed, and every sixth layer has no window and a rotary embedding of its own."""
     ropes = _ropes(config)
     layer = _read(config, _activation(config), rope=ropes[_FULL].config, qk_norm=True)
-    sliding = _sliding(config)
-    window = config.integer("sliding_window", _WINDOW)
-    kinds = {
-        False: layer,
-        True: replace(layer, attention=replace(layer.attention, window=window, rope=ropes[_SLIDING].config)),
-    }
-    context = ropes[_FULL].context
-    return _decoder(config, tuple(kinds[slides] for slides in sliding), names=_NAMES, context=context)
+    sliding = replace(layer, attention=replace(layer.attention, rope=ropes[_SLIDING].config))
+    layers = layers_by_window(layer, sliding, _windows(config))
+    return _decoder(config, layers, names=_NAMES, context=ropes[_FULL].context)
 
 
 def _ropes(config: ConfigReader) -> dict[str, Rope]:
@@ -66,12 +62,12 @@ def _ropes(config: ConfigReader) -> dict[str, Rope]:
     return read_typed_ropes(config, {**_THETAS, _SLIDING: local})
 
 
-def _sliding(config: ConfigReader) -> list[bool]:
+def _windows(config: ConfigReader) -> tuple[int | None, ...]:
     every = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", _EVERY))
     if every < 1:
         raise config.error("sliding_window_pattern", f"must be at least 1, not {every}")
-    layers = read_layers(config)
-    return sliding_layers(config, layers, [(i + 1) % every != 0 for i in range(layers)])
+    window = config.nullable_integer("sliding_window", _WINDOW)
+    return typed_windows(config, window, [(i + 1) % every != 0 for i in range(read_layers(config))])
 
 
 def _activation(config: ConfigReader) -> Activation:
@@ -99,6 +95,7 @@ def _read(
     return read_layer(
         config,
         attention={
+            "kv_heads": _KV_HEADS,
             "qkv_bias": bias,
             "out_bias": bias,
             "scale": None if scalar is None else scalar**-0.5,

@@ -12,6 +12,7 @@ from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _PARTIAL, _HEAD_DIM, _EPS = 0.5, 128, 1.5625e-7
+_KV_HEADS, _MOE_KV_HEADS = 2, 8
 _NAMES = TensorNames(
     gate_up="mlp.gate_up_proj",
     interleaved_rope=True,
@@ -41,7 +42,7 @@ def _parse_dense(config: ConfigReader, *, both: bool) -> DecoderConfig:
     rope = read_rope(config, head_dim=read_head_dim(config), partial=_PARTIAL)
     layer = read_layer(
         config,
-        attention={"rope": rope.config, "qkv_bias": config.flag("attention_bias", True)},
+        attention={"kv_heads": _KV_HEADS, "rope": rope.config, "qkv_bias": config.flag("attention_bias", True)},
         norms="both" if both else "before",
     )
     layers = (layer,) * read_layers(config)
@@ -55,6 +56,7 @@ def parse_glm4_moe(config: ConfigReader) -> DecoderConfig:
     layer = read_layer(
         config,
         attention={
+            "kv_heads": _MOE_KV_HEADS,
             "rope": rope.config,
             "qkv_bias": config.flag("attention_bias"),
             "qk_norm": read_norm(config) if config.flag("use_qk_norm") else None,
@@ -73,8 +75,9 @@ def parse_glm4_moe(config: ConfigReader) -> DecoderConfig:
 
 def _with_experts(config: ConfigReader, layer: LayerKind) -> LayerKind:
     size = config.integer("moe_intermediate_size")
+    config.default("n_routed_experts", config.get("num_local_experts"))
     experts = ExpertsKind(
-        config.integer("n_routed_experts", config.integer("num_local_experts", 0)),
+        config.integer("n_routed_experts"),
         config.integer("num_experts_per_tok", 8),
         size,
         RouterKind(

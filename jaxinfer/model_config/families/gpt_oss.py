@@ -5,6 +5,7 @@ from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers,
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, RouterKind
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(
@@ -15,7 +16,9 @@ _NAMES = TensorNames(
     gate_up_rows="turns",
 )
 _ALPHA, _LIMIT = 1.702, 7.0
-_HEAD_DIM, _WINDOW = 64, 128
+_HEAD_DIM, _KV_HEADS, _WINDOW = 64, 8, 128
+_THETA = 150000.0
+_YARN = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_position_embeddings": 4096}
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
@@ -34,15 +37,19 @@ def parse(config: ConfigReader) -> DecoderConfig:
         RouterKind("softmax_chosen", bias=True),
     )
     clamp = Clamp(config.number("swiglu_alpha", _ALPHA), config.number("swiglu_limit", _LIMIT))
+    if "rope_parameters" not in config:
+        config.default("rope_scaling", _YARN)
+    rope = read_rope(config, theta=_THETA)
     layer = read_layer(
         config,
-        attention={"qkv_bias": True, "out_bias": True, "sinks": True},
+        attention={"kv_heads": _KV_HEADS, "rope": rope.config, "qkv_bias": True, "out_bias": True, "sinks": True},
         mlp={"bias": True, "clamp": clamp, "experts": experts},
         norm=read_norm(config, wide=True),
     )
     window = config.nullable_integer("sliding_window", _WINDOW)
     windows = typed_windows(config, window, [i % 2 == 0 for i in range(read_layers(config))])
-    return read_decoder(config, with_windows(layer, windows), names=_NAMES)
+    layers = with_windows(layer, windows)
+    return read_decoder(config, layers, names=_NAMES, max_position_embeddings=rope.context)
 
 
 ARCHITECTURES = {"GptOssForCausalLM": Architecture(parse, ("gpt_oss",))}

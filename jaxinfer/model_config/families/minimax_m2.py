@@ -17,14 +17,12 @@ _NAMES = TensorNames(
     expert_down="w2",
     skipped=("model.mtp.", "mtp."),
 )
-_HEAD_DIM, _THETA = 128, 5e6
+_HEAD_DIM, _KV_HEADS, _THETA = 128, 8, 5e6
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """What the published files say beside transformers' fields must be what the model is."""
     config.default("head_dim", _HEAD_DIM)
-    if "rope_parameters" not in config:
-        config.default("rope_theta", _THETA)
     for name, wanted in (("use_qk_norm", True), ("qk_norm_type", "per_layer"), ("use_routing_bias", True)):
         config.only(name, wanted)
     config.only("scoring_func", "sigmoid")
@@ -38,15 +36,23 @@ def parse(config: ConfigReader) -> DecoderConfig:
         config.get(name)
     dim = read_head_dim(config)
     turned = config.integer("rotary_dim", dim)
-    rope = read_rope(config, head_dim=dim, partial=turned / dim)
+    rope = read_rope(config, theta=_THETA, head_dim=dim, partial=turned / dim)
     experts = ExpertsKind(
         config.integer("num_local_experts"),
         config.integer("num_experts_per_tok"),
         config.integer("intermediate_size"),
         RouterKind("sigmoid", choice_bias=True, normalise=True),
     )
-    attention = {"rope": rope.config, "qk_norm": read_norm(config), "qk_norm_over": "projection"}
-    layer = read_layer(config, attention=attention, mlp={"experts": experts})
+    layer = read_layer(
+        config,
+        attention={
+            "kv_heads": _KV_HEADS,
+            "rope": rope.config,
+            "qk_norm": read_norm(config),
+            "qk_norm_over": "projection",
+        },
+        mlp={"experts": experts},
+    )
     layers = (layer,) * read_layers(config)
     return read_decoder(config, layers, names=_NAMES, max_position_embeddings=rope.context)
 

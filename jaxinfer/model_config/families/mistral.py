@@ -5,18 +5,17 @@ from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers,
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
-# What a config.json without the key means; null means no window.
-_DEFAULT_WINDOW = 4096
+# What a config.json without the keys means; null means no window, and as many KV heads as heads.
+_WINDOW, _KV_HEADS = 4096, 8
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """`sliding_window` holds for every layer; an absent key is 4096, null is none."""
     config.only("attention_bias", False)
     config.only("mlp_bias", False)
-    config.integer("num_key_value_heads")
-    window = config.nullable_integer("sliding_window", _DEFAULT_WINDOW)
+    window = config.nullable_integer("sliding_window", _WINDOW)
     windows = typed_windows(config, window, [window is not None] * read_layers(config))
-    return read_decoder(config, with_windows(read_layer(config), windows))
+    return read_decoder(config, with_windows(read_layer(config, attention={"kv_heads": _KV_HEADS}), windows))
 
 
 _DEFAULTS = {
@@ -25,7 +24,7 @@ _DEFAULTS = {
     "intermediate_size": 14336,
     "num_hidden_layers": 32,
     "num_attention_heads": 32,
-    "num_key_value_heads": 8,
+    "num_key_value_heads": _KV_HEADS,
     "max_position_embeddings": 131072,
     "bos_token_id": 1,
     "eos_token_id": 2,

@@ -5,6 +5,7 @@ from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers,
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(
@@ -14,14 +15,12 @@ _NAMES = TensorNames(
     expert_up="w3",
     expert_down="w2",
 )
-_THETA = 1e6
+_KV_HEADS, _THETA = 8, 1e6
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """The two experts that score best are weighed by what they score among themselves."""
     config.default("rms_norm_eps", 1e-5)
-    if "rope_parameters" not in config:
-        config.default("rope_theta", _THETA)
     config.only("attention_bias", False)
     config.number("router_jitter_noise", 0.0)  # of training
     experts = ExpertsKind(
@@ -32,7 +31,10 @@ def parse(config: ConfigReader) -> DecoderConfig:
     )
     window = config.integer("sliding_window") if "sliding_window" in config else None
     windows = typed_windows(config, window, [window is not None] * read_layers(config))
-    return read_decoder(config, with_windows(read_layer(config, mlp={"experts": experts}), windows), names=_NAMES)
+    rope = read_rope(config, theta=_THETA)
+    layer = read_layer(config, attention={"kv_heads": _KV_HEADS, "rope": rope.config}, mlp={"experts": experts})
+    layers = with_windows(layer, windows)
+    return read_decoder(config, layers, names=_NAMES, max_position_embeddings=rope.context)
 
 
 ARCHITECTURES = {"MixtralForCausalLM": Architecture(parse, ("mixtral",))}

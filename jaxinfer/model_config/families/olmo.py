@@ -1,9 +1,15 @@
 """OLMo 2 and 3: norms after attention and MLP only, q and k normed over all heads; OLMo 3 with windows."""
 
-from dataclasses import replace
-
 from jaxinfer.model_config.architecture import Architecture
-from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers, read_norm, sliding_layers
+from jaxinfer.model_config.decoder import (
+    layers_by_window,
+    read_decoder,
+    read_layer,
+    read_layers,
+    read_norm,
+    sliding_layers,
+    typed_windows,
+)
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.reader import ConfigReader
@@ -25,12 +31,11 @@ def parse_olmo3(config: ConfigReader) -> DecoderConfig:
     """OLMo 3: three of four layers have a window, and a rotary embedding that is not stretched."""
     layers, theta = read_layers(config), config.number("rope_theta", _THETA)
     ropes = read_typed_ropes(config, {_FULL: theta, _SLIDING: theta})
-    sliding = sliding_layers(config, layers, [(i + 1) % _EVERY != 0 for i in range(layers)])
-    full = _read(config, ropes[_FULL].config)
-    window = config.integer("sliding_window", _WINDOW)
-    windowed = replace(full, attention=replace(full.attention, window=window, rope=ropes[_SLIDING].config))
-    kinds = tuple(windowed if slides else full for slides in sliding)
-    return read_decoder(config, kinds, max_position_embeddings=ropes[_FULL].context)
+    window = config.nullable_integer("sliding_window", _WINDOW)
+    windows = typed_windows(config, window, [(i + 1) % _EVERY != 0 for i in range(layers)])
+    full, sliding = (_read(config, ropes[kind].config) for kind in (_FULL, _SLIDING))
+    context = ropes[_FULL].context
+    return read_decoder(config, layers_by_window(full, sliding, windows), max_position_embeddings=context)
 
 
 def _read(config: ConfigReader, rope: RopeConfig) -> LayerKind:

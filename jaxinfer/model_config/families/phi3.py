@@ -17,6 +17,8 @@ from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(qkv="self_attn.qkv_proj", gate_up="mlp.gate_up_proj")
+_ORIGINAL = "original_max_position_embeddings"
+_ORIGINAL_CONTEXT = 4096
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
@@ -37,6 +39,9 @@ def _parse(config: ConfigReader, names: TensorNames) -> DecoderConfig:
     for name in ("full_attn_mod", "interpolate_factor"):
         config.only(name, 1)
     config.default("rms_norm_eps", 1e-5)
+    scaling = config.mapping("rope_parameters") or config.mapping("rope_scaling")
+    if scaling is None or _ORIGINAL not in scaling:
+        config.default(_ORIGINAL, _ORIGINAL_CONTEXT)
     rope = read_rope(config, head_dim=read_head_dim(config))
     window = config.nullable_integer("sliding_window", rope.context)
     window = None if window is None or window >= rope.context else window

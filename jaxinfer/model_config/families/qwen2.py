@@ -12,15 +12,17 @@ from jaxinfer.model_config.decoder import (
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.reader import ConfigReader
 
-_DEFAULT_WINDOW = 4096
-_DEFAULT_FULL_LAYERS = 28
+_WINDOW, _FULL_LAYERS = 4096, 28
+KV_HEADS = 32
+"""Of a file of Qwen2 or Qwen3 that does not say."""
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """q, k and v always have biases, whatever `attention_bias` says: transformers does not read it."""
     config.flag("attention_bias")
     config.only("mlp_bias", False)
-    return read_decoder(config, with_windows(read_layer(config, attention={"qkv_bias": True}), qwen_windows(config)))
+    layer = read_layer(config, attention={"kv_heads": KV_HEADS, "qkv_bias": True})
+    return read_decoder(config, with_windows(layer, qwen_windows(config)))
 
 
 def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
@@ -29,9 +31,8 @@ def qwen_windows(config: ConfigReader) -> tuple[int | None, ...]:
     Without it none has, not even those that `layer_types` calls sliding.
     """
     layers = read_layers(config)
-    config.integer("num_key_value_heads")
-    full_layers = config.integer("max_window_layers", _DEFAULT_FULL_LAYERS)
-    window = config.nullable_integer("sliding_window", _DEFAULT_WINDOW)
+    full_layers = config.integer("max_window_layers", _FULL_LAYERS)
+    window = config.nullable_integer("sliding_window", _WINDOW)
     if not config.flag("use_sliding_window"):
         sliding_layers(config, layers, [])
         return (None,) * layers

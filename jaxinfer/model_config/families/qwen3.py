@@ -3,7 +3,7 @@
 from jaxinfer.model_config.architecture import Architecture
 from jaxinfer.model_config.decoder import read_decoder, read_layer, read_norm, with_windows
 from jaxinfer.model_config.decoder_config import DecoderConfig
-from jaxinfer.model_config.families.qwen2 import qwen_windows
+from jaxinfer.model_config.families.qwen2 import KV_HEADS, qwen_windows
 from jaxinfer.model_config.reader import ConfigReader
 
 _DEFAULT_HEAD_DIM = 128
@@ -14,7 +14,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     bias = config.flag("attention_bias")
     config.only("mlp_bias", False)
     config.default("head_dim", _DEFAULT_HEAD_DIM)
-    attention = {"qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
+    attention = {"kv_heads": KV_HEADS, "qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
     return read_decoder(config, with_windows(read_layer(config, attention=attention), qwen_windows(config)))
 
 

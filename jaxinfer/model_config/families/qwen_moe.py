@@ -19,6 +19,7 @@ from jaxinfer.model_config.mlp_kind import ExpertsKind, RouterKind
 from jaxinfer.model_config.reader import ConfigReader
 
 _WINDOW, _WINDOWED_LAYERS = 4096, 28
+_KV_HEADS_2, _KV_HEADS_3 = 16, 4
 
 
 def parse_qwen2_moe(config: ConfigReader) -> DecoderConfig:
@@ -29,7 +30,7 @@ def parse_qwen2_moe(config: ConfigReader) -> DecoderConfig:
     window, used = config.nullable_integer("sliding_window", _WINDOW), config.flag("use_sliding_window")
     default = [used and i % 2 == 0 and i < below for i in range(layers)]
     windows = typed_windows(config, window, default) if used else _no_windows(config)
-    layer = read_layer(config, attention={"qkv_bias": config.flag("qkv_bias", True)})
+    layer = read_layer(config, attention={"kv_heads": _KV_HEADS_2, "qkv_bias": config.flag("qkv_bias", True)})
     return read_decoder(config, _with_experts(config, with_windows(layer, windows), experts))
 
 
@@ -38,7 +39,7 @@ def parse_qwen3_moe(config: ConfigReader) -> DecoderConfig:
     for name, wanted in (("qkv_bias", False), ("use_qk_norm", True), ("shared_expert_intermediate_size", 0)):
         config.only(name, wanted)
     bias, experts = config.flag("attention_bias"), _read_experts(config)
-    attention: dict[str, Any] = {"qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
+    attention = {"kv_heads": _KV_HEADS_3, "qkv_bias": bias, "out_bias": bias, "qk_norm": read_norm(config)}
     config.integer("max_window_layers", _WINDOWED_LAYERS)
     window, used = config.nullable_integer("sliding_window", _WINDOW), config.flag("use_sliding_window")
     windows = (window,) * read_layers(config) if used else _no_windows(config)
@@ -54,8 +55,9 @@ def _no_windows(config: ConfigReader) -> tuple[None, ...]:
 
 def _read_experts(config: ConfigReader, **differences: Any) -> ExpertsKind:
     """`num_experts`, which newer files call `num_local_experts`."""
+    config.default("num_experts", config.get("num_local_experts"))
     return ExpertsKind(
-        config.integer("num_experts", config.integer("num_local_experts", 0)),
+        config.integer("num_experts"),
         config.integer("num_experts_per_tok"),
         config.integer("moe_intermediate_size"),
         RouterKind(normalise=config.flag("norm_topk_prob")),

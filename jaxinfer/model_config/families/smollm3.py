@@ -7,24 +7,26 @@ from jaxinfer.model_config.decoder import read_decoder, read_layer, read_layers,
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.model_config.rope import read_rope
 
-_EVERY, _THETA = 4, 2e6
+_EVERY, _KV_HEADS, _THETA = 4, 4, 2e6
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
     """`no_rope_layers` has a 1 for each layer that knows positions, whatever its name says. With `use_sliding_window`
     the others have a window."""
-    if "rope_parameters" not in config:
-        config.default("rope_theta", _THETA)
     config.default("tie_word_embeddings", True)
     turned, bias = _turned(config), config.flag("attention_bias")
     config.get("max_window_layers")  # published, and read nowhere
     window = config.integer("sliding_window") if "sliding_window" in config else None
     window = window if config.flag("use_sliding_window") else None
     windows = typed_windows(config, window, [window is not None and not turns for turns in turned])
-    layer = read_layer(config, attention={"qkv_bias": bias, "out_bias": bias}, mlp={"bias": config.flag("mlp_bias")})
-    layers = with_windows(layer, windows)
-    return read_decoder(config, [x if turns else _unturned(x) for x, turns in zip(layers, turned, strict=True)])
+    rope = read_rope(config, theta=_THETA)
+    attention = {"kv_heads": _KV_HEADS, "rope": rope.config, "qkv_bias": bias, "out_bias": bias}
+    layer = read_layer(config, attention=attention, mlp={"bias": config.flag("mlp_bias")})
+    pairs = zip(with_windows(layer, windows), turned, strict=True)
+    layers = [layer if turns else _unturned(layer) for layer, turns in pairs]
+    return read_decoder(config, layers, max_position_embeddings=rope.context)
 
 
 def _turned(config: ConfigReader) -> list[bool]:

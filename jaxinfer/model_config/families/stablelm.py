@@ -9,7 +9,7 @@ from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(q_norm="self_attn.q_layernorm.norms.", k_norm="self_attn.k_layernorm.norms.")
-_PARTIAL = 0.25
+_PARTIAL, _KV_HEADS = 0.25, 32
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
@@ -20,6 +20,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     layer = read_layer(
         config,
         attention={
+            "kv_heads": _KV_HEADS,
             "rope": rope.config,
             "qkv_bias": config.flag("use_qkv_bias"),
             "qk_norm": NormKind("layer", eps) if config.flag("qk_layernorm") else None,

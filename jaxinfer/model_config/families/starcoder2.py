@@ -15,6 +15,7 @@ from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.tensor_names import TensorNames
 
 _NAMES = TensorNames(up="mlp.c_fc", down="mlp.c_proj")
+_KV_HEADS = 2
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
@@ -28,7 +29,7 @@ def parse(config: ConfigReader) -> DecoderConfig:
     bias = config.flag("use_bias", True)
     layer = read_layer(
         config,
-        attention={"qkv_bias": bias, "out_bias": bias},
+        attention={"kv_heads": _KV_HEADS, "qkv_bias": bias, "out_bias": bias},
         mlp={"bias": bias, "gated": False, "activation": read_activation(config, "hidden_act", "gelu_tanh")},
         norm=NormKind("layer", config.number("norm_epsilon", 1e-5), bias=True),
     )
