@@ -4,6 +4,7 @@ A file is read twice: as it stands, and as transformers' class writes it out wit
 are left aside: those of generation_config.json count beside them, and a class's own may be any token of the model.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -19,11 +20,16 @@ from tests.material import material
 pytestmark = pytest.mark.parity
 
 Raw = dict[str, Any]
-OF_TRANSFORMERS = [name for name, found in ARCHITECTURES.items() if found.checked_against == "transformers"]
+OF_TRANSFORMERS = [
+    name
+    for name, found in ARCHITECTURES.items()
+    if found.checked_against.startswith("transformers") and name != "Phi3VForCausalLM"  # which has no class there
+]
 SIZES = {"hidden_size": 1536, "num_attention_heads": 96, "num_hidden_layers": 30, "vocab_size": 1000}
 """Those of no class, and such that 16 channels a head are none's default."""
 NEEDED = {"granitemoehybrid": {"layer_types": ["attention"] * 30}}
 """Without them transformers' class makes all layers Mamba's."""
+OTHER_NAMES = {"num_experts": "num_local_experts"}
 ENDS = ("bos_token_id", "eos_token_id")
 
 
@@ -37,16 +43,16 @@ def without(raw: Raw, *names: str) -> Raw:
 
 
 def written_out(kind: str, raw: Raw) -> Raw:
-    """What transformers reads in a file, all of it."""
-    return without(json.loads(config_classes()[kind].from_dict(dict(raw)).to_json_string(use_diff=False)), *ENDS)
+    """What transformers reads in a file, all of it. Raises KeyError for a rotary embedding that lacks what it needs."""
+    return without(json.loads(json.dumps(config_classes()[kind].from_dict(dict(raw)).to_dict())), *ENDS)
 
 
 def absences(raw: Raw) -> Iterator[tuple[str, Raw]]:
-    """The file without each of its fields, and without each field of its rotary embedding."""
+    """The file without each of its fields, and without each field of its rotary embedding but the type."""
     for name in raw:
         yield name, without(raw, name)
     rope = raw.get("rope_parameters") or {}
-    for name, value in rope.items():
+    for name, value in without(rope, "rope_type").items():
         yield f"rope_parameters.{name}", {**raw, "rope_parameters": without(rope, name)}
         for inner in value if isinstance(value, dict) else ():
             yield f"rope_parameters.{name}.{inner}", {**raw, "rope_parameters": {**rope, name: without(value, inner)}}
@@ -69,8 +75,9 @@ def test_a_field_that_is_absent(architecture: str) -> None:
     for name, raw in absences(written_out(kind, {**SIZES, **NEEDED.get(kind, {})})):
         found = read(raw, architecture)
         if isinstance(found, str):
-            assert found == name.split(".")[-1]
-        else:
+            assert name.split(".")[-1] in (found, OTHER_NAMES.get(found))
+            continue
+        with contextlib.suppress(KeyError):
             assert found == read(written_out(kind, raw), architecture), name
 
 
@@ -79,8 +86,9 @@ def test_the_smallest_file_that_loads(architecture: str) -> None:
     (kind,) = ARCHITECTURES[architecture].model_types
     whole, raw = written_out(kind, {**SIZES, **NEEDED.get(kind, {})}), Raw()
     while isinstance(found := read(raw, architecture), str):
-        assert found not in raw
-        raw[found] = whole[found]
+        name = found if found in whole else OTHER_NAMES[found]
+        assert name not in raw
+        raw[name] = whole[name]
     assert found == read(whole, architecture), raw
 
 
@@ -89,7 +97,7 @@ def test_a_text_part_that_says_nothing(architecture: str) -> None:
     found = ARCHITECTURES[architecture]
     (kind,) = found.model_types
     outside = {"architectures": ["LlavaForConditionalGeneration"], "text_config": {"model_type": kind}}
-    written = json.loads(config_classes()[kind]().to_json_string(use_diff=False))
+    written = config_classes()[kind]().to_dict()
     assert parse_config(outside).layers == parse_config(written, architecture).layers
     assert {name: written[name] for name in found.defaults} == found.defaults
 

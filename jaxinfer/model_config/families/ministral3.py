@@ -32,7 +32,8 @@ def parse(config: ConfigReader) -> DecoderConfig:
     if beta < 0:
         raise parameters.error(_BETA, f"must be at least 0, not {beta}")
     rope = read_rope(config, own=_OWN)
-    original = parameters.integer("original_max_position_embeddings", rope.context)
+    declared = config.integer("max_position_embeddings")
+    original = parameters.integer("original_max_position_embeddings", declared)
     layer = read_layer(
         config,
         attention={
