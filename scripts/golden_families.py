@@ -75,6 +75,8 @@ _MULTIPLIERS = {
     "logits_scaling": 2.5,
 }
 _LOCAL_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 24}
+# Of Mamba layers that the models have not: transformers checks them all the same.
+_GRANITE_4 = {**_MULTIPLIERS, "layer_types": ["full_attention"] * 2, "mamba_n_heads": 8}
 _LLAMA4_YARN = {**_YARN, "original_max_position_embeddings": 16, "factor": 8.0, "llama_4_scaling_beta": 0.4}
 _DYNAMIC = {"max_position_embeddings": 16, "rope_scaling": {"type": "dynamic", "factor": 4.0}}
 _MINICPM = {"scale_emb": 4, "scale_depth": 1.4, "dim_model_base": 8}
@@ -260,5 +262,21 @@ FAMILIES: dict[str, Family] = {
             "num_key_value_heads": 2,
         },
         "float16",
+    ),
+    "granite_4": Family(
+        "GraniteMoeHybridForCausalLM",
+        {
+            **_GRANITE_4,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "shared_intermediate_size": 40,
+            "position_embedding_type": "rope",
+            "tie_word_embeddings": True,
+        },
+    ),
+    "granite_4_moe": Family(
+        "GraniteMoeHybridForCausalLM",
+        {**_GRANITE_4, **_LOCAL_EXPERTS, "shared_intermediate_size": 40, "position_embedding_type": "nope"},
+        "bfloat16",
     ),
 }

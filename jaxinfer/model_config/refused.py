@@ -50,9 +50,6 @@ _BY_REASON = {
         "Llama4ForCausalLM",
         "Llama4ForConditionalGeneration",
     ),
-    "most of its models have layers that keep a state; those without (Granite 4.0 Micro) are not supported yet": (
-        "GraniteMoeHybridForCausalLM",
-    ),
     # Where users of an old model may want its successor.
     "its successors are supported: GlmForCausalLM, Glm4ForCausalLM": ("ChatGLMModel",),
     "its successor is supported: Phi3ForCausalLM": ("PhiForCausalLM",),
