@@ -50,7 +50,7 @@ def _row(name: str) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]]) -> None:
     widths = [max(len(row[name]) for row in rows) for name in ("architecture", "checked_against")]
     print(f"Weights: {', '.join(FORMATS)}.\n")
-    print(f"{'architecture':{widths[0]}}  {'checked against':{widths[1]}}")
-    for row in rows:
+    head = {"architecture": "architecture", "checked_against": "checked against", "note": "note"}
+    for row in [head, *rows]:
         line = f"{row['architecture']:{widths[0]}}  {row['checked_against']:{widths[1]}}  {row['note']}"
         print(line.rstrip())

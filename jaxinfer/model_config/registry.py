@@ -161,8 +161,10 @@ def find_architecture(name: str) -> Architecture:
         return ARCHITECTURES[name]
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
         return _load_plugin(point)
-    reason = REFUSED.get(name)
+    reason, longer = REFUSED.get(name), [known for known in known_architectures() if known.startswith(name)]
     said = f": {reason}" if reason else "; `jaxinfer models` lists those that are"
+    if name and longer:
+        said = f"; did you mean {longer[0]}?"
     raise UnknownArchitectureError(f"config.json: architectures: {quoted(name)} is not supported{said}", name)
 
 

@@ -92,7 +92,8 @@ def test_a_config_alone(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["inspect", str(Path(__file__))], "must be a folder, a hub id or a config.json"),
-        (["inspect", "demo", "--architecture", "Nobody"], "'Nobody' is not supported"),
+        (["inspect", "demo", "--architecture", "Nobody"], "'Nobody' is not supported; `jaxinfer models` lists"),
+        (["inspect", "demo", "--architecture", "Llama"], "'Llama' is not supported; did you mean LlamaForCausalLM?"),
     ],
 )
 def test_bad_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,4 +109,6 @@ def test_models_lists_every_architecture(capsys: pytest.CaptureFixture[str]) -> 
     assert len(set(names)) == len(names)
     assert all(row["checked_against"] for row in listed)
     assert models.run([]) == 0
-    assert "InternLM2ForCausalLM" in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("InternLM2ForCausalLM ") for line in printed)
+    assert printed[2].split() == ["architecture", "checked", "against", "note"]

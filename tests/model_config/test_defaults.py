@@ -110,7 +110,7 @@ def test_real_files() -> None:
             found = parse_config(raw)
         except UnknownArchitectureError:
             continue
-        kind = raw.get("model_type")
+        kind = raw.get("model_type", "")
         if kind in config_classes():
             compared += 1
             assert found == parse_config(written_out(kind, raw)), path.name
