@@ -1,10 +1,14 @@
 """Engines over quantised models: what they generate in chunks, with prefix hits and beside others, is what the model
 itself finds likeliest, token by token."""
 
+import logging
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.build import build_engine
+from jaxinfer.config import CacheConfig, EngineConfig, ModelConfig, Quantization, RunnerConfig
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -43,3 +47,16 @@ def test_tokens_are_the_models_own(family: str, name: str) -> None:
     found = drive(core, others)
     assert (first.tokens, found["second", 0].tokens, found["third", 0].tokens) == (wanted, wanted[10:], wanted)
     assert found["second", 0].cached >= BLOCK
+
+
+@pytest.mark.parametrize(("name", "said"), [("none", "float32 on cpu"), ("int8", "float32 (weights in int8) on cpu")])
+def test_the_log_says_how_weights_are_held(name: Quantization, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    config = EngineConfig(
+        model=str(GOLDENS / "llama3"),
+        load=ModelConfig(dtype="float32", max_model_len=64, quantization=name),
+        cache=CacheConfig(block_size=BLOCK, num_blocks=20),
+        runner=RunnerConfig(lazy_compile=True, compile_cache_dir="off"),
+    )
+    build_engine(config)
+    assert f"{said}, attention xla; " in caplog.text
