@@ -11,6 +11,7 @@ from jaxinfer.model_config.layer_kind import KVKind, NormKind
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.model_config.rope_config import RopeConfig
 from tests.material import material
+from tests.models.goldens import GOLDENS
 
 from .config_json import LLAMA, SAME
 from .uniform import fields_of, kind_of, windows_of
@@ -253,3 +254,10 @@ def test_llama_does_not_know_windows():
 
 def test_code_beside_a_known_architecture_is_left_alone():
     assert parse(auto_map={"AutoModel": "x.Y"}) == parse()
+
+
+def test_gemma3_has_no_soft_cap_of_scores() -> None:
+    raw = json.loads((GOLDENS / "gemma3" / "config.json").read_text())
+    assert parse_config(raw).layers[0].attention.soft_cap is None
+    with pytest.raises(ModelError, match="attn_logit_softcapping must be null"):
+        parse_config({**raw, "attn_logit_softcapping": 50.0})
