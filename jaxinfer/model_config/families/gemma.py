@@ -90,9 +90,7 @@ def _read(
     norm, bias = read_norm(config, offset=1.0, wide=True), config.flag("attention_bias")
     both = soft_cap is not None or qk_norm
     if qk_norm and "attn_logit_softcapping" in config:
-        raise config.error(
-            "attn_logit_softcapping", "must be null: Gemma 3 does not cap scores, its code leaves it out"
-        )
+        raise config.error("attn_logit_softcapping", "must be null: Gemma 3's own code does not cap scores")
     scalar = config.number("query_pre_attn_scalar", _QUERY_SCALAR) if both else None
     if scalar is not None and not scalar > 0:
         raise config.error("query_pre_attn_scalar", f"must be above 0, not {scalar}")
