@@ -110,8 +110,9 @@ def main() -> int:
     print(f"{'family':20}{'architecture':34}{columns}")
     failed, chosen = 0, asked.families or names
     schemes: tuple[Quantization, ...] = get_args(Quantization)
-    plain = [(name, schemes[0]) for name in chosen]
-    for name, quantization in plain + [(name, one) for name in chosen if name in QUANTISED for one in schemes[1:]]:
+    pairs = [(name, schemes[0]) for name in chosen]
+    pairs += [(name, one) for name in chosen if name in QUANTISED for one in schemes[1:]]
+    for name, quantization in pairs:
         row = check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization)
         failed += not row.passed
         said = "" if row.passed else "  WRONG"
