@@ -110,7 +110,7 @@ def main() -> int:
     print(f"{'family':20}{'architecture':34}{columns}")
     failed, chosen = 0, asked.families or names
     schemes: tuple[Quantization, ...] = get_args(Quantization)
-    pairs = [(name, schemes[0]) for name in chosen]
+    pairs: list[tuple[str, Quantization]] = [(name, "none") for name in chosen]
     pairs += [(name, one) for name in chosen if name in QUANTISED for one in schemes[1:]]
     for name, quantization in pairs:
         row = check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization)
