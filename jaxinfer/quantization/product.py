@@ -59,4 +59,4 @@ def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.
     if weights.scheme.activations != "none":
         rows, of_rows = quantise_rows(x, weights.scheme.activations)
         x = (rows.astype(jnp.float32) * of_rows).astype(x.dtype)
-    return grouped_matmul(x, weights.codes, sizes, scales=weights.scales, backend=backend)
+    return grouped_matmul(x, weights.codes, sizes, scales=weights.scales, zeros=weights.zeros, backend=backend)

@@ -29,6 +29,19 @@ def with_groups(weight: jax.Array, scales: jax.Array, name: str) -> jax.Array:
     return grouped
 
 
+def sides_with_groups(
+    weight: jax.Array, scales: jax.Array, zeros: jax.Array | None
+) -> tuple[jax.Array, jax.Array | None]:
+    """Scales and zeros, each as `with_groups` gives them. Raises ValueError as it does, and for zeros of another shape
+    than scales."""
+    grouped = with_groups(weight, scales, "scales")
+    if zeros is None:
+        return grouped, None
+    if zeros.shape != scales.shape:
+        raise ValueError(f"zeros must be {scales.shape}, as scales, not {zeros.shape}")
+    return grouped, with_groups(weight, zeros, "zeros")
+
+
 def dequantise(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
     """(weight - zeros) * scales, [..., N, K], in float32 and then rounded to `dtype`.
 

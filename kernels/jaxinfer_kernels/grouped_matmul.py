@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_backends import check_backend, check_codes
@@ -18,24 +18,29 @@ def grouped_matmul(
     group_sizes: jax.Array,
     *,
     scales: jax.Array | None = None,
+    zeros: jax.Array | None = None,
     out_dtype: jnp.dtype | None = None,
     backend: str = "xla",
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None = None,
 ) -> jax.Array:
     """Row t of the result is weights[g] @ x[t], where g is the group that row t belongs to; sums in float32.
 
+    Quantised weights count as (weights - zeros) * scales.
+
     x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or, for
     `xla`, float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no
     group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4
-    and e4m3 alone, [E, N] or [E, N, K // group], float32 or bfloat16. out_dtype: by default x's. block_sizes:
-    MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    and e4m3 alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights;
+    they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
     `mosaic_gpu` (on Hopper; x and plain weights in bfloat16) walks over items of one group, which begin near its rows.
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
-    above, scales that are missing or not wanted, block_sizes with `xla` or of another backend, on `mosaic_tpu` for
-    groups that neither divide 128 nor are multiples of it, and on `mosaic_gpu` as `quantized_matmul` does.
+    above, scales that are missing or not wanted, zeros without them, block_sizes with `xla` or of another backend, on
+    `mosaic_tpu` for groups that neither divide 128 nor are multiples of it, and on `mosaic_gpu` as `quantized_matmul`
+    does.
 
     The pairs are those of MegaBlocks' block-sparse products (arXiv:2211.15841), for one dimension of blocks.
 
@@ -46,26 +51,40 @@ def grouped_matmul(
     T = 4096 for the MXU on all but v6e; with 128 or 256 experts all three wait for memory everywhere.
     """
     out_dtype = jnp.dtype(out_dtype or x.dtype)
-    scales = _checked(x, weights, group_sizes, scales, backend, block_sizes)
+    _check(x, weights, group_sizes, scales, zeros, backend, block_sizes)
+    if scales is not None:
+        scales, zeros = sides_with_groups(weights, scales, zeros)
     if backend == "xla":
-        return _loop(x, weights, group_sizes, scales, out_dtype)
+        return _loop(x, weights, group_sizes, scales, zeros, out_dtype)
     run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
-    return run(x, weights, group_sizes, scales, out_dtype, block_sizes)
+    return run(x, weights, group_sizes, scales, zeros, out_dtype, block_sizes)
 
 
 def _on_tpu(
-    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    scales: jax.Array | None,
+    zeros: jax.Array | None,
+    out_dtype: jnp.dtype,
+    sizes: Any,
 ) -> jax.Array:
     from jaxinfer_kernels.tpu.grouped_matmul import grouped_matmul_tpu
 
     (rows, depth), (experts, columns, _) = x.shape, weights.shape
     item = value_bytes(weights.dtype)
     blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, experts)
-    return grouped_matmul_tpu(x, weights, group_sizes, scales, out_dtype, blocks)
+    return grouped_matmul_tpu(x, weights, group_sizes, scales, zeros, out_dtype, blocks)
 
 
 def _on_gpu(
-    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    scales: jax.Array | None,
+    zeros: jax.Array | None,
+    out_dtype: jnp.dtype,
+    sizes: Any,
 ) -> jax.Array:
     (rows, depth), (experts, columns, _) = x.shape, weights.shape
     groups = 1 if scales is None else scales.shape[2]
@@ -73,11 +92,16 @@ def _on_gpu(
     check_gpu_matmul(x, weights, groups, blocks)
     from jaxinfer_kernels.gpu.grouped_matmul import grouped_matmul_gpu  # needs jax 0.11, see `unavailable`
 
-    return grouped_matmul_gpu(x, weights, group_sizes, scales, out_dtype, blocks)
+    return grouped_matmul_gpu(x, weights, group_sizes, scales, zeros, out_dtype, blocks)
 
 
 def _loop(
-    x: jax.Array, weights: jax.Array, group_sizes: jax.Array, scales: jax.Array | None, out_dtype: jnp.dtype
+    x: jax.Array,
+    weights: jax.Array,
+    group_sizes: jax.Array,
+    scales: jax.Array | None,
+    zeros: jax.Array | None,
+    out_dtype: jnp.dtype,
 ) -> jax.Array:
     total, columns = x.shape[0], weights.shape[1]
     rows = _tile_rows(total, weights.shape[0])
@@ -90,7 +114,7 @@ def _loop(
         group, start = items.group[index], items.tile[index] * rows
         weight = _of_group(weights, group)
         if scales is not None:
-            weight = dequantise(weight, scales[group], None, x.dtype)
+            weight = dequantise(weight, scales[group], None if zeros is None else zeros[group], x.dtype)
         product = multiply(jax.lax.dynamic_slice_in_dim(x, start, rows), weight).astype(out_dtype)
         mine = (row >= items.low[index]) & (row < items.high[index])
         before = jax.lax.dynamic_slice_in_dim(out, start, rows)
@@ -117,14 +141,15 @@ def _tile_rows(total: int, groups: int) -> int:
     return min(max(1 << (total // groups).bit_length(), 8), 256)
 
 
-def _checked(
+def _check(
     x: jax.Array,
     weights: jax.Array,
     group_sizes: jax.Array,
     scales: jax.Array | None,
+    zeros: jax.Array | None,
     backend: str,
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
-) -> jax.Array | None:
+) -> None:
     check_backend(backend, block_sizes)
     if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
         raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
@@ -140,6 +165,7 @@ def _checked(
         raise ValueError(
             f"scales must be given for int8, int4 and e4m3 weights and for no others; weights are {weights.dtype}"
         )
+    if zeros is not None and scales is None:
+        raise ValueError(f"zeros must be given with scales alone, for quantised weights; weights are {weights.dtype}")
     if is_quantised(weights):
         check_codes(backend, weights.dtype)
-    return None if scales is None else with_groups(weights, scales, "scales")

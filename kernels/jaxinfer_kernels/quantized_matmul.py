@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, with_groups
+from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.matmul_backends import check_backend, check_codes
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
@@ -91,9 +91,4 @@ def _checked(
             f"weight must be [N, {x.shape[1]}] of int8, int4 or e4m3, not {weight.shape} of {weight.dtype}"
         )
     check_codes(backend, weight.dtype)
-    grouped = with_groups(weight, scales, "scales")
-    if zeros is None:
-        return grouped, None
-    if zeros.shape != scales.shape:
-        raise ValueError(f"zeros must be {scales.shape}, as scales, not {zeros.shape}")
-    return grouped, with_groups(weight, zeros, "zeros")
+    return sides_with_groups(weight, scales, zeros)

@@ -83,9 +83,15 @@ def dequantised(weight: Any, scales: Any, zeros: Any = None) -> np.ndarray:
 
 
 def grouped_case(
-    sizes: list[int], rows: int, shape: tuple[int, int], dtype: Any, weight_type: Any, group: int | None
+    sizes: list[int],
+    rows: int,
+    shape: tuple[int, int],
+    dtype: Any,
+    weight_type: Any,
+    group: int | None,
+    zeros: bool = False,
 ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array], np.ndarray]:
-    """x, weights [experts, *shape], scales by name, and the result, row by row; rows of no group are 0.
+    """x, weights [experts, *shape], scales and zeros by name, and the result, row by row; rows of no group are 0.
 
     Rows of no group and weights of empty groups are NaN, which must not leak.
     """
@@ -100,7 +106,9 @@ def grouped_case(
         weights = integers(rng, len(sizes), *shape, dtype=weight_type)
         sides = [len(sizes), columns, *([] if group is None else [depth // group])]
         named["scales"] = positive(rng, *sides).at[empty].set(jnp.nan)
-        exact = dequantised(weights, named["scales"])
+        if zeros:
+            named["zeros"] = (normal(rng, *sides) * 3).at[empty].set(jnp.nan)
+        exact = dequantised(weights, **named)
     expected = np.zeros((rows, columns))
     for row, index in enumerate(np.repeat(np.arange(len(sizes)), sizes)):
         expected[row] = exact[index] @ wide(x[row])

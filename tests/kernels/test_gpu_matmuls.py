@@ -46,9 +46,15 @@ def quantized_error(
 
 
 def grouped_error(
-    sizes: list[int], *, rows: int = 50, weight_type: Any = jnp.bfloat16, group: int | None = None, blocks: Any = BLOCKS
+    sizes: list[int],
+    *,
+    rows: int = 50,
+    weight_type: Any = jnp.bfloat16,
+    group: int | None = None,
+    zeros: bool = False,
+    blocks: Any = BLOCKS,
 ) -> float:
-    x, weights, named, expected = grouped_case(sizes, rows, (128, 128), jnp.bfloat16, weight_type, group)
+    x, weights, named, expected = grouped_case(sizes, rows, (128, 128), jnp.bfloat16, weight_type, group, zeros)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend="mosaic_gpu")
     return worst_error(result, expected)
@@ -121,10 +127,14 @@ def test_groups(sizes: list[int]):
 
 
 @interpreted
-@pytest.mark.parametrize(("weight_type", "group"), [(jnp.int8, None), (jnp.int4, 64)])
-def test_groups_of_quantised_weights(weight_type: Any, group: int | None):
+@pytest.mark.parametrize(
+    ("weight_type", "group", "zeros"),
+    [(jnp.int8, None, False), (jnp.int8, None, True), (jnp.int4, 64, False), (jnp.int4, 64, True)],
+)
+def test_groups_of_quantised_weights(weight_type: Any, group: int | None, zeros: bool):
     sizes = SIZES["rows-of-no-group"]
-    assert grouped_error(sizes, rows=23, weight_type=weight_type, group=group) < TOLERANCE[jnp.bfloat16]
+    found = grouped_error(sizes, rows=23, weight_type=weight_type, group=group, zeros=zeros)
+    assert found < TOLERANCE[jnp.bfloat16]
 
 
 @interpreted

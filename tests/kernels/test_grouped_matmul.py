@@ -27,9 +27,10 @@ def error(
     dtype: Any = jnp.float32,
     weight_type: Any = jnp.float32,
     group: int | None = None,
+    zeros: bool = False,
     blocks: MatmulBlocks | None = BLOCKS,
 ) -> float:
-    x, weights, named, expected = grouped_case(sizes, rows, (columns, depth), dtype, weight_type, group)
+    x, weights, named, expected = grouped_case(sizes, rows, (columns, depth), dtype, weight_type, group, zeros)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend=backend)
     return worst_error(result, expected)
@@ -44,19 +45,21 @@ def test_groups(sizes: list[int], backend: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("dtype", "weight_type", "group"),
+    ("dtype", "weight_type", "group", "zeros"),
     [
-        (jnp.bfloat16, jnp.bfloat16, None),
-        (jnp.bfloat16, jnp.int8, None),
-        (jnp.float32, jnp.int8, 128),
-        (jnp.float32, jnp.int4, None),
-        (jnp.bfloat16, jnp.int4, 128),
-        (jnp.float32, jnp.int4, 32),
+        (jnp.bfloat16, jnp.bfloat16, None, False),
+        (jnp.bfloat16, jnp.int8, None, False),
+        (jnp.float32, jnp.int8, None, True),
+        (jnp.float32, jnp.int8, 128, False),
+        (jnp.float32, jnp.int4, None, False),
+        (jnp.bfloat16, jnp.int4, 128, True),
+        (jnp.float32, jnp.int4, 32, True),
     ],
 )
-def test_weight_types(dtype: Any, weight_type: Any, group: int | None, backend: str):
+def test_weight_types(dtype: Any, weight_type: Any, group: int | None, zeros: bool, backend: str):
     sizes = SIZES["rows-of-no-group"]
-    assert error(backend, sizes, dtype=dtype, weight_type=weight_type, group=group) < TOLERANCE[dtype]
+    kind = {"dtype": dtype, "weight_type": weight_type, "group": group, "zeros": zeros}
+    assert error(backend, sizes, **kind) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("blocks", [None, MatmulBlocks(rows=8, columns=256), MatmulBlocks(rows=50, columns=200)])
@@ -74,7 +77,8 @@ def test_random_groups(backend: str):
         sizes = np.diff(ends, prepend=0).tolist()
         kind = [(jnp.float32, None), (jnp.int8, None), (jnp.int8, 64), (jnp.int4, 256)][seed % 4]
         columns = int(rng.integers(1, 300))
-        result = error(backend, sizes, rows=rows, columns=columns, depth=512, weight_type=kind[0], group=kind[1])
+        options = {"weight_type": kind[0], "group": kind[1], "zeros": seed % 8 > 3}
+        result = error(backend, sizes, rows=rows, columns=columns, depth=512, **options)
         assert result < TOLERANCE[jnp.float32]
 
 
@@ -135,6 +139,11 @@ def test_the_twin_holds_one_expert_and_one_tile():
         ({"group_sizes": jnp.ones(2, jnp.int32)}, r"group_sizes must be \(3,\) of int32, not \(2,\) of int32"),
         ({"scales": jnp.ones((3, 2))}, "scales must be given for int8, int4 and e4m3 weights and for no others"),
         ({"weights": jnp.ones((3, 2, 8), jnp.int8)}, "weights are int8"),
+        ({"zeros": jnp.ones((3, 2))}, "zeros must be given with scales alone, .* weights are float32"),
+        (
+            {"weights": jnp.ones((3, 2, 8), jnp.int8), "scales": jnp.ones((3, 2)), "zeros": jnp.ones((3, 2, 2))},
+            r"zeros must be \(3, 2\), as scales, not \(3, 2, 2\)",
+        ),
         (
             {"weights": jnp.ones((3, 2, 8), jnp.int8), "scales": jnp.ones((3, 2, 3))},
             r"scales must be \(3, 2\) or \(3, 2, a divisor of 8\), not \(3, 2, 3\)",

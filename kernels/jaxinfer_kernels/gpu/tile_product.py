@@ -41,6 +41,19 @@ class Sides(NamedTuple):
         return Sides(scales, self.zeros.at[group, columns], self.sums.at[:, rows])
 
 
+def sides_of(scales: jax.Array | None, zeros: jax.Array | None, x: jax.Array, blocks: GpuMatmulBlocks) -> Sides:
+    """`Sides` of scales and zeros [E, N, G], for x [rows, K].
+
+    Zeros are taken off the sum of a group, as zero * (sum of x over the group).
+    """
+    if scales is None:
+        return Sides()
+    if zeros is None:
+        return Sides(scales.astype(jnp.float32))
+    sums = x.astype(jnp.float32).reshape(x.shape[0], max(scales.shape[2], blocks.splits), -1).sum(axis=2).T
+    return Sides(scales.astype(jnp.float32), zeros.astype(jnp.float32), sums)
+
+
 class Stages(NamedTuple):
     """Tiles in shared memory, [stages, rows, depth] of x and [stages, columns, depth] of weights.
 

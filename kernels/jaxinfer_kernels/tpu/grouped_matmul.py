@@ -19,16 +19,17 @@ def grouped_matmul_tpu(
     weights: jax.Array,
     group_sizes: jax.Array,
     scales: jax.Array | None,
+    zeros: jax.Array | None,
     out_dtype: jnp.dtype,
     blocks: MatmulBlocks,
 ) -> jax.Array:
-    """The kernel behind `grouped_matmul`; scales: [E, N, K // group] or None.
+    """The kernel behind `grouped_matmul`; scales and zeros: [E, N, K // group] or None.
 
     The grid is (column blocks, items of work), and its second size is known at run time: an empty group costs
     nothing. Items of one group follow each other, so its block of weights arrives once for all its rows.
     """
     (total, depth), columns = x.shape, weights.shape[1]
-    given = [] if scales is None else [scales]
+    given = [array for array in (scales, zeros) if array is not None]
     sides = sides_of(given)
     cut = cut_depth(depth, depth // sides.groups, blocks.rows)
     items = group_tiles(group_sizes, total, blocks.rows)

@@ -1,0 +1,41 @@
+"""Products with quantised weights of every part that a scheme may have."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
+from jaxinfer.quantization.scheme import Scheme
+from tests.kernels.matmul_cases import dequantised, integers, normal, positive, wide
+
+EXPERTS, COLUMNS, DEPTH, GROUP = 3, 16, 64, 32
+
+
+def drawn(rng: np.random.Generator, *lead: int) -> QuantizedArray:
+    """int4 in groups with zeros, as AWQ and GPTQ have them."""
+    sides = (*lead, COLUMNS, DEPTH // GROUP)
+    codes = integers(rng, *lead, COLUMNS, DEPTH, dtype=jnp.int4)
+    return QuantizedArray(Scheme("int4", GROUP, True), codes, positive(rng, *sides), normal(rng, *sides) * 3)
+
+
+def exact(weight: QuantizedArray) -> np.ndarray:
+    return dequantised(weight.codes, weight.scales, weight.zeros)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def test_zeros_count_in_a_product(rng: np.random.Generator):
+    x, weight = normal(rng, 5, DEPTH), drawn(rng)
+    np.testing.assert_allclose(jax.jit(quantized_product)(x, weight), wide(x) @ exact(weight).T, rtol=1e-4, atol=1e-4)
+
+
+def test_zeros_count_in_a_product_of_experts(rng: np.random.Generator):
+    x, weights, sizes = normal(rng, 6, DEPTH), drawn(rng, EXPERTS), np.array([2, 0, 4], np.int32)
+    product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes, "xla")
+    of_rows = exact(weights)[np.repeat(np.arange(EXPERTS), sizes)]
+    np.testing.assert_allclose(product, np.einsum("tk,tnk->tn", wide(x), of_rows), rtol=1e-4, atol=1e-4)
