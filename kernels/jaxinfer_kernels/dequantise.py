@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn))
-"""The types that `xla` multiplies; the kernels for TPU and GPU the integers among them."""
+"""Types of weights that are codes, each counted with its scale."""
 
 
 def is_quantised(weight: jax.Array) -> bool:

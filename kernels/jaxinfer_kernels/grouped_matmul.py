@@ -27,8 +27,8 @@ def grouped_matmul(
 
     Quantised weights count as (weights - zeros) * scales.
 
-    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or, for
-    `xla`, float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no
+    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or, not
+    for `mosaic_gpu`, float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no
     group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4
     and e4m3 alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights;
     they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for

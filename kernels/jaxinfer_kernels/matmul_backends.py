@@ -13,12 +13,12 @@ _BLOCKS = {"mosaic_tpu": MatmulBlocks, "mosaic_gpu": GpuMatmulBlocks}
 
 
 INTEGERS = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4))
-"""Codes that the kernels for TPU and GPU widen; `xla` any."""
+"""Codes that the kernel for GPU widens; the others any."""
 
 
 def check_codes(backend: str, codes: jnp.dtype) -> None:
     """Raises ValueError for a quantised weight's type that the backend does not multiply."""
-    if backend != "xla" and codes not in INTEGERS:
+    if backend == "mosaic_gpu" and codes not in INTEGERS:
         raise ValueError(f"weights in {codes} need backend xla; {backend} multiplies int8 and int4")
 
 

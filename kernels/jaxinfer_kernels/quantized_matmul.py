@@ -23,7 +23,7 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or, for `xla`, float8_e4m3fn. scales: [N], or
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or, not for `mosaic_gpu`, float8_e4m3fn. scales: [N], or
     [N, K // group] for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric
     weights; they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`,
     GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].

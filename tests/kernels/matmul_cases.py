@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
+from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
 from .interpreter import tpu_interpreter
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
+E4M3 = jnp.float8_e4m3fn
 RANGE = {jnp.int8: 127, jnp.int4: 7}
 SIZES = {
     "ragged": [5, 0, 17, 1, 0, 20],
@@ -57,9 +59,30 @@ def normal(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> j
     return jnp.asarray(rng.standard_normal(shape), dtype)
 
 
-def integers(rng: np.random.Generator, *shape: int, dtype: Any) -> jax.Array:
+def codes(rng: np.random.Generator, *shape: int, dtype: Any) -> jax.Array:
+    """Any of a type's codes but NaN."""
+    if dtype == E4M3:
+        return all_e4m3()[rng.integers(0, len(all_e4m3()), shape)]
     most = RANGE[dtype]
     return jnp.asarray(rng.integers(-most - 1, most + 1, shape)).astype(dtype)
+
+
+def all_e4m3() -> jax.Array:
+    """Each value of e4m3 once, subnormal ones and both zeros too, [254]; the two codes of NaN are left out."""
+    every = np.arange(256, dtype=np.uint8)
+    return jax.lax.bitcast_convert_type(jnp.asarray(every[every & 0x7F != 0x7F]), E4M3)
+
+
+def worst_code_error(blocks: MatmulBlocks | GpuMatmulBlocks, backend: str) -> float:
+    """How far any e4m3 code, times a row of the unit matrix and a scale of 1, is from its value.
+
+    A NaN among a channel's codes would hide all others.
+    """
+    columns, depth, every = 128, 256, all_e4m3()
+    weight = every[(np.arange(columns)[:, None] + np.arange(depth)) % len(every)]
+    x, scales = jnp.eye(depth, dtype=jnp.bfloat16), jnp.ones(columns)
+    result = run(quantized_matmul, x, weight, scales, named={}, blocks=blocks, backend=backend)
+    return float(np.nan_to_num(np.abs(result - wide(weight).T), nan=np.inf).max())
 
 
 def positive(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -103,7 +126,7 @@ def grouped_case(
         weights = normal(rng, len(sizes), *shape, dtype=weight_type).at[empty].set(jnp.nan)
         exact = wide(weights)
     else:
-        weights = integers(rng, len(sizes), *shape, dtype=weight_type)
+        weights = codes(rng, len(sizes), *shape, dtype=weight_type)
         sides = [len(sizes), columns, *([] if group is None else [depth // group])]
         named["scales"] = positive(rng, *sides).at[empty].set(jnp.nan)
         if zeros:

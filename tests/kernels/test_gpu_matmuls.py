@@ -16,9 +16,9 @@ from tests.draws import random_cases
 from tests.kernels.matmul_cases import (
     SIZES,
     TOLERANCE,
+    codes,
     dequantised,
     grouped_case,
-    integers,
     normal,
     positive,
     run,
@@ -38,7 +38,7 @@ def quantized_error(
 ) -> float:
     rows, columns, depth = shape
     rng = np.random.default_rng(rows + columns + depth)
-    x, weight = normal(rng, rows, depth, dtype=jnp.bfloat16), integers(rng, columns, depth, dtype=weight_type)
+    x, weight = normal(rng, rows, depth, dtype=jnp.bfloat16), codes(rng, columns, depth, dtype=weight_type)
     sides = (columns,) if group is None else (columns, depth // group)
     scales, shift = positive(rng, *sides), normal(rng, *sides) * 3 if zeros else None
     result = run(quantized_matmul, x, weight, scales, named={"zeros": shift}, blocks=blocks, backend="mosaic_gpu")
@@ -115,7 +115,7 @@ def test_sums_are_exact_where_bfloat16_scales_would_not_be():
 def test_nan_stays_in_its_row():
     rng = np.random.default_rng(0)
     x = normal(rng, 20, 128, dtype=jnp.bfloat16).at[7].set(jnp.nan)
-    weight, scales = integers(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
+    weight, scales = codes(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
     result = run(quantized_matmul, x, weight, scales, named={}, blocks=BLOCKS, backend="mosaic_gpu")
     assert np.flatnonzero(np.isnan(result).any(axis=1)).tolist() == [7]
 
@@ -253,7 +253,7 @@ def reported(weight_type: Any) -> set[str]:
     rng = np.random.default_rng(0)
     x, counts = normal(rng, 24, 256, dtype=jnp.bfloat16), jnp.array([10, 0, 12], jnp.int32)
     plain = weight_type == jnp.bfloat16
-    weights = normal(rng, 3, 64, 256, dtype=weight_type) if plain else integers(rng, 3, 64, 256, dtype=weight_type)
+    weights = normal(rng, 3, 64, 256, dtype=weight_type) if plain else codes(rng, 3, 64, 256, dtype=weight_type)
     scales = None if plain else positive(rng, 3, 64)
     with register_interpreter() as reports:
         call = jax.jit(lambda *arrays: grouped_matmul(*arrays, scales=scales, backend="mosaic_gpu", block_sizes=BLOCKS))

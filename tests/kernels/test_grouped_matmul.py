@@ -11,7 +11,7 @@ from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 
 from tests.draws import random_cases
-from tests.kernels.matmul_cases import SIZES, TOLERANCE, grouped_case, run, worst_error
+from tests.kernels.matmul_cases import E4M3, SIZES, TOLERANCE, grouped_case, run, worst_error
 
 BACKENDS = ("xla", "mosaic_tpu")
 BLOCKS = MatmulBlocks(rows=16, columns=128)
@@ -54,6 +54,8 @@ def test_groups(sizes: list[int], backend: str):
         (jnp.float32, jnp.int4, None, False),
         (jnp.bfloat16, jnp.int4, 128, True),
         (jnp.float32, jnp.int4, 32, True),
+        (jnp.bfloat16, E4M3, None, False),
+        (jnp.float32, E4M3, 128, True),
     ],
 )
 def test_weight_types(dtype: Any, weight_type: Any, group: int | None, zeros: bool, backend: str):
@@ -75,7 +77,7 @@ def test_random_groups(backend: str):
         rows, experts = int(rng.integers(1, 150)), int(rng.integers(1, 20))
         ends = np.sort(rng.integers(0, rows + 1, experts))
         sizes = np.diff(ends, prepend=0).tolist()
-        kind = [(jnp.float32, None), (jnp.int8, None), (jnp.int8, 64), (jnp.int4, 256)][seed % 4]
+        kind = [(jnp.float32, None), (jnp.int8, None), (E4M3, 64), (jnp.int4, 256)][seed % 4]
         columns = int(rng.integers(1, 300))
         options = {"weight_type": kind[0], "group": kind[1], "zeros": seed % 8 > 3}
         result = error(backend, sizes, rows=rows, columns=columns, depth=512, **options)

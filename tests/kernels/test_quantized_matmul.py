@@ -9,7 +9,18 @@ from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_by
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from jaxinfer_kernels.tpu.tile_product import cut_depth, vmem_bytes
 
-from tests.kernels.matmul_cases import TOLERANCE, dequantised, integers, normal, positive, run, wide, worst_error
+from tests.kernels.matmul_cases import (
+    E4M3,
+    TOLERANCE,
+    codes,
+    dequantised,
+    normal,
+    positive,
+    run,
+    wide,
+    worst_code_error,
+    worst_error,
+)
 
 BACKENDS = ("xla", "mosaic_tpu")
 BLOCKS = MatmulBlocks(rows=16, columns=128)
@@ -29,7 +40,7 @@ def error(
     blocks: MatmulBlocks | None = BLOCKS,
 ) -> float:
     rng = np.random.default_rng(rows + columns + depth)
-    x, weight = normal(rng, rows, depth, dtype=dtype), integers(rng, columns, depth, dtype=weight_type)
+    x, weight = normal(rng, rows, depth, dtype=dtype), codes(rng, columns, depth, dtype=weight_type)
     sides = (columns,) if group is None else (columns, depth // group)
     scales = positive(rng, *sides, dtype=scale_type)
     shift = normal(rng, *sides) * 3 if zeros else None
@@ -48,6 +59,10 @@ def error(
         (jnp.int8, 128, False, jnp.bfloat16),
         (jnp.int4, 32, False, jnp.bfloat16),
         (jnp.int8, 64, True, jnp.float32),
+        (E4M3, None, False, jnp.float32),
+        (E4M3, None, True, jnp.bfloat16),
+        (E4M3, 128, False, jnp.bfloat16),
+        (E4M3, 32, True, jnp.float32),
     ],
 )
 def test_oracle(weight_type: Any, group: int | None, zeros: bool, dtype: Any, backend: str):
@@ -60,7 +75,7 @@ def test_oracle(weight_type: Any, group: int | None, zeros: bool, dtype: Any, ba
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
 @pytest.mark.parametrize("group", [None, 256, 128, 64, 16])
-@pytest.mark.parametrize("weight_type", [jnp.int8, jnp.int4])
+@pytest.mark.parametrize("weight_type", [jnp.int8, jnp.int4, E4M3])
 def test_all_kinds(weight_type: Any, group: int | None, zeros: bool, dtype: Any, backend: str):
     shape = (37, 130, 768)
     assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
@@ -88,10 +103,15 @@ def test_bfloat16_scales_and_the_rule_for_blocks(backend: str):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_every_e4m3_code_is_exact(backend: str):
+    assert worst_code_error(BLOCKS, backend) == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_nan_stays_in_its_row(backend: str):
     rng = np.random.default_rng(0)
     x = normal(rng, 20, 128).at[7].set(jnp.nan)
-    weight, scales = integers(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
+    weight, scales = codes(rng, 128, 128, dtype=jnp.int8), positive(rng, 128)
     result = run(quantized_matmul, x, weight, scales, named={}, blocks=BLOCKS, backend=backend)
     assert np.flatnonzero(np.isnan(result).any(axis=1)).tolist() == [7]
 

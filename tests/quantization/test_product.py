@@ -8,7 +8,7 @@ import pytest
 from jaxinfer.quantization.array import QuantizedArray
 from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
 from jaxinfer.quantization.scheme import Scheme
-from tests.kernels.matmul_cases import dequantised, integers, normal, positive, wide
+from tests.kernels.matmul_cases import codes, dequantised, normal, positive, wide
 
 EXPERTS, COLUMNS, DEPTH, GROUP = 3, 16, 64, 32
 
@@ -16,8 +16,8 @@ EXPERTS, COLUMNS, DEPTH, GROUP = 3, 16, 64, 32
 def drawn(rng: np.random.Generator, *lead: int) -> QuantizedArray:
     """int4 in groups with zeros, as AWQ and GPTQ have them."""
     sides = (*lead, COLUMNS, DEPTH // GROUP)
-    codes = integers(rng, *lead, COLUMNS, DEPTH, dtype=jnp.int4)
-    return QuantizedArray(Scheme("int4", GROUP, True), codes, positive(rng, *sides), normal(rng, *sides) * 3)
+    held = codes(rng, *lead, COLUMNS, DEPTH, dtype=jnp.int4)
+    return QuantizedArray(Scheme("int4", GROUP, True), held, positive(rng, *sides), normal(rng, *sides) * 3)
 
 
 def exact(weight: QuantizedArray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Weight-only int8/int4 matmul for TPU."""
+"""Matmul with weights in int8, int4 or e4m3, for TPU."""
 
 from functools import partial
 from typing import Any

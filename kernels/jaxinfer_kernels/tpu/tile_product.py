@@ -1,4 +1,4 @@
-"""The product of one tile with weights that may be int8 or int4, inside a TPU kernel."""
+"""The product of one tile with weights that may be int8, int4 or e4m3, inside a TPU kernel."""
 
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ class Cut(NamedTuple):
 def cut_depth(depth: int, group: int, rows: int) -> Cut:
     """The walk over `depth` for tiles of `rows` rows, by the cost of scaling.
 
-    Late scaling multiplies rows * columns values a group, and weights enter the product exact, as integers; early
+    Late scaling multiplies rows * columns values a group, and codes enter the product exact, as they are; early
     scaling multiplies columns * group values and rounds them to x's type. Late is the cheaper one while rows <= group.
     Raises ValueError for groups that do not fall on the lanes.
     """
