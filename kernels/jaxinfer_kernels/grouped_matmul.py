@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
-from jaxinfer_kernels.matmul_backends import check_backend, check_codes
+from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
 
 
@@ -27,11 +27,11 @@ def grouped_matmul(
 
     Quantised weights count as (weights - zeros) * scales.
 
-    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or, not
-    for `mosaic_gpu`, float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no
-    group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4
-    and e4m3 alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights;
-    they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or
+    float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and
+    their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4 and e4m3
+    alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
+    need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
     `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
@@ -167,5 +167,3 @@ def _check(
         )
     if zeros is not None and scales is None:
         raise ValueError(f"zeros must be given with scales alone, for quantised weights; weights are {weights.dtype}")
-    if is_quantised(weights):
-        check_codes(backend, weights.dtype)

@@ -1,7 +1,5 @@
 """The backends of both matmuls."""
 
-import jax.numpy as jnp
-
 from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
@@ -10,16 +8,6 @@ BACKENDS = ("xla", "mosaic_tpu", "mosaic_gpu")
 """Plain JAX, and Pallas kernels for TPU and for NVIDIA GPUs of the Hopper kind."""
 
 _BLOCKS = {"mosaic_tpu": MatmulBlocks, "mosaic_gpu": GpuMatmulBlocks}
-
-
-INTEGERS = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4))
-"""Codes that the kernel for GPU widens; the others any."""
-
-
-def check_codes(backend: str, codes: jnp.dtype) -> None:
-    """Raises ValueError for a quantised weight's type that the backend does not multiply."""
-    if backend == "mosaic_gpu" and codes not in INTEGERS:
-        raise ValueError(f"weights in {codes} need backend xla; {backend} multiplies int8 and int4")
 
 
 def check_backend(backend: str, block_sizes: MatmulBlocks | GpuMatmulBlocks | None) -> None:

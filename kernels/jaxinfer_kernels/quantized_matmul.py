@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
-from jaxinfer_kernels.matmul_backends import check_backend, check_codes
+from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
 
 
@@ -23,16 +23,16 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or, not for `mosaic_gpu`, float8_e4m3fn. scales: [N], or
-    [N, K // group] for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric
-    weights; they need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`,
-    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or float8_e4m3fn. scales: [N], or [N, K // group]
+    for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
+    need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
-    block has no more rows than a group has values: weights then enter the MXU exact, as integers. For more rows a
-    group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications. `mosaic_gpu` (on
-    Hopper; x in bfloat16) widens them in registers, exact, and scales the product of each group.
+    block has no more rows than a group has values: weights then enter the MXU exact, as the codes they are. For more
+    rows a group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications. `mosaic_gpu`
+    (on Hopper; x in bfloat16) widens them in registers, exact, and scales the product of each group.
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, block_sizes with `xla` or of another backend, on `mosaic_tpu` for groups that neither divide 128 nor are
     multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups that are neither 32 nor so.
@@ -90,5 +90,4 @@ def _checked(
         raise ValueError(
             f"weight must be [N, {x.shape[1]}] of int8, int4 or e4m3, not {weight.shape} of {weight.dtype}"
         )
-    check_codes(backend, weight.dtype)
     return sides_with_groups(weight, scales, zeros)

@@ -14,6 +14,7 @@ from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
 from tests.draws import random_cases
 from tests.kernels.matmul_cases import (
+    E4M3,
     SIZES,
     TOLERANCE,
     codes,
@@ -23,6 +24,7 @@ from tests.kernels.matmul_cases import (
     positive,
     run,
     wide,
+    worst_code_error,
     worst_error,
 )
 
@@ -71,6 +73,9 @@ def grouped_error(
         (jnp.int4, 32, False, BLOCKS),
         (jnp.int8, 64, True, WIDE),
         (jnp.int8, None, False, TWO_HIGH),
+        (E4M3, None, False, BLOCKS),
+        (E4M3, 128, True, WIDE),
+        (E4M3, 32, False, WIDE),
     ],
 )
 def test_quantized(weight_type: Any, group: int | None, zeros: bool, blocks: GpuMatmulBlocks):
@@ -81,7 +86,7 @@ def test_quantized(weight_type: Any, group: int | None, zeros: bool, blocks: Gpu
 @pytest.mark.long
 @pytest.mark.parametrize("zeros", [False, True], ids=["symmetric", "zeros"])
 @pytest.mark.parametrize("group", [None, 256, 128, 64, 32])
-@pytest.mark.parametrize("weight_type", [jnp.int8, jnp.int4])
+@pytest.mark.parametrize("weight_type", [jnp.int8, jnp.int4, E4M3])
 @pytest.mark.parametrize("blocks", [BLOCKS, WIDE])
 def test_all_kinds(weight_type: Any, group: int | None, zeros: bool, blocks: GpuMatmulBlocks):
     assert quantized_error((37, 256, 512), weight_type, group, zeros, blocks) < TOLERANCE[jnp.bfloat16]
@@ -112,6 +117,11 @@ def test_sums_are_exact_where_bfloat16_scales_would_not_be():
 
 
 @interpreted
+def test_every_e4m3_code_is_exact():
+    assert worst_code_error(BLOCKS, "mosaic_gpu") == 0
+
+
+@interpreted
 def test_nan_stays_in_its_row():
     rng = np.random.default_rng(0)
     x = normal(rng, 20, 128, dtype=jnp.bfloat16).at[7].set(jnp.nan)
@@ -129,7 +139,14 @@ def test_groups(sizes: list[int]):
 @interpreted
 @pytest.mark.parametrize(
     ("weight_type", "group", "zeros"),
-    [(jnp.int8, None, False), (jnp.int8, None, True), (jnp.int4, 64, False), (jnp.int4, 64, True)],
+    [
+        (jnp.int8, None, False),
+        (jnp.int8, None, True),
+        (jnp.int4, 64, False),
+        (jnp.int4, 64, True),
+        (E4M3, None, False),
+        (E4M3, 64, True),
+    ],
 )
 def test_groups_of_quantised_weights(weight_type: Any, group: int | None, zeros: bool):
     sizes = SIZES["rows-of-no-group"]

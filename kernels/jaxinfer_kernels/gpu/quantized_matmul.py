@@ -1,4 +1,4 @@
-"""Weight-only int8/int4 matmul for GPU."""
+"""Matmul with weights in int8, int4 or e4m3, for GPU."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The product of one tile with weights that may be int8 or int4, inside a GPU kernel."""
+"""The product of one tile with weights that may be int8, int4 or e4m3, inside a GPU kernel."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,9 +16,10 @@ plgpu: Any = mosaic_gpu
 
 _LOADED = {
     jnp.dtype(jnp.int8): (plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA),
+    jnp.dtype(jnp.float8_e4m3fn): (plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA),
     jnp.dtype(jnp.int4): (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
 }
-"""How registers hold integers as they come, four bytes a thread, and as wgmma wants them."""
+"""How registers hold codes as they come, four bytes a thread, and as wgmma wants them."""
 
 
 class Sides(NamedTuple):
@@ -89,7 +90,7 @@ class Tile(NamedTuple):
 def tile_product(tile: Tile, first: jax.Array, steps: int, split: jax.Array) -> jax.Array:
     """weights @ x.T of `steps` stages from the one numbered `first`, scaled: [columns, rows] float32.
 
-    Integers enter wgmma as they are, exact in bfloat16; sums of a group are scaled.
+    Codes enter wgmma as they are, exact in bfloat16; sums of a group are scaled.
     """
     stages = max(tile.group // tile.blocks.depth, 1)
     turns = steps // stages
@@ -142,13 +143,15 @@ def _of_one_stage(tile: Tile, first: jax.Array, _: int, index: jax.Array, total:
 
 
 def _weights(tile: Tile, slot: jax.Array) -> Any:
-    """The left side of wgmma: a ref to weights in its type, or registers that hold integers in that type."""
+    """The left side of wgmma: a ref to weights in its type, or registers that hold codes in that type."""
     weights = tile.stages.weights.at[slot, tile.columns]
     if weights.dtype == tile.stages.x.dtype:
         return weights
     loaded = plgpu.load(weights)
     for layout in _LOADED[weights.dtype]:
         loaded = plgpu.layout_cast(loaded, layout)
+    if weights.dtype == jnp.float8_e4m3fn:
+        loaded = loaded.astype(jnp.float16).astype(jnp.float32)  # float16 is all that Hopper converts e4m3 to
     return loaded.astype(tile.stages.x.dtype)
 
 
