@@ -15,7 +15,10 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("xla", "mosaic_gpu")}
 
 
 class Weights(NamedTuple):
-    """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel."""
+    """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel.
+
+    zeros: whether a zero comes with each scale.
+    """
 
     model: str
     experts: int
@@ -23,40 +26,56 @@ class Weights(NamedTuple):
     depth: int
     kind: Any
     group: int | None = None
+    zeros: bool = False
 
     @property
     def dims(self) -> tuple[int, ...]:
         return (self.columns, self.depth) if not self.experts else (self.experts, self.columns, self.depth)
 
     @property
-    def scales(self) -> Argument | None:
+    def sides(self) -> list[Argument]:
+        """Scales, if any, and zeros, if any."""
         if self.kind == jnp.bfloat16:
-            return None
-        return Argument((*self.dims[:-1], *([self.depth // self.group] if self.group else [])), jnp.float32)
+            return []
+        groups = [self.depth // self.group] if self.group else []
+        return [Argument((*self.dims[:-1], *groups), jnp.float32)] * (2 if self.zeros else 1)
 
     def __str__(self) -> str:
         group = f"/{self.group}" if self.group else ""
-        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}"
+        zeros = " with zeros" if self.zeros else ""
+        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}"
 
 
-_KINDS = ((jnp.int8, None), (jnp.int4, 128), (jnp.int4, 32))
+_KINDS = (
+    (jnp.int8, None, False),
+    (jnp.int4, 128, False),
+    (jnp.int4, 128, True),
+    (jnp.float8_e4m3fn, None, False),
+    (jnp.float8_e4m3fn, 128, False),
+    (jnp.int4, 32, False),
+)
+"""Type, group and zeros; those of AWQ and GPTQ are int4 in groups of 128 with zeros."""
+
+_FIRST = 4
+"""How many of them are compiled where not all are wanted."""
+
 QUANTIZED = tuple(
-    Weights(model, 0, columns, depth, kind, group)
+    Weights(model, 0, columns, depth, *kind)
     for model, columns, depth in (
         ("Llama-3.1-8B", 14336, 4096),
         ("Llama-3.1-8B", 4096, 14336),
         ("Qwen3-0.6B", 1024, 3072),
     )
-    for kind, group in _KINDS
+    for kind in _KINDS
 )
 GROUPED = tuple(
-    Weights(model, experts, columns, depth, kind, group)
+    Weights(model, experts, columns, depth, *kind)
     for model, experts, columns, depth in (
         ("Mixtral-8x7B", 8, 14336, 4096),
         ("Qwen3-30B-A3B", 128, 768, 2048),
         ("DeepSeek-V3", 256, 2048, 7168),
     )
-    for kind, group in ((jnp.bfloat16, None), *_KINDS)
+    for kind in ((jnp.bfloat16, None, False), *_KINDS)
 )
 
 
@@ -68,20 +87,26 @@ def matmul_cases(platform: str, everything: bool) -> list[Case]:
 
 
 def _quantized(backend: str, everything: bool) -> list[Case]:
-    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array) -> jax.Array:
-        return quantized_matmul(x, weight, scales, backend=backend)
+    def multiply(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None = None) -> jax.Array:
+        return quantized_matmul(x, weight, scales, zeros=zeros, backend=backend)
 
-    wanted = [(w, t) for w in QUANTIZED for t in (8, 64, 2048)] if everything else [(w, 64) for w in QUANTIZED[:2]]
+    wanted = [(w, t) for w in QUANTIZED for t in (8, 64, 2048)] if everything else [(w, 64) for w in QUANTIZED[:_FIRST]]
     return [
-        _matmul("quantized_matmul", backend, multiply, weights, tokens, (weights.scales,)) for weights, tokens in wanted
+        _matmul("quantized_matmul", backend, multiply, weights, tokens, weights.sides) for weights, tokens in wanted
     ]
 
 
 def _grouped(backend: str, everything: bool) -> list[Case]:
-    def multiply(x: jax.Array, weight: jax.Array, sizes: jax.Array, *scales: jax.Array) -> jax.Array:
-        return grouped_matmul(x, weight, sizes, scales=scales[0] if scales else None, backend=backend)
+    def multiply(
+        x: jax.Array,
+        weight: jax.Array,
+        sizes: jax.Array,
+        scales: jax.Array | None = None,
+        zeros: jax.Array | None = None,
+    ) -> jax.Array:
+        return grouped_matmul(x, weight, sizes, scales=scales, zeros=zeros, backend=backend)
 
-    wanted = [(w, t) for w in GROUPED for t in (64, 4096)] if everything else [(w, 64) for w in GROUPED[:3]]
+    wanted = [(w, t) for w in GROUPED for t in (64, 4096)] if everything else [(w, 64) for w in GROUPED[: _FIRST + 1]]
     return [
         _matmul(
             "grouped_matmul",
@@ -89,17 +114,15 @@ def _grouped(backend: str, everything: bool) -> list[Case]:
             multiply,
             weights,
             tokens,
-            (Argument((weights.experts,), jnp.int32), weights.scales),
+            [Argument((weights.experts,), jnp.int32), *weights.sides],
         )
         for weights, tokens in wanted
     ]
 
 
-def _matmul(
-    name: str, backend: str, function: Any, weights: Weights, tokens: int, others: tuple[Argument | None, ...]
-) -> Case:
+def _matmul(name: str, backend: str, function: Any, weights: Weights, tokens: int, others: list[Argument]) -> Case:
     x = Argument((tokens, weights.depth), jnp.bfloat16)
-    arguments = (x, Argument(weights.dims, weights.kind), *(other for other in others if other is not None))
+    arguments = (x, Argument(weights.dims, weights.kind), *others)
     return Case(
         f"{name} {backend}",
         f"{weights}, {tokens} rows",

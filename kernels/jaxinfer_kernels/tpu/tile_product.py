@@ -15,12 +15,16 @@ _VMEM_SPARE = 4 << 20
 
 
 class Tile(NamedTuple):
-    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them."""
+    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them.
+
+    sums: those of `group_sums`, [rows, G].
+    """
 
     x: Any
     weight: Any
     scales: Any = None
     zeros: Any = None
+    sums: Any = None
 
 
 class Cut(NamedTuple):
@@ -53,6 +57,17 @@ def cut_depth(depth: int, group: int, rows: int) -> Cut:
     return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
 
+def group_sums(x: jax.Array, zeros: jax.Array | None, cut: Cut) -> jax.Array | None:
+    """x [T, K], summed over each group, [T, G] float32, for late scaling of groups that have zeros; None elsewhere.
+
+    Zeros come off a tile as one product, of these sums and zeros * scales. Taken off each group's product they would
+    need more registers than there are.
+    """
+    if zeros is None or cut.early or cut.group == x.shape[1]:
+        return None
+    return x.astype(jnp.float32).reshape(x.shape[0], -1, cut.group).sum(axis=2)
+
+
 def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
     """Writes x @ weight.T, [rows, columns] float32, scaled, to the ref `acc`."""
     depth = tile.x.shape[1]
@@ -69,8 +84,17 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
         jax.lax.fori_loop(0, depth // cut.chunk, step, None)
     if tile.scales is not None and cut.group == depth:
         if tile.zeros is not None:
-            acc[...] -= _row_sums(tile.x[...]) * tile.zeros[0]
+            acc[...] -= jnp.sum(tile.x[...].astype(jnp.float32), axis=1, keepdims=True) * tile.zeros[0]
         acc[...] *= tile.scales[0]
+    if tile.sums is not None:
+        acc[...] -= _zeros_product(tile)
+
+
+def _zeros_product(tile: Tile) -> jax.Array:
+    """sums @ (zeros * scales), [rows, columns] float32."""
+    chunks = range(tile.scales.shape[0])
+    sides = jnp.concatenate([tile.scales[chunk] * tile.zeros[chunk] for chunk in chunks], axis=0)
+    return jax.lax.dot(tile.sums[...], sides, precision=jax.lax.Precision.HIGHEST)
 
 
 def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
@@ -78,25 +102,21 @@ def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> 
     if tile.scales is None or cut.group == tile.x.shape[1]:
         return multiply(x, weight)
     scales = tile.scales[index]
+    if not cut.early:
+        return _late(x, weight, scales, cut.group)
     zeros = None if tile.zeros is None else tile.zeros[index]
-    if cut.early:
-        return multiply(x, _scaled(weight, scales, zeros, cut.group).astype(x.dtype))
-    return _late(x, weight, scales, zeros, cut.group)
+    return multiply(x, _scaled(weight, scales, zeros, cut.group).astype(x.dtype))
 
 
-def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
+def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, group: int) -> jax.Array:
+    """x @ (weight * scales).T, [rows, columns] float32; scales [chunk // group, columns]."""
     total = None
     rows, piece = x.shape[0], max(group, LANES)
     for first in range(0, x.shape[1], piece):
-        part = _stacked(x[:, first : first + piece], group)
-        product = multiply(part, weight[:, first : first + piece])
-        sums = None if zeros is None else _row_sums(part)
+        product = multiply(_stacked(x[:, first : first + piece], group), weight[:, first : first + piece])
         for step in range(piece // group):
-            of_step, index = slice(step * rows, (step + 1) * rows), first // group + step
-            term = product[of_step]
-            if zeros is not None and sums is not None:
-                term -= sums[of_step] * zeros[index : index + 1]
-            term *= scales[index : index + 1]
+            index = first // group + step
+            term = product[step * rows : (step + 1) * rows] * scales[index : index + 1]
             total = term if total is None else total + term
     assert total is not None
     return total
@@ -140,18 +160,18 @@ def _along_lanes(values: jax.Array, group: int) -> jax.Array:
     return jax.lax.dot_general(left, right, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _row_sums(x: jax.Array) -> jax.Array:
-    return jnp.sum(x.astype(jnp.float32), axis=1, keepdims=True)
-
-
-def vmem_bytes(blocks: MatmulBlocks, depth: int, x: Any, weight: Any, out: Any, groups: int, cut: Cut) -> int:
+def vmem_bytes(
+    blocks: MatmulBlocks, depth: int, x: Any, weight: Any, out: Any, groups: int, cut: Cut, summed: bool = False
+) -> int:
     """Bytes of VMEM to ask for: two of each block, the sum, products of a chunk, its widened weights, and some room.
 
-    x, weight, out: types.
+    x, weight, out: types. summed: with `group_sums`, and what their product with zeros takes in three bfloat16 parts.
     """
     rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
     sides = max(groups, 8) * 2 + max(groups, 8 * depth // cut.chunk)
     block = rows * (depth * value_bytes(x) + columns * value_bytes(out))
     block += columns * (depth * value_bytes(weight) + sides * 4)
+    if summed:
+        block += rows * -(-groups // LANES) * LANES * 4 + columns * max(groups, 8) * 5
     widened = columns * cut.chunk * (value_bytes(x) + (12 if cut.early else 4))
     return int(2 * block + (2 * rows + LANES) * columns * 4 + widened) + _VMEM_SPARE
