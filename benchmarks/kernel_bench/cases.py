@@ -3,6 +3,7 @@
 from typing import Literal, NamedTuple
 
 Kind = Literal["decode", "verify", "prefill", "mixed"]
+Codes = Literal["int8", "int4", "e4m3"]
 VERIFIED = 4
 """Tokens a row where drafts are verified: K drafts and the token after them."""
 
@@ -86,16 +87,15 @@ class AttentionCase(NamedTuple):
 class MatmulCase(NamedTuple):
     """`tokens` rows through a matrix of [inner, hidden] and back through one of [hidden, inner], as in an MLP.
 
-    bits: of a weight, 4 or 8 with scales, or 16 for the bench's own type. group: values of the contracted axis that
-    share a scale, None for one a channel. experts, chosen: of a mixture; 0 experts is a plain MLP, whose weights are
-    quantised.
+    weights: the type of their codes, or `plain` for the bench's own type. group: values of the contracted axis that
+    share a scale, None for one a channel. experts, chosen: of a mixture, 0 experts for a plain MLP.
     """
 
     model: str
     tokens: int
     hidden: int
     inner: int
-    bits: int
+    weights: Codes | Literal["plain"]
     group: int | None = None
     experts: int = 0
     chosen: int = 1
@@ -106,8 +106,9 @@ class MatmulCase(NamedTuple):
 
     @property
     def name(self) -> str:
-        form = f"{self.experts} experts" if self.experts else f"int{self.bits}"
-        return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {form}"
+        forms = [f"{self.experts} experts"] if self.experts else []
+        forms += [] if self.weights == "plain" else [self.weights]
+        return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {' in '.join(forms)}"
 
 
 class WriteCase(NamedTuple):

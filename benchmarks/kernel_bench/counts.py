@@ -7,6 +7,7 @@ from benchmarks.gpu.counts import Work
 from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, Row, WriteCase
 
 _SCALE_BYTES = 4
+_CODE_BYTES = {"int8": 1, "int4": 0.5, "e4m3": 1}
 
 
 def work_of(case: Case, itemsize: int) -> Work:
@@ -56,7 +57,7 @@ def _matmuls(case: MatmulCase, itemsize: int) -> Work:
     rows = case.tokens * case.chosen
     read = int((group_sizes(case) > 0).sum()) if case.experts else 1
     elements = 2 * case.hidden * case.inner
-    weights = read * (elements * itemsize if case.bits == 16 else elements * case.bits // 8 + _scale_bytes(case))
+    weights = read * int(elements * _CODE_BYTES.get(case.weights, itemsize) + _scale_bytes(case))
     between = 2 * rows * (case.hidden + case.inner) * itemsize
     return Work(weights + between, 2 * rows * elements)
 
@@ -67,6 +68,8 @@ def _write(case: WriteCase) -> Work:
 
 
 def _scale_bytes(case: MatmulCase) -> int:
+    if case.weights == "plain":
+        return 0
     if case.group is None:
         return _SCALE_BYTES * (case.hidden + case.inner)
     return _SCALE_BYTES * 2 * case.hidden * case.inner // case.group

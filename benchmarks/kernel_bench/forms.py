@@ -13,6 +13,7 @@ from benchmarks.kernel_bench.cases import (
     MODELS,
     QWEN3,
     Case,
+    Codes,
     MatmulCase,
     ModelShape,
     WriteCase,
@@ -66,9 +67,10 @@ WORTH_MOST: tuple[Case, ...] = (
     decode(LLAMA_8B, 1, 500),
     prefill(LLAMA_8B, 4, 2048),
     verify(LLAMA_8B, 32, 2048),
-    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=8),
-    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, bits=4, group=128),
-    MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, bits=16, experts=128, chosen=8),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="int8"),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="int4", group=128),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="e4m3"),
+    MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, weights="plain", experts=128, chosen=8),
     WriteCase(LLAMA_8B, 1, 2048, "bfloat16"),
     WriteCase(LLAMA_8B, 256, 1, "bfloat16"),
     WriteCase(LLAMA_8B, 1, 1, "bfloat16"),
@@ -101,15 +103,20 @@ def _whole_grid() -> tuple[Case, ...]:
     return tuple(dict.fromkeys((*WORTH_MOST, *_matmuls(), *prompts, *attention)))
 
 
+_CODES: tuple[tuple[Codes, int | None], ...] = (("int8", None), ("int4", 128), ("e4m3", None))
+"""Type, and values that share a scale."""
+
+_OF_EXPERTS: tuple[Literal["plain", "e4m3"], ...] = ("plain", "e4m3")
+
+
 def _matmuls() -> tuple[Case, ...]:
     plain = (
-        MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, bits, 128 if bits == 4 else None)
-        for tokens in (1, 8, 32, 256, 2048)
-        for bits in (8, 4)
+        MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, *codes) for tokens in (1, 8, 32, 256, 2048) for codes in _CODES
     )
     experts = (
-        MatmulCase(*shape, bits=16, experts=count, chosen=8)
+        MatmulCase(*shape, weights=weights, experts=count, chosen=8)
         for tokens in (1, 32, 256, 2048)
+        for weights in _OF_EXPERTS
         for shape, count in (
             (("Qwen3-30B-A3B", tokens, 2048, 768), 128),
             (("DeepSeek-V3/EP8", tokens, 7168, 2048), 32),
@@ -156,9 +163,10 @@ CPU = BenchForm(
         prefill(GEMMA, 1, 2048, 512),
         decode(DEEPSEEK_LATENT, 8, 1024),
         prefill(DEEPSEEK, 1, 512),
-        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, bits=8),
-        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, bits=4, group=128),
-        MatmulCase("Qwen3-30B-A3B/EP8", 32, 2048, 768, bits=16, experts=16, chosen=1),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="int8"),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="int4", group=128),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e4m3"),
+        MatmulCase("Qwen3-30B-A3B/EP8", 32, 2048, 768, weights="plain", experts=16, chosen=1),
         decode(QWEN3, 256, 128),
     ),
     seconds=75,
@@ -189,9 +197,11 @@ TINY = BenchForm(
         decode(_LATENT, 2, 40),
         WriteCase(_SMALL, 3, 1, "float32"),
         WriteCase(_SMALL, 1, 20, "float8_e4m3fn"),
-        MatmulCase("tiny", 3, 32, 64, bits=8),
-        MatmulCase("tiny", 3, 32, 64, bits=4, group=16),
-        MatmulCase("tiny", 4, 32, 48, bits=16, experts=4, chosen=2),
+        MatmulCase("tiny", 3, 32, 64, weights="int8"),
+        MatmulCase("tiny", 3, 32, 64, weights="int4", group=16),
+        MatmulCase("tiny", 3, 32, 64, weights="e4m3"),
+        MatmulCase("tiny", 4, 32, 48, weights="plain", experts=4, chosen=2),
+        MatmulCase("tiny", 4, 32, 48, weights="e4m3", experts=4, chosen=2),
     ),
     seconds=120,
     runs=2,

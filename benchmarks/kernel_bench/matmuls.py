@@ -17,7 +17,9 @@ _UNROLLED = 4
 _CHECKED = 1000
 """A seed that no layer has."""
 
-_STORED = {4: jnp.int4, 8: jnp.int8}
+_STORED = {"int4": jnp.int4, "int8": jnp.int8, "e4m3": jnp.float8_e4m3fn}
+_MOST = {"int4": 8, "int8": 128, "e4m3": 16}
+"""Codes are whole numbers below it, and at least its opposite; up to 16 e4m3 holds every one."""
 
 Weights = dict[str, jax.Array]
 
@@ -70,7 +72,7 @@ def check_product(case: MatmulCase, backend: str, dtype: jnp.dtype) -> None:
 def _product(x: jax.Array, side: Weights, sizes: jax.Array | None, backend: str) -> jax.Array:
     if sizes is None:
         return quantized_matmul(x, side["weight"], side["scales"], backend=backend)
-    return grouped_matmul(x, side["weight"], sizes, backend=backend)
+    return grouped_matmul(x, side["weight"], sizes, scales=side.get("scales"), backend=backend)
 
 
 def _layer(case: MatmulCase, dtype: jnp.dtype, seed: int) -> tuple[Weights, Weights]:
@@ -81,12 +83,12 @@ def _layer(case: MatmulCase, dtype: jnp.dtype, seed: int) -> tuple[Weights, Weig
 
 def _side(key: Any, rows: int, columns: int, *, case: MatmulCase, dtype: jnp.dtype) -> Weights:
     """[rows, columns] weights, for each expert, that leave the size of values as it is."""
-    if case.experts:
-        drawn = jax.random.normal(key, (case.experts, rows, columns), dtype)
-        return {"weight": drawn * jnp.asarray(columns**-0.5, dtype)}
-    most = 2 ** (case.bits - 1)
-    drawn = jax.random.randint(key, (rows, columns), -most, most, jnp.int8)
+    shape = (case.experts, rows, columns) if case.experts else (rows, columns)
+    if case.weights == "plain":
+        return {"weight": jax.random.normal(key, shape, dtype) * jnp.asarray(columns**-0.5, dtype)}
+    most = _MOST[case.weights]
+    drawn = jax.random.randint(key, shape, -most, most, jnp.int8)
     spread = (4 * most**2 / 12) ** 0.5
     groups = () if case.group is None else (columns // case.group,)
-    scales = jnp.full((rows, *groups), columns**-0.5 / spread, jnp.float32)
-    return {"weight": drawn.astype(_STORED[case.bits]), "scales": scales}
+    scales = jnp.full((*shape[:-1], *groups), columns**-0.5 / spread, jnp.float32)
+    return {"weight": drawn.astype(_STORED[case.weights]), "scales": scales}

@@ -87,10 +87,9 @@ def test_work_of_matmuls_is_that_of_their_arrays(case: MatmulCase) -> None:
         sizes = group_sizes(case)
         assert sizes.sum() == rows
         read = int(np.count_nonzero(sizes))
-    scales = (
-        0 if case.bits == 16 else 2 * case.hidden * case.inner // case.group if case.group else case.hidden + case.inner
-    )
-    bytes_a_weight = 4 if case.bits == 16 else case.bits / 8
+    of_codes = 2 * case.hidden * case.inner // case.group if case.group else case.hidden + case.inner
+    scales = 0 if case.weights == "plain" else of_codes
+    bytes_a_weight = {"plain": 4, "int8": 1, "e4m3": 1, "int4": 0.5}[case.weights]
     weights = read * (2 * case.hidden * case.inner * bytes_a_weight + 4 * scales)
     moved = 4 * rows * sum((case.hidden, case.inner, case.inner, case.hidden))
     assert work_of(case, 4) == Work(int(weights) + moved, 4 * rows * case.hidden * case.inner)
@@ -125,7 +124,7 @@ def test_matmul_chains_keep_the_size_of_values() -> None:
 
 
 @pytest.mark.parametrize("fault", [0.0, 0.1, float("nan")])
-@pytest.mark.parametrize("index", [0, 2], ids=["quantized", "grouped"])
+@pytest.mark.parametrize("index", [0, 3], ids=["quantized", "grouped"])
 def test_a_backend_whose_products_are_wrong_is_not_timed(
     index: int, fault: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,8 +212,8 @@ def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> No
     assert {(case.model.kv_heads, case.model.key_dim, case.model.value_dim) for case in attention} == {(8, 128, 128)}
     written = {(case.tokens, case.dtype) for case in WORTH_MOST if isinstance(case, WriteCase)}
     assert written == {(each, dtype) for each in (1, 32, 256, 2048) for dtype in ("bfloat16", "float8_e4m3fn")}
-    matmuls = {(case.kind, case.bits) for case in WORTH_MOST if isinstance(case, MatmulCase)}
-    assert matmuls == {("quantized", 8), ("quantized", 4), ("grouped", 16)}
+    matmuls = {(case.kind, case.weights) for case in WORTH_MOST if isinstance(case, MatmulCase)}
+    assert matmuls == {("quantized", "int8"), ("quantized", "int4"), ("quantized", "e4m3"), ("grouped", "plain")}
 
 
 def test_the_grid_is_whole() -> None:
