@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 from jaxinfer_kernels.tpu.sides import Sides, sides_of
-from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, group_sums, multiply_tile, vmem_bytes
+from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, multiply_tile, sums_scratch, vmem_bytes
 
 
 def grouped_matmul_tpu(
@@ -32,19 +32,14 @@ def grouped_matmul_tpu(
     given = [array for array in (scales, zeros) if array is not None]
     sides = sides_of(given)
     cut = cut_depth(depth, depth // sides.groups, blocks.rows)
-    sums = group_sums(x, zeros, cut)
+    sums = sums_scratch(blocks.rows, sides.groups, zeros)
     items = group_tiles(group_sizes, total, blocks.rows)
-
-    def of_rows(_: Any, item: Any, __: Any, tile: Any, *___: Any) -> tuple[Any, int]:
-        return tile[item], 0
-
     spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=4,
         grid=(pl.cdiv(columns, blocks.columns), items.count),
         in_specs=[
-            pl.BlockSpec((blocks.rows, depth), of_rows),
+            pl.BlockSpec((blocks.rows, depth), lambda column, item, group, tile, *_: (tile[item], 0)),
             pl.BlockSpec((None, blocks.columns, depth), lambda column, item, group, *_: (group[item], column, 0)),
-            None if sums is None else pl.BlockSpec((blocks.rows, sides.groups), of_rows),
             *sides.specs(blocks.columns, lambda column, item, group, *_: (group[item], column), lead=1),
         ],
         out_specs=pl.BlockSpec(
@@ -53,9 +48,10 @@ def grouped_matmul_tpu(
         scratch_shapes=[
             pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
             *sides.scratch(blocks.columns, depth // cut.chunk),
+            *sums,
         ],
     )
-    vmem = vmem_bytes(blocks, depth, x.dtype, weights.dtype, out_dtype, sides.groups, cut, sums is not None)
+    vmem = vmem_bytes(blocks, depth, x.dtype, weights.dtype, out_dtype, sides.groups, cut, bool(sums))
     return pl.pallas_call(
         partial(_kernel, sides=sides, cut=cut),
         out_shape=jax.ShapeDtypeStruct((total, columns), out_dtype),
@@ -69,13 +65,12 @@ def grouped_matmul_tpu(
         items.high,
         x,
         pltpu.with_memory_space_constraint(weights, pltpu.HBM),
-        sums,
         *sides.lay(given),
     )
 
 
 def _kernel(
-    group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, sums: Any, *rest: Any, sides: Sides, cut: Cut
+    group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut
 ) -> None:
     narrow, (out, acc, *wide) = rest[: sides.count], rest[sides.count :]
     item = pl.program_id(1)
@@ -87,8 +82,8 @@ def _kernel(
 
     @pl.when(high[item] > low[item])
     def _() -> None:
-        sides.load(narrow, wide)
-        multiply_tile(Tile(x, weight, *wide, sums=sums), acc, cut)
+        sides.load(narrow, wide[: sides.count])
+        multiply_tile(Tile(x, weight, *wide), acc, cut)
         row = jax.lax.broadcasted_iota(jnp.int32, acc.shape, 0)
         mine = (row >= low[item]) & (row < high[item])
         # Selected, never multiplied by zero: rows of no group may hold NaN.

@@ -10,7 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 from jaxinfer_kernels.tpu.sides import Sides, sides_of
-from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, group_sums, multiply_tile, vmem_bytes
+from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, multiply_tile, sums_scratch, vmem_bytes
 
 
 def quantized_matmul_tpu(
@@ -29,8 +29,8 @@ def quantized_matmul_tpu(
     given = [scales] if zeros is None else [scales, zeros]
     sides = sides_of(given)
     cut = cut_depth(depth, depth // sides.groups, blocks.rows)
-    sums = group_sums(x, zeros, cut)
-    vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut, sums is not None)
+    sums = sums_scratch(blocks.rows, sides.groups, zeros)
+    vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut, bool(sums))
     return pl.pallas_call(
         partial(_kernel, sides=sides, cut=cut),
         out_shape=jax.ShapeDtypeStruct((total, columns), out_dtype),
@@ -38,21 +38,21 @@ def quantized_matmul_tpu(
         in_specs=[
             pl.BlockSpec((blocks.rows, depth), lambda column, row: (row, 0)),
             pl.BlockSpec((blocks.columns, depth), lambda column, row: (column, 0)),
-            None if sums is None else pl.BlockSpec((blocks.rows, sides.groups), lambda column, row: (row, 0)),
             *sides.specs(blocks.columns, lambda column, row: (column,), lead=0),
         ],
         out_specs=pl.BlockSpec((blocks.rows, blocks.columns), lambda column, row: (row, column)),
         scratch_shapes=[
             pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
             *sides.scratch(blocks.columns, depth // cut.chunk),
+            *sums,
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=vmem),
         name="quantized_matmul",
-    )(x, pltpu.with_memory_space_constraint(weight, pltpu.HBM), sums, *sides.lay(given))
+    )(x, pltpu.with_memory_space_constraint(weight, pltpu.HBM), *sides.lay(given))
 
 
-def _kernel(x: Any, weight: Any, sums: Any, *rest: Any, sides: Sides, cut: Cut) -> None:
+def _kernel(x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut) -> None:
     narrow, (out, acc, *wide) = rest[: sides.count], rest[sides.count :]
-    sides.load(narrow, wide)
-    multiply_tile(Tile(x, weight, *wide, sums=sums), acc, cut)
+    sides.load(narrow, wide[: sides.count])
+    multiply_tile(Tile(x, weight, *wide), acc, cut)
     out[...] = acc[...].astype(out.dtype)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
@@ -17,7 +18,7 @@ _VMEM_SPARE = 4 << 20
 class Tile(NamedTuple):
     """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them.
 
-    sums: those of `group_sums`, [rows, G].
+    sums: of x, as `sums_scratch` has them, filled by `multiply_tile`.
     """
 
     x: Any
@@ -57,25 +58,29 @@ def cut_depth(depth: int, group: int, rows: int) -> Cut:
     return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
 
-def group_sums(x: jax.Array, zeros: jax.Array | None, cut: Cut) -> jax.Array | None:
-    """x [T, K], summed over each group, [T, G] float32, for late scaling of groups that have zeros; None elsewhere.
+def sums_scratch(rows: int, groups: int, zeros: jax.Array | None) -> list[Any]:
+    """What holds the sums of x over groups, by as many as there are lanes, where several groups have zeros.
 
-    Zeros come off a tile as one product, of these sums and zeros * scales. Taken off each group's product they would
-    need more registers than there are.
+    Zeros come off a tile as one product, of these sums and zeros * scales. Taken off group by group, from its product
+    or its weights, they would need more registers than there are.
     """
-    if zeros is None or cut.early or cut.group == x.shape[1]:
-        return None
-    return x.astype(jnp.float32).reshape(x.shape[0], -1, cut.group).sum(axis=2)
+    if zeros is None or groups == 1:
+        return []
+    return [pltpu.VMEM((pl.cdiv(groups, LANES), rows, LANES), jnp.float32)]
 
 
 def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
     """Writes x @ weight.T, [rows, columns] float32, scaled, to the ref `acc`."""
     depth = tile.x.shape[1]
     acc[...] = jnp.zeros_like(acc)
+    if tile.sums is not None:
+        tile.sums[...] = jnp.zeros_like(tile.sums)
 
     def step(index: jax.Array | int, carry: None) -> None:
         start = index * cut.chunk if isinstance(index, int) else pl.multiple_of(index * cut.chunk, cut.chunk)
         acc[...] += _chunk_product(tile, index, pl.ds(start, cut.chunk), cut)
+        if tile.sums is not None:
+            _add_sums(tile, index, pl.ds(start, cut.chunk), cut)
         return carry
 
     if depth == cut.chunk:
@@ -87,14 +92,29 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
             acc[...] -= jnp.sum(tile.x[...].astype(jnp.float32), axis=1, keepdims=True) * tile.zeros[0]
         acc[...] *= tile.scales[0]
     if tile.sums is not None:
-        acc[...] -= _zeros_product(tile)
+        _take_zeros_off(tile, acc)
 
 
-def _zeros_product(tile: Tile) -> jax.Array:
-    """sums @ (zeros * scales), [rows, columns] float32."""
-    chunks = range(tile.scales.shape[0])
-    sides = jnp.concatenate([tile.scales[chunk] * tile.zeros[chunk] for chunk in chunks], axis=0)
-    return jax.lax.dot(tile.sums[...], sides, precision=jax.lax.Precision.HIGHEST)
+def _add_sums(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> None:
+    """Adds a chunk's values of x to the sums of their groups, by the MXU, as a product with ones."""
+    groups = tile.scales.shape[1]
+    together = max(LANES // groups, 1)
+    piece, first = index // together, index % together * groups
+    lane = jax.lax.broadcasted_iota(jnp.int32, (LANES, cut.chunk), 0)
+    of_value = first + jax.lax.broadcasted_iota(jnp.int32, (LANES, cut.chunk), 1) // cut.group
+    tile.sums[piece] += multiply(tile.x[:, where], (lane == of_value).astype(jnp.float32).astype(tile.x.dtype))
+
+
+def _take_zeros_off(tile: Tile, acc: Any) -> None:
+    """Takes sums @ (zeros * scales) off `acc`, as many groups at a time as there are lanes."""
+    chunks, groups, _ = tile.scales.shape
+    together = max(LANES // groups, 1)
+    for piece in range(tile.sums.shape[0]):
+        some = range(piece * together, min((piece + 1) * together, chunks))
+        sides = jnp.concatenate([tile.scales[chunk] * tile.zeros[chunk] for chunk in some], axis=0)
+        for low in range(0, acc.shape[0], LANES):
+            sums = tile.sums[piece, low : low + LANES, : sides.shape[0]]
+            acc[low : low + LANES] -= jax.lax.dot(sums, sides, precision=jax.lax.Precision.HIGHEST)
 
 
 def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
@@ -102,10 +122,9 @@ def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> 
     if tile.scales is None or cut.group == tile.x.shape[1]:
         return multiply(x, weight)
     scales = tile.scales[index]
-    if not cut.early:
-        return _late(x, weight, scales, cut.group)
-    zeros = None if tile.zeros is None else tile.zeros[index]
-    return multiply(x, _scaled(weight, scales, zeros, cut.group).astype(x.dtype))
+    if cut.early:
+        return multiply(x, (weight.astype(jnp.float32) * _along_lanes(scales, cut.group)).astype(x.dtype))
+    return _late(x, weight, scales, cut.group)
 
 
 def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, group: int) -> jax.Array:
@@ -133,14 +152,6 @@ def _stacked(x: jax.Array, group: int) -> jax.Array:
     return jnp.concatenate([jnp.where(of_group == i, x, 0) for i in range(x.shape[1] // group)], axis=0)
 
 
-def _scaled(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, group: int) -> jax.Array:
-    """(weight - zeros) * scales, float32, [columns, chunk]; scales and zeros are [chunk // group, columns]."""
-    wide = weight.astype(jnp.float32)
-    if zeros is not None:
-        wide -= _along_lanes(zeros, group)
-    return wide * _along_lanes(scales, group)
-
-
 def _along_lanes(values: jax.Array, group: int) -> jax.Array:
     """[groups, columns] float32 to [columns, groups * group], each value `group` times.
 
@@ -165,13 +176,13 @@ def vmem_bytes(
 ) -> int:
     """Bytes of VMEM to ask for: two of each block, the sum, products of a chunk, its widened weights, and some room.
 
-    x, weight, out: types. summed: with `group_sums`, and what their product with zeros takes in three bfloat16 parts.
+    x, weight, out: types. summed: with `sums_scratch`, and what its product with zeros takes in three bfloat16 parts.
     """
     rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
     sides = max(groups, 8) * 2 + max(groups, 8 * depth // cut.chunk)
     block = rows * (depth * value_bytes(x) + columns * value_bytes(out))
     block += columns * (depth * value_bytes(weight) + sides * 4)
     if summed:
-        block += rows * -(-groups // LANES) * LANES * 4 + columns * max(groups, 8) * 5
+        block += (rows * -(-groups // LANES) // 2 + columns * 2) * LANES * 4
     widened = columns * cut.chunk * (value_bytes(x) + (12 if cut.early else 4))
     return int(2 * block + (2 * rows + LANES) * columns * 4 + widened) + _VMEM_SPARE
