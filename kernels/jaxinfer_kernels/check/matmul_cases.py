@@ -17,7 +17,7 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("xla", "mosaic_gpu")}
 class Weights(NamedTuple):
     """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel.
 
-    zeros: whether a zero comes with each scale.
+    zeros: whether a zero comes with each scale; named "+0".
     """
 
     model: str
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
 
     def __str__(self) -> str:
         group = f"/{self.group}" if self.group else ""
-        zeros = " with zeros" if self.zeros else ""
+        zeros = "+0" if self.zeros else ""
         return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}"
 
 
