@@ -124,7 +124,7 @@ def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows:
     blocks = matmul_blocks(rows, columns, depth, 2, value_bytes(weight_type), 1)
     assert blocks.rows == rows or blocks.rows % 16 == 0
     assert blocks.columns == columns or blocks.columns % 128 == 0
-    cut = cut_depth(depth, group or depth, blocks.rows)
+    cut = cut_depth(depth, group or depth, blocks.rows, weight_type)
     groups = depth // (group or depth)
     # v7x has 64 MiB a core; XLA keeps some for itself.
     assert vmem_bytes(blocks, depth, dtype, weight_type, dtype, groups, cut, groups > 1) < 60 << 20

@@ -28,7 +28,7 @@ def quantized_matmul_tpu(
     (total, depth), columns = x.shape, weight.shape[0]
     given = [scales] if zeros is None else [scales, zeros]
     sides = sides_of(given)
-    cut = cut_depth(depth, depth // sides.groups, blocks.rows)
+    cut = cut_depth(depth, depth // sides.groups, blocks.rows, weight.dtype)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut, bool(sums))
     return pl.pallas_call(
