@@ -99,6 +99,12 @@ def _generate(core: EngineCore, prompt: list[int], count: int) -> tuple[list[int
     return tokens, cached
 
 
+def _line(row: Row) -> str:
+    figures = f"{f'{row.right} of {row.wanted}':>10}{row.cached:8}{row.seconds:9.1f}"
+    said = "" if row.passed else "  WRONG"
+    return f"{row.family:20}{row.architecture:34}{row.quantization:12}{row.backends:12}{figures}{said}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = sorted(path.name for path in GOLDENS.iterdir())
@@ -109,15 +115,12 @@ def main() -> int:
     columns = f"{'weights':12}{'attention':12}{'tokens':>10}{'cached':>8}{'seconds':>9}"
     print(f"{'family':20}{'architecture':34}{columns}")
     failed, chosen = 0, asked.families or names
-    schemes: tuple[Quantization, ...] = get_args(Quantization)
-    pairs: list[tuple[str, Quantization]] = [(name, "none") for name in chosen]
-    pairs += [(name, one) for name in chosen if name in QUANTISED for one in schemes[1:]]
-    for name, quantization in pairs:
-        row = check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization)
-        failed += not row.passed
-        said = "" if row.passed else "  WRONG"
-        figures = f"{f'{row.right} of {row.wanted}':>10}{row.cached:8}{row.seconds:9.1f}"
-        print(f"{row.family:20}{row.architecture:34}{row.quantization:12}{row.backends:12}{figures}{said}", flush=True)
+    quantised = [name for name in chosen if name in QUANTISED]
+    for quantization in get_args(Quantization):
+        for name in chosen if quantization == "none" else quantised:
+            row = check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization)
+            failed += not row.passed
+            print(_line(row), flush=True)
     print(f"{failed} failed")
     return 1 if failed else 0
 
