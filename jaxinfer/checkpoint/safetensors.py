@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import struct
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from io import FileIO
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from jaxinfer.checkpoint.sources import Index
+from jaxinfer.checkpoint.sources import Index, Source, Tensor, TensorFault
 from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.folder_files import check_file, is_there, read_object
 
@@ -27,7 +27,17 @@ log = logging.getLogger(__name__)
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_READABLE = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
+_READABLE = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
 _MAX_HEADER = 100 * 2**20
 _MAX_AXES = 8
 _READ_AT_ONCE = 8 * 2**20  # bytes; a signal waits for the end of a read
@@ -76,24 +86,28 @@ class Checkpoint:
         """Names of all tensors."""
         return self._tensors.keys()
 
-    def check_tensor(self, name: str, shape: tuple[int, ...]) -> None:
+    def check_tensor(self, tensor: Tensor) -> None:
         """Raises ModelError where a tensor is missing, or of another shape, or of a type that cannot be read."""
-        info = self._tensors.get(name)
+        name, info = tensor.name, self._tensors.get(tensor.name)
         if info is None:
             raise ModelError(f"{self._folder}: tensor {name} is missing")
-        if info.shape != shape:
-            found, wanted = list(info.shape), list(shape)
+        if info.shape not in (tensor.shape, *tensor.others):
+            found, wanted = list(info.shape), list(tensor.shape)
             raise ModelError(f"{info.file}: tensor {name} has shape {found}; config.json asks for {wanted}")
-        if info.dtype not in _READABLE:
-            raise ModelError(f"{info.file}: tensor {name} is {shortened(info.dtype)}; F32, F16 and BF16 can be read")
+        if info.dtype not in tensor.dtypes:
+            raise ModelError(
+                f"{info.file}: tensor {name} is {shortened(info.dtype)}; {_listed(tensor.dtypes)} can be read"
+            )
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], ignored: tuple[str, ...] = ()) -> None:
-        """Raises ModelError where a tensor of `shapes` is missing or of another shape or type, or where one is neither
-        in `shapes` nor begins as one of `ignored`: those are left out, with a line in the log."""
-        for name, shape in shapes.items():
-            self.check_tensor(name, shape)
-        others = [name for name in self._tensors.keys() - shapes.keys() if not name.endswith("rotary_emb.inv_freq")]
-        extra = sorted(name for name in others if not name.startswith(ignored))
+    def check(self, tensors: Collection[Tensor], ignored: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> None:
+        """Raises ModelError where one of `tensors` is missing or of another shape or type, or where the checkpoint has
+        one more whose name neither begins as one of `ignored` nor ends as one of `unused`: those are left out, with a
+        line in the log."""
+        for tensor in tensors:
+            self.check_tensor(tensor)
+        known = {tensor.name for tensor in tensors}
+        others = [name for name in self._tensors.keys() - known if not name.endswith("rotary_emb.inv_freq")]
+        extra = sorted(name for name in others if not name.startswith(ignored) and not name.endswith(unused))
         if skipped := sorted(set(others) - set(extra)):
             log.info("%s: %d tensors have no use here and are left out: %s, …", self._folder, len(skipped), skipped[0])
         if extra:
@@ -106,11 +120,19 @@ class Checkpoint:
         infos = [self._tensors[name] for name in names]
         return sum(info.end - info.begin for info in infos)
 
+    def read_source(self, source: Source, index: Index) -> np.ndarray:
+        """The part `index` of a source. Raises ModelError as `read`, and for values that cannot be used."""
+        try:
+            return source.read(index, self.read)
+        except TensorFault as fault:
+            raise ModelError(f"{self._tensors[fault.tensor].file}: tensor {fault.tensor} {fault}") from None
+
     def read(self, name: str, index: Index) -> np.ndarray:
         """The part `index` of a tensor, in the file's type (bfloat16 as ml_dtypes').
 
-        index: slices of step 1 of its first axes; the others are whole. Other threads run while the disk is slow: the
-        interpreter's lock is free. Raises ModelError where the file cannot be read, or has become shorter.
+        index: slices of step 1 of its first axes; the others are whole, as all are where it is empty. Other threads run
+        while the disk is slow: the interpreter's lock is free. Raises ModelError where the file cannot be read, or has
+        become shorter.
         """
         info = self._tensors[name]
         try:
@@ -128,6 +150,8 @@ class Checkpoint:
 
 def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
     """Where columns are asked for, rows are read whole, some at a time, and cut."""
+    if not index:
+        return _read_whole(file, info)
     columns = index[1:]
     first, last, _ = index[0].indices(info.shape[0])
     if all(one.indices(length) == (0, length, 1) for one, length in zip(columns, info.shape[1:], strict=False)):
@@ -139,6 +163,12 @@ def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
         stop = min(start + count, last)
         part[start - first : stop - first] = _read_rows(file, info, start, stop)[:, *columns]
     return part
+
+
+def _read_whole(file: FileIO, info: TensorInfo) -> np.ndarray:
+    """Of any number of axes."""
+    flat = info._replace(shape=(1, *info.shape))
+    return _read_rows(file, flat, 0, 1)[0]
 
 
 def _read_rows(file: FileIO, info: TensorInfo, first: int, last: int) -> np.ndarray:
@@ -153,6 +183,10 @@ def _read_rows(file: FileIO, info: TensorInfo, first: int, last: int) -> np.ndar
             raise EOFError
         left = left[read:]
     return content.view(dtype).reshape(shape)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _files(folder: Path) -> dict[Path, list[str] | None]:

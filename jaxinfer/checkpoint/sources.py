@@ -19,6 +19,17 @@ Read = Callable[[str, Index], np.ndarray]
 
 Shape = tuple[int, ...]
 
+FLOATS = ("F32", "F16", "BF16")
+"""Types of safetensors files that plain weights may have."""
+
+
+class TensorFault(ValueError):
+    """A tensor holds values that cannot be used; `tensor` is its name."""
+
+    def __init__(self, tensor: str, message: str):
+        super().__init__(message)
+        self.tensor = tensor
+
 
 class Source(Protocol):
     """Values that can be read in parts."""
@@ -34,15 +45,20 @@ class Source(Protocol):
         ...
 
     def read(self, index: Index, read: Read) -> np.ndarray:
-        """The part `index`."""
+        """The part `index`. Raises TensorFault."""
         ...
 
 
 class Tensor(NamedTuple):
-    """One tensor of a checkpoint, of the shape that it has in the file."""
+    """One tensor of a checkpoint, of the shape that it has in the file.
+
+    dtypes: those that it may have there. others: shapes that it may have there instead, whose parts nobody reads.
+    """
 
     name: str
     shape: Shape
+    dtypes: tuple[str, ...] = FLOATS
+    others: tuple[Shape, ...] = ()
 
     @property
     def tensors(self) -> Iterator["Tensor"]:

@@ -8,6 +8,7 @@ from jaxinfer.errors import quoted
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind, NormKind
 from jaxinfer.model_config.mlp_kind import Activation, MlpKind
+from jaxinfer.model_config.quantized.reading import read_quantization
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.rope import read_rope
 from jaxinfer.model_config.tensor_names import TensorNames
@@ -104,6 +105,7 @@ def read_decoder(
             "bos_token_ids": config.token_ids("bos_token_id"),
             "eos_token_ids": config.token_ids("eos_token_id"),
             "names": names or TensorNames(),
+            "declared": read_quantization(config),
             **differences,
         },
     )
@@ -112,9 +114,7 @@ def read_decoder(
 
 
 def refuse_other_forms(config: ConfigReader) -> None:
-    """Raises ModelError for weights or code of a form that is not read."""
-    if "quantization_config" in config:
-        raise config.error("quantization_config", "is set; quantised checkpoints are not supported yet")
+    """Raises ModelError for layers of a form that is not read."""
     config.only("rope_interleaved", False)
     config.only("pruned_heads", {})
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from jaxinfer.errors import ModelError, quoted
+from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
 from jaxinfer.model_config.rope_config import MAX_CONTEXT, RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames
+from jaxinfer.quantization.declared import Declared
 from jaxinfer.quantization.made import MADE
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
@@ -35,7 +36,8 @@ class DecoderConfig:
     embedding_scale: what embedded tokens are multiplied by. learned_positions: a table of embeddings for positions is
     added to them. logits_scale, logits_soft_cap: logits are multiplied, then become cap * tanh(logit / cap).
     head_bias: logits have one. eos_token_ids holds every id that ends a text. names: what checkpoints call the weights.
-    tables: how embedding and head are held.
+    tables: how embedding and head are held. declared: weights that are quantised in the checkpoint already, which
+    `with_declared_schemes` gives their schemes.
     """
 
     vocab_size: int
@@ -53,6 +55,7 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...] = ()
     names: TensorNames = field(default_factory=TensorNames)
     tables: TableSchemes = field(default_factory=TableSchemes)
+    declared: Declared | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -95,15 +98,26 @@ class DecoderConfig:
 
     def quantised(self, name: str) -> "DecoderConfig":
         """The same decoder, its weights made of those in a checkpoint as `name` says, of MADE; none: held as they
-        are."""
+        are.
+
+        A checkpoint that is quantised already is taken as it is where its layers have just these schemes. Raises
+        ParameterError where they have others.
+        """
         if name == "none":
             return self
         made, kinds = MADE[name], dict[LayerKind, LayerKind]()
         for kind in dict.fromkeys(self.layers):
             schemes = {name: made.of(depth) for name, depth in kind.depths(self.hidden_size).items()}
             kinds[kind] = replace(kind, schemes=LayerSchemes(**schemes))
-        tables = TableSchemes(made.tables, made.tables)
-        return replace(self, layers=tuple(kinds[kind] for kind in self.layers), tables=tables)
+        layers = tuple(kinds[kind] for kind in self.layers)
+        if self.declared is not None:
+            if layers == self.layers:
+                return self
+            form = ", ".join(dict.fromkeys(str(group.format) for group in self.declared.groups))
+            raise ParameterError(
+                "quantization", f"{name}: the checkpoint is quantised already, in {form}; leave it out"
+            )
+        return replace(self, layers=layers, tables=TableSchemes(made.tables, made.tables))
 
     @property
     def table_shape(self) -> tuple[int, int]:

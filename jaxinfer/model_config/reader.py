@@ -16,11 +16,16 @@ class ConfigReader:
 
     def __init__(self, raw: Mapping[str, Any], where: str = "config.json"):
         self._raw = raw
-        self._where = where
+        self.where = where
         self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return self._raw.get(name) is not None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys that are there and not null."""
+        return tuple(name for name in self._raw if name in self)
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value as it stands; `default` where the key is absent or null."""
@@ -85,6 +90,13 @@ class ConfigReader:
             raise self.error(name, f"has the id {quoted(max(ids))}; ids are below 2**31")
         return tuple(i for i in ids if i >= 0)
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty where absent."""
+        values = self.get(name, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise self.error(name, f"must be a list of texts, not {quoted(values)}")
+        return tuple(values)
+
     def mapping(self, name: str) -> "ConfigReader | None":
         """The fields of a nested object; None where absent."""
         value = self.get(name)
@@ -92,7 +104,7 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(name, f"must be an object, not {quoted(value)}")
-        return ConfigReader(value, f"{self._where}: {name}")
+        return ConfigReader(value, f"{self.where}: {name}")
 
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses every value of a key but the allowed ones; absent is allowed."""
@@ -113,7 +125,7 @@ class ConfigReader:
 
     def error(self, name: str, message: str) -> ModelError:
         """An error that names file and field."""
-        return ModelError(f"{self._where}: {shortened(name)} {message}")
+        return ModelError(f"{self.where}: {shortened(name)} {message}")
 
     def _needed(self, name: str, default: Any) -> Any:
         value = self.get(name, default)

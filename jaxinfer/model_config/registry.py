@@ -35,6 +35,7 @@ from jaxinfer.model_config.families import (
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.model_config.refused import REFUSED
 from jaxinfer.model_config.rope_config import MAX_CONTEXT
+from jaxinfer.model_config.schemes import with_declared_schemes
 from jaxinfer.model_config.text_part import TEXT_PARTS, text_config, with_text_names
 
 # Plugins add to these: an entry point of this group, named as the architecture, that is a Parser or an Architecture.
@@ -103,15 +104,18 @@ def parse_config(raw: Mapping[str, Any], architecture: str | None = None) -> Dec
     """The decoder that a config.json declares; both older and newer names of its fields are read.
 
     Of a model that sees or hears, its text part. architecture: instead of the one that it names. Raises ModelError that
-    names the field: a rope type or activation that is not supported, a quantised checkpoint, a missing or wrong value,
-    or a key that is unknown and might change the numbers; UnknownArchitectureError for one that nothing here knows.
+    names the field: a rope type, activation or form of quantised weights that is not supported, a missing or wrong
+    value, or a key that is unknown and might change the numbers; UnknownArchitectureError for one that nothing here
+    knows.
     """
     name = architecture or declared_architecture(raw)
     part = TEXT_PARTS.get(name)
     if part is not None:
         inner = text_config(raw, part)
-        return with_text_names(_parsed(inner, find_architecture(declared_architecture(inner)), nested=True))
-    return _parsed(raw, find_architecture(name))
+        found = with_text_names(_parsed(inner, find_architecture(declared_architecture(inner)), nested=True))
+    else:
+        found = _parsed(raw, find_architecture(name))
+    return with_declared_schemes(found)
 
 
 def _parsed(raw: Mapping[str, Any], architecture: Architecture, *, nested: bool = False) -> DecoderConfig:

@@ -37,7 +37,7 @@ def text_config(raw: Mapping[str, Any], part: TextPart) -> dict[str, Any]:
     inner = outer.get("text_config")
     if not isinstance(inner, dict):
         raise outer.error("text_config", f"must be an object, not {quoted(inner)}")
-    kept = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config")
+    kept = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "quantization_config", "compression_config")
     shared = {name: raw[name] for name in kept if raw.get(name) is not None}
     if inner.get("tie_word_embeddings") is True:
         shared.pop("tie_word_embeddings", None)  # files of LLaVA say it there only, and false outside

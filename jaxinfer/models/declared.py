@@ -55,8 +55,7 @@ def _fits(folder: Path, raw: dict[str, Any], name: str) -> bool:
         return True
     try:
         with Checkpoint(folder) as checkpoint:
-            shapes, ignored = needed_tensors(config, jnp.dtype(jnp.float32), checkpoint)
-            checkpoint.check(shapes, ignored)
+            checkpoint.check(*needed_tensors(config, jnp.dtype(jnp.float32), checkpoint))
     except ModelError:
         return False
     return True

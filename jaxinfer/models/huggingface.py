@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+from jaxinfer.checkpoint.quantized.readers import TensorPart, quantized_source
 from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stacked, Tensor, Turned
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.quantization.formats import TensorFormat
 
 Path = tuple[str | int, ...]
 
@@ -13,6 +15,11 @@ Path = tuple[str | int, ...]
 def ignored_tensors(config: DecoderConfig) -> tuple[str, ...]:
     """Beginnings of the names of tensors that a checkpoint may hold though the model has no use for them."""
     return (*config.names.skipped, *((f"{config.names.head}.",) if config.tie_word_embeddings else ()))
+
+
+def unused_tensors(config: DecoderConfig) -> tuple[str, ...]:
+    """Endings of the names of such tensors."""
+    return () if config.declared is None else config.declared.unused
 
 
 def embedding_table(config: DecoderConfig) -> Tensor:
@@ -25,16 +32,24 @@ def head_table(config: DecoderConfig) -> Tensor:
     return Tensor(f"{config.names.head}.weight", (config.vocab_size, config.hidden_size))
 
 
-def weight_sources(config: DecoderConfig, path: Path, layers: Sequence[int] | None) -> list[Source]:
-    """The sources of the weight at `path` of a Decoder or Head: one, or for weights of layers one for each of them."""
+def weight_sources(
+    config: DecoderConfig, path: Path, layers: Sequence[int] | None, part: TensorPart = "weight"
+) -> list[Source]:
+    """The sources of the weight at `path` of a Decoder or Head: one, or for weights of layers one for each of them.
+
+    part: `weight` for its values, or codes, scales or zeros of one that the checkpoint holds quantised.
+    """
     name = "_".join(str(part) for part in path[-2:]) if "shared" in path else str(path[-1])
     if layers is None:
-        return [_single(config, name)]
-    return [LayerTensors(config, layer).source(name) for layer in layers]
+        return [_single(config, name, part)]
+    return [LayerTensors(config, layer).source(name, part) for layer in layers]
 
 
-def _single(config: DecoderConfig, name: str) -> Source:
+def _single(config: DecoderConfig, name: str, part: TensorPart) -> Source:
     names, hidden = config.names, config.hidden_size
+    head = config.declared.of_head() if config.declared is not None and name == "table" else None
+    if head is not None:
+        return quantized_source(head, names.head, (config.vocab_size, hidden), part)
     singles: dict[str, Source] = {
         "embed": embedding_table(config),
         "table": head_table(config),
@@ -51,108 +66,109 @@ class LayerTensors:
 
     def __init__(self, config: DecoderConfig, layer: int):
         self._names = config.names
-        self._prefix = f"{config.names.of_body(config.names.layers)}{layer}."
+        self._module = f"{config.names.layers}{layer}."
+        self._prefix = config.names.of_body(self._module)
         self._hidden = config.hidden_size
         self._kind = config.layers[layer]
+        self._declared = config.declared
 
-    def source(self, name: str) -> Source:
-        """The weight that a block or the vectors call so."""
-        ending = "weight"
+    def source(self, name: str, part: TensorPart = "weight") -> Source:
+        """The weight, or a part of it, that a block or the vectors call so."""
         if name.endswith("_bias") and name != "choice_bias":
-            name, ending = name.removesuffix("_bias"), "bias"
+            name, part = name.removesuffix("_bias"), "bias"
         if name in ("q_norm", "k_norm"):
-            return self._head_norm(name, ending)
+            return self._head_norm(name, part)
         if name.endswith("_norm"):
-            return self._tensor(f"{getattr(self._names, name)}.{ending}", self._hidden)
-        return _SOURCES[name](self, ending)
+            return self._tensor(f"{getattr(self._names, name)}.{part}", self._hidden)
+        return _SOURCES[name](self, part)
 
-    def qkv(self, ending: str) -> Source:
+    def qkv(self, part: TensorPart) -> Source:
         """[Hkv, G + 2, D, hidden], or the bias without the last axis."""
         names, attention = self._names, self._kind.attention
         heads, dim = attention.num_kv_heads, attention.head_dim
         counts = {"q": attention.group_size, "k": 1, "v": 1}
         if names.qkv is None:
-            parts = {kind: self._product(getattr(names, kind), heads * n * dim, ending) for kind, n in counts.items()}
+            parts = {kind: self._product(getattr(names, kind), heads * n * dim, part) for kind, n in counts.items()}
         elif names.qkv_rows == "heads":
             rows = (heads, attention.group_size + 2, dim)
-            return self._halves(_split_rows(self._product(names.qkv, heads * rows[1] * dim, ending), rows), 2)
+            return self._halves(_split_rows(self._product(names.qkv, heads * rows[1] * dim, part), rows), 2)
         else:
             ends = [heads * dim * n for n in (counts["q"], counts["q"] + 1, counts["q"] + 2)]
-            whole = self._product(names.qkv, ends[-1], ending)
+            whole = self._product(names.qkv, ends[-1], part)
             cuts = zip(counts, [0, *ends], ends, strict=False)
             parts = {kind: Cut(whole, 0, start, stop) for kind, start, stop in cuts}
         split = {kind: _split_rows(part, (heads, counts[kind], dim)) for kind, part in parts.items()}
         return Joined((self._halves(split["q"], 2), self._halves(split["k"], 2), split["v"]), axis=1)
 
-    def out(self, ending: str) -> Source:
+    def out(self, part: TensorPart) -> Source:
         """[hidden, Hq·D]."""
         attention = self._kind.attention
-        return self._product(self._names.out, self._hidden, ending, attention.num_heads * attention.head_dim)
+        return self._product(self._names.out, self._hidden, part, attention.num_heads * attention.head_dim)
 
-    def sinks(self, ending: str) -> Source:
+    def sinks(self, part: TensorPart) -> Source:
         """[Hkv, G]."""
         attention = self._kind.attention
         sinks = self._tensor(self._names.sinks, attention.num_heads)
         return Split(sinks, ((attention.num_kv_heads, attention.group_size),))
 
-    def gate_up(self, ending: str) -> Source:
+    def gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
         names = self._names
         if names.gate_up is None:
-            return self._pair((names.gate, names.up), self._kind.mlp.size, ending)
-        return self._fused_pair(names.gate_up, self._kind.mlp.size, ending)
+            return self._pair((names.gate, names.up), self._kind.mlp.size, part)
+        return self._fused_pair(names.gate_up, self._kind.mlp.size, part)
 
-    def up(self, ending: str) -> Source:
+    def up(self, part: TensorPart) -> Source:
         """[ff, hidden], of an MLP without a gate."""
-        return self._product(self._names.up, self._kind.mlp.size, ending)
+        return self._product(self._names.up, self._kind.mlp.size, part)
 
-    def down(self, ending: str) -> Source:
+    def down(self, part: TensorPart) -> Source:
         """[hidden, ff]."""
-        return self._product(self._names.down, self._hidden, ending, self._kind.mlp.size)
+        return self._product(self._names.down, self._hidden, part, self._kind.mlp.size)
 
-    def router(self, ending: str) -> Source:
+    def router(self, part: TensorPart) -> Source:
         """[E, hidden]."""
-        return self._product(self._names.router, self._experts.count, ending)
+        return self._router(self._names.router, self._experts.count, part)
 
-    def choice_bias(self, ending: str) -> Source:
+    def choice_bias(self, part: TensorPart) -> Source:
         """[E]."""
         return self._tensor(self._names.choice_bias, self._experts.count)
 
-    def experts_gate_up(self, ending: str) -> Source:
+    def experts_gate_up(self, part: TensorPart) -> Source:
         """[E, ff / B, 2, B, hidden]."""
         names, experts = self._names, self._experts
         if names.experts_gate_up is not None:
-            return self._fused_experts(names.experts_gate_up, ending)
+            return self._fused_experts(names.experts_gate_up, part)
         pairs = [self._expert_names(i, names.expert_gate, names.expert_up) for i in range(experts.count)]
-        return Stacked([self._pair(pair, experts.size, ending) for pair in pairs])
+        return Stacked([self._pair(pair, experts.size, part) for pair in pairs])
 
-    def experts_down(self, ending: str) -> Source:
+    def experts_down(self, part: TensorPart) -> Source:
         """[E, hidden, ff]."""
         names, experts = self._names, self._experts
         if names.experts_down is None:
             each = [self._expert_names(i, names.expert_down)[0] for i in range(experts.count)]
-            return Stacked([self._product(name, self._hidden, ending, experts.size) for name in each])
-        name = f"{names.experts_down}{_fused_ending(ending)}"
-        if ending == "bias":
+            return Stacked([self._product(name, self._hidden, part, experts.size) for name in each])
+        name = f"{names.experts_down}{_fused_ending(part)}"
+        if part == "bias":
             return self._tensor(name, experts.count, self._hidden)
         if names.experts_columns_first:
             return Turned(self._tensor(name, experts.count, experts.size, self._hidden), (0, 2, 1))
         return self._tensor(name, experts.count, self._hidden, experts.size)
 
-    def shared_gate_up(self, ending: str) -> Source:
+    def shared_gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
         names = self._names
         if names.shared_gate_up is None:
-            return self._pair((names.shared_gate, names.shared_up), self._experts.shared, ending)
-        return self._fused_pair(names.shared_gate_up, self._experts.shared, ending)
+            return self._pair((names.shared_gate, names.shared_up), self._experts.shared, part)
+        return self._fused_pair(names.shared_gate_up, self._experts.shared, part)
 
-    def shared_down(self, ending: str) -> Source:
+    def shared_down(self, part: TensorPart) -> Source:
         """[hidden, ff]."""
-        return self._product(self._names.shared_down, self._hidden, ending, self._experts.shared)
+        return self._product(self._names.shared_down, self._hidden, part, self._experts.shared)
 
-    def shared_router(self, ending: str) -> Source:
+    def shared_router(self, part: TensorPart) -> Source:
         """[1, hidden]."""
-        return self._product(self._names.shared_router, 1, ending)
+        return self._router(self._names.shared_router, 1, part)
 
     @property
     def _experts(self) -> ExpertsKind:
@@ -162,33 +178,44 @@ class LayerTensors:
     def _tensor(self, name: str, *shape: int) -> Tensor:
         return Tensor(f"{self._prefix}{name}", shape)
 
-    def _product(self, name: str, rows: int, ending: str, columns: int | None = None) -> Source:
+    def _product(self, name: str, rows: int, part: TensorPart, columns: int | None = None) -> Source:
         """A matrix [rows, columns], by default of as many columns as the hidden state has, or its bias [rows]."""
-        columns = columns or self._hidden
-        if ending == "bias":
+        form = self._declared.of_matrix(f"{self._module}{name}") if self._declared is not None else None
+        return self._matrix(form, name, (rows, columns or self._hidden), part)
+
+    def _router(self, name: str, rows: int, part: TensorPart) -> Source:
+        """A matrix [rows, hidden] that is never held quantised, or its bias [rows]."""
+        form = self._declared.of_router(f"{self._module}{name}") if self._declared is not None else None
+        return self._matrix(form, name, (rows, self._hidden), part)
+
+    def _matrix(self, form: TensorFormat | None, name: str, shape: tuple[int, int], part: TensorPart) -> Source:
+        rows, columns = shape
+        if part == "bias":
             return self._tensor(f"{name}.bias", rows)
+        if form is not None:
+            return quantized_source(form, f"{self._prefix}{name}", shape, part)
         if self._names.columns_first:
             return Turned(self._tensor(f"{name}.weight", columns, rows), (1, 0))
         return self._tensor(f"{name}.weight", rows, columns)
 
-    def _pair(self, names: Sequence[str], size: int, ending: str) -> Source:
+    def _pair(self, names: Sequence[str], size: int, part: TensorPart) -> Source:
         block = gate_up_block(size)
-        parts = (_split_rows(self._product(name, size, ending), (size // block, 1, block)) for name in names)
+        parts = (_split_rows(self._product(name, size, part), (size // block, 1, block)) for name in names)
         return Joined(tuple(parts), axis=1)
 
-    def _fused_pair(self, name: str, size: int, ending: str) -> Source:
-        block, whole = gate_up_block(size), self._product(name, 2 * size, ending)
+    def _fused_pair(self, name: str, size: int, part: TensorPart) -> Source:
+        block, whole = gate_up_block(size), self._product(name, 2 * size, part)
         parts = (Cut(whole, 0, start, start + size) for start in (0, size))
         return Joined(tuple(_split_rows(part, (size // block, 1, block)) for part in parts), axis=1)
 
-    def _fused_experts(self, name: str, ending: str) -> Source:
+    def _fused_experts(self, name: str, part: TensorPart) -> Source:
         """All experts' gate and up in one tensor: rows or columns, gate before up or in turns."""
         count, size, turns = self._experts.count, self._experts.size, self._names.gate_up_rows == "turns"
         block = gate_up_block(size)
         rows = (size // block, block, 2) if turns else (2, size // block, block)
         order = (0, 2, 1) if turns else (1, 0, 2)  # of the rows' axes, to make them [ff / B, 2, B]
-        name = f"{name}{_fused_ending(ending)}"
-        if ending == "bias":
+        name = f"{name}{_fused_ending(part)}"
+        if part == "bias":
             split = Split(self._tensor(name, count, 2 * size), ((count,), rows))
             return Turned(split, (0, *(1 + axis for axis in order)))
         if self._names.experts_columns_first:
@@ -200,24 +227,24 @@ class LayerTensors:
     def _expert_names(self, expert: int, *names: str) -> list[str]:
         return [f"{self._names.experts}{expert}.{name}" for name in names]
 
-    def _head_norm(self, name: str, ending: str) -> Source:
+    def _head_norm(self, name: str, part: TensorPart) -> Source:
         """[D], or [Hkv, G, D] of q and [Hkv, 1, D] of k."""
         attention = self._kind.attention
         heads, dim = attention.num_kv_heads, attention.head_dim
         groups = attention.group_size if name == "q_norm" else 1
-        tensor = f"{getattr(self._names, name)}.{ending}"
+        tensor = f"{getattr(self._names, name)}.{part}"
         if attention.qk_norm_over == "head":
             return self._halves(self._tensor(tensor, dim), 0)
         if attention.qk_norm_over == "heads":
-            return self._halves(Split(self._each_head(name, ending, heads * groups, dim), ((heads, groups), (dim,))), 2)
+            return self._halves(Split(self._each_head(name, part, heads * groups, dim), ((heads, groups), (dim,))), 2)
         return self._halves(Split(self._tensor(tensor, heads * groups * dim), ((heads, groups, dim),)), 2)
 
-    def _each_head(self, name: str, ending: str, heads: int, dim: int) -> Source:
+    def _each_head(self, name: str, part: TensorPart, heads: int, dim: int) -> Source:
         """[heads, D], from one tensor or from one for each head."""
         tensor = getattr(self._names, name)
         if not tensor.endswith("."):
-            return self._tensor(f"{tensor}.{ending}", heads, dim)
-        return Stacked([self._tensor(f"{tensor}{head}.{ending}", dim) for head in range(heads)])
+            return self._tensor(f"{tensor}.{part}", heads, dim)
+        return Stacked([self._tensor(f"{tensor}{head}.{part}", dim) for head in range(heads)])
 
     def _halves(self, source: Source, axis: int) -> Source:
         """Channels of a head sorted such that those that turn together lie half of them apart."""
@@ -229,7 +256,7 @@ class LayerTensors:
         return Sorted(source, axis, order)
 
 
-_SOURCES: dict[str, Callable[[LayerTensors, str], Source]] = {
+_SOURCES: dict[str, Callable[[LayerTensors, TensorPart], Source]] = {
     "qkv": LayerTensors.qkv,
     "out": LayerTensors.out,
     "sinks": LayerTensors.sinks,
@@ -251,6 +278,6 @@ def _split_rows(source: Source, rows: tuple[int, ...]) -> Source:
     return Split(source, (rows, *((length,) for length in source.shape[1:])))
 
 
-def _fused_ending(ending: str) -> str:
+def _fused_ending(part: TensorPart) -> str:
     """Tensors of all experts have no `.weight`, and `_bias` (gpt-oss)."""
-    return "_bias" if ending == "bias" else ""
+    return "_bias" if part == "bias" else ""

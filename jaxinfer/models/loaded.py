@@ -1,6 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,14 +12,15 @@ from jax.sharding import Mesh, NamedSharding
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
+from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.checkpoint.sources import Source
+from jaxinfer.checkpoint.sources import Source, Tensor
 from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
 from jaxinfer.models.decoder import Decoder, Head
-from jaxinfer.models.huggingface import ignored_tensors, weight_sources
+from jaxinfer.models.huggingface import ignored_tensors, unused_tensors, weight_sources
 from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
@@ -134,17 +135,16 @@ def load_model(
     """
     mesh = mesh or make_mesh()
     with Checkpoint(folder) as checkpoint:
-        config = replace(config, names=config.names.placed(checkpoint.names))
-        config = with_own_head(config, checkpoint, jnp.dtype(dtype))
+        config = _placed(config, checkpoint, jnp.dtype(dtype))
         plan = plan_model(config, jnp.dtype(dtype), layout)
         every = (*plan.weights, *plan.head)
-        sources = [weight_sources(config, one.path, one.layers) for one in every]
-        shapes = _shapes(sources)
-        checkpoint.check(shapes, ignored_tensors(config))
-        total, done, arrays = checkpoint.size(shapes), 0, []
+        sources = [_sources(config, one) for one in every]
+        tensors = _tensors(sources)
+        checkpoint.check(tensors, ignored_tensors(config), unused_tensors(config))
+        total, done, arrays = checkpoint.size({tensor.name for tensor in tensors}), 0, []
         for one, several in zip(every, sources, strict=True):
             arrays += weight.load(one, several, checkpoint, rules, mesh)
-            done += checkpoint.size(t.name for source in several for t in source.tensors)
+            done += checkpoint.size({tensor.name for tensor in _tensors([several])})
             if progress is not None:
                 progress(done, total)
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
@@ -152,17 +152,34 @@ def load_model(
 
 def needed_tensors(
     config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint
-) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
-    """Shapes of the tensors that a model of `config` is read from, by name, and beginnings of names of those that the
-    checkpoint may hold beside them. Reads no weights but where a tied head might differ from the embedding."""
-    config = with_own_head(replace(config, names=config.names.placed(checkpoint.names)), checkpoint, dtype)
+) -> tuple[Collection[Tensor], tuple[str, ...], tuple[str, ...]]:
+    """What `Checkpoint.check` compares a checkpoint of `config` with. Reads no weights but where a tied head might
+    differ from the embedding."""
+    config = _placed(config, checkpoint, dtype)
     plan = plan_model(config, dtype)
-    sources = [weight_sources(config, one.path, one.layers) for one in (*plan.weights, *plan.head)]
-    return _shapes(sources), ignored_tensors(config)
+    tensors = _tensors(_sources(config, one) for one in (*plan.weights, *plan.head))
+    return tensors, ignored_tensors(config), unused_tensors(config)
 
 
-def _shapes(sources: Iterable[Iterable[Source]]) -> dict[str, tuple[int, ...]]:
-    return {tensor.name: tensor.shape for several in sources for source in several for tensor in source.tensors}
+def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:
+    """The decoder with the names that this checkpoint's tensors have, and with a head of its own if it holds one."""
+    names, declared = config.names.placed(checkpoint.names), config.declared
+    if declared is not None:
+        declared = declared.placed(checkpoint.names)
+    return with_own_head(replace(config, names=names, declared=declared), checkpoint, dtype)
+
+
+def _sources(config: DecoderConfig, one: Weight) -> list[list[Source]]:
+    """Of the values of a weight, or of its leaves where the checkpoint has those."""
+    parts: Sequence[TensorPart] = ("weight",)
+    if one.scheme is not None and config.declared is not None:
+        parts = one.scheme.parts
+    return [weight_sources(config, one.path, one.layers, part) for part in parts]
+
+
+def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:
+    """Each once."""
+    return dict.fromkeys(tensor for parts in sources for several in parts for one in several for tensor in one.tensors)
 
 
 def random_model(

@@ -25,7 +25,7 @@ def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype
     if not config.tie_word_embeddings or head.name not in checkpoint.names:
         return config
     for tensor in (embed, head):
-        checkpoint.check_tensor(tensor.name, tensor.shape)
+        checkpoint.check_tensor(tensor)
     if _equal(checkpoint, embed, head, dtype):
         return config
     log.warning(

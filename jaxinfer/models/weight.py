@@ -1,7 +1,7 @@
 """Weight: what is known of a model's weight before it has values, and how values come to it."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -29,6 +29,11 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
     dtype: jnp.dtype
     axes: tuple[str | None, ...]
+
+    @property
+    def stacked(self) -> bool:
+        """True where the first axis is over layers."""
+        return self.axes[0] == "layers"
 
 
 class Weight(NamedTuple):
@@ -112,22 +117,32 @@ def _described(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ..
 
 
 def load(
-    weight: Weight, sources: list[Source], checkpoint: Checkpoint, rules: ShardingRules, mesh: Mesh
+    weight: Weight, sources: Sequence[Sequence[Source]], checkpoint: Checkpoint, rules: ShardingRules, mesh: Mesh
 ) -> tuple[jax.Array, ...]:
-    """Reads each shard's part of a weight; sources: one, or one for each of the weight's layers."""
-    source, shardings = Stacked(sources) if weight.stacked else sources[0], weight.shardings(rules, mesh)
+    """Reads each shard's part of a weight.
 
-    def part(index: tuple[slice, ...] | None) -> np.ndarray:
-        whole = index if index is not None else (slice(None),) * len(weight.shape)
-        return source.read(whole, checkpoint.read).astype(weight.dtype)
-
-    place = shardings[0] if weight.scheme is None else rules.sharding(mesh, weight.axes, weight.shape)
-    values = jax.make_array_from_callback(weight.shape, place, part)
-    if weight.scheme is None:
-        return (values,)
+    sources: of its values, or of each of its leaves where the checkpoint has those; each is one source, or one for each
+    of the weight's layers.
+    """
+    shardings, leaves = weight.shardings(rules, mesh), weight.leaves(_platform(mesh))
+    if len(sources) == len(leaves):
+        read = zip(leaves, sources, shardings, strict=True)
+        return tuple(_read(leaf, several, checkpoint, place) for leaf, several, place in read)
+    place = rules.sharding(mesh, weight.axes, weight.shape)
+    values = _read(Leaf(weight.shape, weight.dtype, weight.axes), sources[0], checkpoint, place)
     made = jax.jit(_made, static_argnums=(1, 2), out_shardings=shardings)(values, weight, _platform(mesh))
     jax.block_until_ready(made)  # or the next weight's values arrive while these are still there
     return made
+
+
+def _read(leaf: Leaf, sources: Sequence[Source], checkpoint: Checkpoint, place: Format | NamedSharding) -> jax.Array:
+    source = Stacked(sources) if leaf.stacked else sources[0]
+
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        whole = index if index is not None else (slice(None),) * len(leaf.shape)
+        return checkpoint.read_source(source, whole).astype(leaf.dtype)
+
+    return jax.make_array_from_callback(leaf.shape, place, part)
 
 
 def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple[jax.Array, ...]:

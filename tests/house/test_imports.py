@@ -35,10 +35,13 @@ NO_JAX = (
     "model_config",
     "quantization.scheme",
     "quantization.made",
+    "quantization.declared",
+    "checkpoint.quantized",
 )
 
 BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
+FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared"))
 SEAM = ("engine.client.base", "engine.types")
 
 PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc")
@@ -62,7 +65,7 @@ ARROWS = {
     "serving": (*BASE, "metrics", "text", *SEAM),
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
     "rpc": (*BASE, "metrics", "text", "serving", "engine"),
-    "model_config": (*BASE, "quantization.scheme", "quantization.made"),
+    "model_config": (*BASE, *FORMS),
     "console": (*BASE, "text", "serving"),
     "processes": (*BASE, *PROCESS_PARTS, "console", "build"),
     "parallel": BASE,

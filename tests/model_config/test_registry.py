@@ -217,7 +217,7 @@ def test_several_end_of_sequence_ids():
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "attn_factor": 3.0}}, "attn_factor is unknown"),
         ({"rope_scaling": [1]}, "rope_scaling must be an object"),
         ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not supported; supported are gelu"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: quant_method None is not supported"),
         ({"logit_scale": 0.1}, "logit_scale is unknown, and might change"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
         ({"hidden_size": None}, "hidden_size is missing"),

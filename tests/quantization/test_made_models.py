@@ -1,7 +1,7 @@
 """Models whose weights are quantised while they are loaded, against plain models of the values that result."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
-from jaxinfer.models.weight import Weight
 from jaxinfer.quantization.made import MADE
 from scripts.numpy_decoder import NumpyDecoder
 from tests.models.goldens import GOLDENS, load
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
+from tests.quantization.checkpoints import values_of
 from tests.quantization.rounding import int8_values, rounded
 
 WEIGHTS = "model.safetensors"
@@ -42,23 +42,6 @@ def write_folder(family: str, folder: Path, tensors: dict[str, np.ndarray]) -> P
     return folder
 
 
-def values_of(model: LoadedModel) -> list[np.ndarray]:
-    """The values of its weights and its own head, in the order of a plain model's leaves."""
-    plan = plan_model(model.config, jnp.dtype(jnp.float32))
-    own_head = () if model.config.tie_word_embeddings else model.head
-    leaves = iter([np.asarray(leaf).astype(np.float64) for leaf in (*model.weights, *own_head)])
-    return [_values(one, leaves) for one in (*plan.weights, *plan.head)]
-
-
-def _values(weight: Weight, leaves: Iterator[np.ndarray]) -> np.ndarray:
-    first = next(leaves)
-    if weight.scheme is None:
-        return first.astype(np.float32)
-    scales = next(leaves)
-    values = first.reshape(*scales.shape, -1) * scales[..., None]
-    return values.reshape(weight.shape).astype(np.float32)
-
-
 def with_values(plain: LoadedModel, values: list[np.ndarray]) -> LoadedModel:
     arrays, count = tuple(map(jnp.asarray, values)), len(plain.weights)
     embed = next(i for i, one in enumerate(plan_model(plain.config, plain.dtype).weights) if one.path == ("embed",))
@@ -81,7 +64,7 @@ def test_values_are_rounded_and_multiplied(family: str, name: str, tmp_path: Pat
     tensors = load_file(GOLDENS / family / WEIGHTS)
     rounded_by_numpy = {key: _rounded(key, tensor, name) for key, tensor in tensors.items()}
     plain, model = load(write_folder(family, tmp_path, rounded_by_numpy)), quantised(GOLDENS / family, name)
-    values, own_head = values_of(model), () if plain.config.tie_word_embeddings else plain.head
+    values, own_head = list(values_of(model).values()), () if plain.config.tie_word_embeddings else plain.head
     wanted = [np.asarray(leaf) for leaf in (*plain.weights, *own_head)]
     off = sum(int((np.abs(one - other) > 1e-6).sum()) for one, other in zip(values, wanted, strict=True))
     assert off <= 2e-3 * sum(one.size for one in values)

@@ -1,0 +1,89 @@
+"""Scales as they lie in checkpoints: a number for a whole matrix, for rows, or for blocks. No jax."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
+
+
+@dataclass(frozen=True)
+class Finite:
+    """A tensor of scales. Raises TensorFault where one is not a finite number."""
+
+    tensor: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.tensor
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return finite(self.tensor.read(index, read), self.tensor.name)
+
+
+@dataclass(frozen=True)
+class RowScales:
+    """[N, 1] of a tensor with a scale for each row, or one for all, of whatever axes of length 1."""
+
+    tensor: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.tensor
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        scales = finite(self.tensor.read((), read), self.tensor.name).reshape(-1, 1)
+        return np.broadcast_to(scales, self.shape)[index]
+
+
+def row_scales(name: str, rows: int) -> RowScales:
+    """The tensor `name` as scales [rows, 1]."""
+    return RowScales(Tensor(name, (rows, 1), FLOATS, ((rows,), (), (1,), (1, 1))))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """An axis made `length` long: element i is the source's element i // times."""
+
+    source: Source
+    axis: int
+    times: int
+    length: int
+
+    @property
+    def shape(self) -> Shape:
+        shape = self.source.shape
+        return (*shape[: self.axis], self.length, *shape[self.axis + 1 :])
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.source.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        first, last, _ = index[self.axis].indices(self.length)
+        begin, end = first // self.times, -(-last // self.times)
+        held = self.source.read((*index[: self.axis], slice(begin, end), *index[self.axis + 1 :]), read)
+        wide = np.repeat(held, self.times, axis=self.axis)
+        cut = slice(first - begin * self.times, last - begin * self.times)
+        return wide[(slice(None),) * self.axis + (cut,)]
+
+
+def spread(source: Source, axis: int, times: int, length: int) -> Source:
+    """The source itself where its axis is as long already."""
+    return source if times == 1 and source.shape[axis] == length else Spread(source, axis, times, length)
+
+
+def finite(scales: np.ndarray, name: str) -> np.ndarray:
+    """Raises TensorFault for a scale that is infinite or no number."""
+    if not np.isfinite(scales.astype(np.float32)).all():
+        raise TensorFault(name, "has a scale that is not a finite number")
+    return scales

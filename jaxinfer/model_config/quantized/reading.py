@@ -1,0 +1,41 @@
+"""From `quantization_config` to Declared, by `quant_method`."""
+
+from collections.abc import Callable
+
+from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized import fp8
+from jaxinfer.model_config.quantized.refused import REFUSED
+from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.quantization.declared import Declared
+
+_READERS: dict[str, Callable[[ConfigReader], Declared]] = {"fp8": fp8.read}
+_IGNORED = frozenset({"quant_method", "_load_in_4bit", "_load_in_8bit"})
+_KEYS = ("quantization_config", "compression_config")
+
+
+def read_quantization(config: ConfigReader) -> Declared | None:
+    """What a config.json says of quantised weights, if it does.
+
+    Raises ModelError, which names the field, for a tool that is not known, and where a key was neither read nor is
+    ignored on purpose.
+    """
+    found = [key for key in _KEYS if key in config]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise config.error(found[1], f"is there beside {found[0]}")
+    inner = config.mapping(found[0])
+    assert inner is not None
+    declared = _READERS[_method(inner)](inner)
+    inner.finish(_IGNORED)
+    return declared
+
+
+def _method(config: ConfigReader) -> str:
+    method = config.get("quant_method")
+    if isinstance(method, str) and method in _READERS:
+        return method
+    if isinstance(method, str) and method in REFUSED:
+        raise config.error("quant_method", f"{method} is not supported; {REFUSED[method]}")
+    known = ", ".join(sorted(_READERS))
+    raise config.error("quant_method", f"{quoted(method)} is not supported; supported are {known}")

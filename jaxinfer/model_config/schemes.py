@@ -1,0 +1,84 @@
+"""The schemes of a model whose checkpoint is quantised already: which modules become one weight, held how."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from jaxinfer.errors import ModelError
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.model_config.tensor_names import TensorNames
+from jaxinfer.quantization.declared import Declared
+from jaxinfer.quantization.formats import TensorFormat
+from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
+
+
+def with_declared_schemes(config: DecoderConfig) -> DecoderConfig:
+    """The decoder with the schemes that its checkpoint's weights have; as it is where that is a plain one.
+
+    Raises ModelError, which names the modules, where some that are one weight here lie in different forms.
+    """
+    if config.declared is None:
+        return config
+    roots = config.names.roots
+    bodies, heads = (tuple(dict.fromkeys(values)) for values in zip(*roots, strict=True))
+    declared = replace(config.declared, bodies=bodies, heads=heads)
+    layers = tuple(
+        replace(kind, schemes=_layer_schemes(declared, config.names, kind, index, config.hidden_size))
+        for index, kind in enumerate(config.layers)
+    )
+    head = None if config.tie_word_embeddings else declared.of_head()
+    table = None if head is None else head.scheme(config.hidden_size)
+    return replace(config, declared=declared, layers=layers, tables=TableSchemes(table=table))
+
+
+def _layer_schemes(declared: Declared, names: TensorNames, kind: LayerKind, index: int, hidden: int) -> LayerSchemes:
+    prefix = f"{names.layers}{index}."
+    found: dict[str, Scheme | None] = {}
+    for weight, depth in kind.depths(hidden).items():
+        modules = [f"{prefix}{module}" for module in _modules(names, kind, weight)]
+        whole = weight in ("experts_gate_up", "experts_down") and getattr(names, weight) is not None
+        form = _one_form(declared, modules, whole)
+        found[weight] = None if form is None else form.scheme(depth)
+    return LayerSchemes(**found)
+
+
+def _one_form(declared: Declared, modules: list[str], whole: bool) -> TensorFormat | None:
+    """The form of all modules of a weight. whole: one tensor holds all experts."""
+    of = declared.of_experts if whole else declared.of_matrix
+    first = of(modules[0])
+    for module in modules[1:]:
+        other = of(module)
+        if other != first:
+            raise ModelError(
+                f"config.json: quantization_config: {modules[0]} is {_named(first)} and {module} is {_named(other)}; "
+                "they are one weight here, and must be in one form"
+            )
+    return first
+
+
+def _named(form: TensorFormat | None) -> str:
+    return "not quantised" if form is None else repr(form)
+
+
+def _modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[str]:
+    """The modules whose matrices a weight is made of, by their names in a layer."""
+    if weight == "qkv":
+        yield from (names.q, names.k, names.v) if names.qkv is None else (names.qkv,)
+    elif weight == "gate_up":
+        yield from (names.gate, names.up) if names.gate_up is None else (names.gate_up,)
+    elif weight == "shared_gate_up":
+        yield from (names.shared_gate, names.shared_up) if names.shared_gate_up is None else (names.shared_gate_up,)
+    elif weight in ("experts_gate_up", "experts_down"):
+        yield from _expert_modules(names, kind, weight)
+    else:
+        yield getattr(names, weight)
+
+
+def _expert_modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[str]:
+    fused, experts = getattr(names, weight), kind.mlp.experts
+    assert experts is not None
+    if fused is not None:
+        yield fused
+        return
+    each = (names.expert_gate, names.expert_up) if weight == "experts_gate_up" else (names.expert_down,)
+    yield from (f"{names.experts}{expert}.{name}" for expert in range(experts.count) for name in each)

@@ -1,0 +1,69 @@
+"""Declared: which modules of a checkpoint are quantised already, and how each lies there. No jax."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from jaxinfer.quantization.formats import Fp8, TensorFormat
+from jaxinfer.quantization.modules import Modules
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules of one format. named: those that the file names or gives patterns of. all: every matrix of layers."""
+
+    format: TensorFormat
+    named: Modules = field(default_factory=Modules)
+    all: bool = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a config.json says of its checkpoint's quantised weights.
+
+    method: `quant_method`. ignored: modules that are as in a plain checkpoint. head, routers: whether they are among
+    every group's matrices. unused: endings of names of tensors that may be there and have no use here. bodies, heads:
+    what names of modules may begin with, and what the head may be called; files name them by any.
+    """
+
+    method: str
+    groups: tuple[Group, ...]
+    ignored: Modules = field(default_factory=Modules)
+    head: bool = False
+    routers: bool = False
+    unused: tuple[str, ...] = ()
+    bodies: tuple[str, ...] = ("model.",)
+    heads: tuple[str, ...] = ("lm_head",)
+
+    def of_matrix(self, name: str) -> TensorFormat | None:
+        """The format of a layer's matrix; name: without the body's. None: it is as in a plain checkpoint."""
+        return self._of([f"{body}{name}" for body in self.bodies], covered=True)
+
+    def of_router(self, name: str) -> TensorFormat | None:
+        """The format of what is multiplied to choose experts."""
+        return self._of([f"{body}{name}" for body in self.bodies], covered=self.routers)
+
+    def of_experts(self, name: str) -> TensorFormat | None:
+        """The format of a tensor that holds all experts of a layer; only gpt-oss' are quantised."""
+        found = self.of_matrix(name)
+        return found if getattr(found, "experts", False) else None
+
+    def of_head(self) -> TensorFormat | None:
+        """The format of a head that is not the embedding."""
+        return self._of(list(self.heads), covered=self.head)
+
+    def _of(self, names: list[str], covered: bool) -> TensorFormat | None:
+        if any(self.ignored.holds(name) for name in names):
+            return None
+        named = [group.format for group in self.groups if any(group.named.holds(name) for name in names)]
+        every = [group.format for group in self.groups if group.all and covered]
+        return next(iter([*named, *every]), None)
+
+    def placed(self, found: Collection[str]) -> "Declared":
+        """With the names that fp8 scales have among all tensors of a checkpoint: transformers', or AutoFP8's."""
+        scales = "weight_scale_inv" if any(name.endswith(".weight_scale_inv") for name in found) else "weight_scale"
+
+        def placed(group: Group) -> Group:
+            form = group.format
+            return replace(group, format=replace(form, scales=scales)) if isinstance(form, Fp8) else group
+
+        return replace(self, groups=tuple(map(placed, self.groups)))

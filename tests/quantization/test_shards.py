@@ -1,0 +1,57 @@
+"""Quantised checkpoints over two files and two devices: each device holds its part of what one holds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.quantization.checkpoints import LLAMA, MOE, assert_same_values, made, write
+from tests.quantization.forms import FORMS
+
+_SHARDS = """
+import sys
+from pathlib import Path
+import numpy as np
+from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from tests.quantization.checkpoints import loaded
+
+for folder in map(Path, sys.argv[1:]):
+    one = loaded(folder)
+    sizes = [MeshSizes(tensor=2)] + ([MeshSizes(expert=2)] if folder.name.endswith("experts") else [])
+    for mesh in map(make_mesh, sizes):
+        two = loaded(folder, mesh=mesh)
+        split = 0
+        for left, right in zip((*one.weights, *one.head), (*two.weights, *two.head), strict=True):
+            np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
+            split += right.addressable_shards[0].data.shape != right.shape
+        assert split >= 4, (folder, split)
+"""
+
+DENSE = {**LLAMA, "intermediate_size": 512, "num_hidden_layers": 1}
+EXPERTS = {**MOE, "num_experts": 4, "moe_intermediate_size": 256, "num_hidden_layers": 1}
+
+
+def folders(tmp_path: Path) -> list[Path]:
+    """Two of each form, over two files."""
+    found = []
+    for name, (quantization, writer) in FORMS.items():
+        for kind, config in (("dense", DENSE), ("experts", EXPERTS)):
+            checkpoint = made(config, quantization, writer, left=("lm_head", "gate"))
+            found.append(write(tmp_path / f"{name}-{kind}", checkpoint.config, checkpoint.tensors, files=2))
+    return found
+
+
+def test_each_device_holds_its_part(tmp_path: Path) -> None:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    command = [sys.executable, "-c", _SHARDS, *map(str, folders(tmp_path))]
+    done = subprocess.run(command, env={**os.environ, "XLA_FLAGS": flags}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_two_files(tmp_path: Path, name: str) -> None:
+    checkpoint = made(DENSE, *FORMS[name], left=("lm_head",))
+    folder = write(tmp_path / "q", checkpoint.config, checkpoint.tensors, files=2)
+    assert_same_values(folder, checkpoint.write_plain(tmp_path / "p"))
