@@ -28,7 +28,7 @@ LLAMA = {
 MOE = {
     **LLAMA,
     "architectures": ["Qwen3MoeForCausalLM"],
-    **{"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "norm_topk_prob": True},
+    **{"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": True},
 }
 
 

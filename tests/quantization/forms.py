@@ -1,15 +1,54 @@
 """A form of each kind in which weights lie in checkpoints: its `quantization_config`, and what writes it."""
 
+from functools import partial
 from typing import Any
 
 from tests.quantization.checkpoints import Writer
+from tests.quantization.writers import compressed_tensors as integers
 from tests.quantization.writers import fp8
 
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 STATIC = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
 
+IGNORE = ["lm_head", "re:.*mlp\\.gate$"]
+TOKEN = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True, "observer": None}
+
+
+def config_of_groups(form: str, weights: dict[str, Any] | None, **others: Any) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+    return {
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "version": "0.12.2",
+        "format": form,
+        "config_groups": {"group_0": {**group, **others}},
+        "ignore": IGNORE,
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+        "sparsity_config": {},
+        "transform_config": {},
+    }
+
+
+def weights(bits: int, strategy: str, **others: Any) -> dict[str, Any]:
+    base = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": strategy,
+        "dynamic": False,
+        "actorder": None,
+    }
+    return {**base, "group_size": None, "block_structure": None, "observer": "minmax", "observer_kwargs": {}, **others}
+
+
 FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "fp8-blocks": (BLOCKS, fp8.by_blocks),
     "fp8-matrix": (STATIC, fp8.by_matrix),
     "fp8-rows": (STATIC, fp8.by_row),
+    "w4a16": (
+        config_of_groups("pack-quantized", weights(4, "group", group_size=64, symmetric=False)),
+        partial(integers.packed, group=64, zeros=True),
+    ),
+    "w8a8": (config_of_groups("int-quantized", weights(8, "channel"), input_activations=TOKEN), integers.whole),
 }

@@ -3,9 +3,10 @@
 from typing import Literal
 
 from jaxinfer.checkpoint.quantized.fp8 import fp8_parts
+from jaxinfer.checkpoint.quantized.integers import integer_parts
 from jaxinfer.checkpoint.quantized.parts import Parts
 from jaxinfer.checkpoint.sources import Source
-from jaxinfer.quantization.formats import Fp8, TensorFormat
+from jaxinfer.quantization.formats import Fp8, Integers, TensorFormat
 from jaxinfer.quantization.scheme import Part
 
 TensorPart = Literal["weight", "bias"] | Part
@@ -22,4 +23,6 @@ def quantized_source(form: TensorFormat, module: str, shape: tuple[int, int], pa
 def _parts(form: TensorFormat, module: str, shape: tuple[int, int]) -> Parts:
     if isinstance(form, Fp8):
         return fp8_parts(form, module, shape)
+    if isinstance(form, Integers):
+        return integer_parts(form, module, shape)
     raise AssertionError(form)

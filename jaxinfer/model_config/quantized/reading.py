@@ -3,12 +3,15 @@
 from collections.abc import Callable
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized import fp8
+from jaxinfer.model_config.quantized import compressed_tensors, fp8
 from jaxinfer.model_config.quantized.refused import REFUSED
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared
 
-_READERS: dict[str, Callable[[ConfigReader], Declared]] = {"fp8": fp8.read}
+_READERS: dict[str, Callable[[ConfigReader], Declared]] = {
+    "fp8": fp8.read,
+    "compressed-tensors": compressed_tensors.read,
+}
 _IGNORED = frozenset({"quant_method", "_load_in_4bit", "_load_in_8bit"})
 _KEYS = ("quantization_config", "compression_config")
 

@@ -1,0 +1,63 @@
+"""Writers of compressed-tensors' integers: tensors by their names, and the values [N, K] float32 that they mean."""
+
+import numpy as np
+
+from tests.quantization.writers.fp8 import Written, scales_of
+
+
+def pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Unsigned codes [R, C] along C to int32 [R, ceil(C * bits / 32)], the first of a word in its lowest bits."""
+    words = np.zeros((codes.shape[0], -(-codes.shape[1] * bits // 32)), np.uint64)
+    for column in range(codes.shape[1]):
+        word, place = divmod(column * bits, 32)
+        words[:, word] += codes[:, column].astype(np.uint64) << np.uint64(place)
+    return words.astype(np.uint32).view(np.int32)
+
+
+def packed(
+    rng: np.random.Generator, module: str, rows: int, depth: int, *, bits=4, group: int | None = 32, zeros=False
+) -> Written:
+    size, half = group or depth, 2 ** (bits - 1)
+    codes = rng.integers(-half, half, (rows, depth))
+    scales = scales_of(rng, (rows, depth // size), "f2")
+    middle = rng.integers(-half, half, scales.shape) if zeros else np.zeros(scales.shape, int)
+    tensors = {
+        f"{module}.weight_packed": pack(codes + half, bits),
+        f"{module}.weight_scale": scales,
+        f"{module}.weight_shape": np.array([rows, depth], np.int64),
+    }
+    if zeros:
+        tensors[f"{module}.weight_zero_point"] = np.ascontiguousarray(pack((middle + half).T, bits).T)
+    return tensors, _values(codes, scales, middle)
+
+
+def in_order(rng: np.random.Generator, module: str, rows: int, depth: int) -> Written:
+    """4 bits, groups of 32 columns that are anywhere."""
+    codes, scales = rng.integers(-8, 8, (rows, depth)), scales_of(rng, (rows, depth // 32))
+    groups = rng.permutation(np.arange(depth) // 32).astype(np.int32)
+    values = np.stack([codes[:, k].astype(np.float32) * scales[:, groups[k]] for k in range(depth)], axis=1)
+    tensors = {"weight_packed": pack(codes + 8, 4), "weight_scale": scales, "weight_g_idx": groups}
+    tensors["weight_shape"] = np.array([rows, depth], np.int64)
+    return {f"{module}.{name}": tensor for name, tensor in tensors.items()}, values
+
+
+def whole(
+    rng: np.random.Generator, module: str, rows: int, depth: int, *, group: int | None = None, zeros=False, shape=None
+) -> Written:
+    """int8 as it is; shape: of the scales, by default one a row or group."""
+    codes = rng.integers(-128, 128, (rows, depth)).astype(np.int8)
+    scales = scales_of(rng, shape or (rows, depth // (group or depth)))
+    middle = rng.integers(-128, 128, scales.shape).astype(np.int8) if zeros else np.zeros(scales.shape, np.int8)
+    tensors = {f"{module}.weight": codes, f"{module}.weight_scale": scales, f"{module}.weight_zero_point": middle}
+    wide = scales.shape if len(scales.shape) == 2 else (1, 1)
+    return tensors, _values(codes, scales.reshape(wide), middle.reshape(wide))
+
+
+def _values(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray) -> np.ndarray:
+    values = np.empty(codes.shape, np.float32)
+    size = codes.shape[1] // scales.shape[1]
+    for group in range(scales.shape[1]):
+        part = slice(group * size, (group + 1) * size)
+        steps = codes[:, part].astype(np.float32) - zeros[:, group : group + 1].astype(np.float32)
+        values[:, part] = steps * scales[:, group : group + 1].astype(np.float32)
+    return values
