@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from jaxinfer.checkpoint.sources import Index, Source, Tensor, TensorFault
+from jaxinfer.checkpoint.sources import FLOATS, Index, Source, Tensor, TensorFault
 from jaxinfer.errors import ModelError, quoted, shortened
 from jaxinfer.folder_files import check_file, is_there, read_object
 
@@ -51,6 +51,15 @@ class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     begin: int
     end: int
+
+
+class Unused(NamedTuple):
+    """Tensors that a checkpoint may hold though nothing reads them: beginnings and endings of their names. zeros:
+    endings of those that may be there if they hold zeros alone."""
+
+    begins: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
 
 
 class Checkpoint:
@@ -99,21 +108,25 @@ class Checkpoint:
                 f"{info.file}: tensor {name} is {shortened(info.dtype)}; {_listed(tensor.dtypes)} can be read"
             )
 
-    def check(self, tensors: Collection[Tensor], ignored: tuple[str, ...] = (), unused: tuple[str, ...] = ()) -> None:
+    def check(self, tensors: Collection[Tensor], unused: Unused) -> None:
         """Raises ModelError where one of `tensors` is missing or of another shape or type, or where the checkpoint has
-        one more whose name neither begins as one of `ignored` nor ends as one of `unused`: those are left out, with a
-        line in the log."""
+        one more that is not `unused`: those are left out, with a line in the log."""
         for tensor in tensors:
             self.check_tensor(tensor)
         known = {tensor.name for tensor in tensors}
         others = [name for name in self._tensors.keys() - known if not name.endswith("rotary_emb.inv_freq")]
-        extra = sorted(name for name in others if not name.startswith(ignored) and not name.endswith(unused))
+        extra = sorted(name for name in others if not self._is_unused(name, unused))
         if skipped := sorted(set(others) - set(extra)):
             log.info("%s: %d tensors have no use here and are left out: %s, …", self._folder, len(skipped), skipped[0])
         if extra:
             more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
             file, name = self._tensors[extra[0]].file, shortened(extra[0])
             raise ModelError(f"{file}: tensor {name}{more} has no place in the model that config.json declares")
+
+    def _is_unused(self, name: str, unused: Unused) -> bool:
+        if name.startswith(unused.begins) or name.endswith(unused.ends):
+            return True
+        return name.endswith(unused.zeros) and self._tensors[name].dtype in FLOATS and not self.read(name, ()).any()
 
     def size(self, names: Iterable[str]) -> int:
         """Bytes of these tensors in the files."""

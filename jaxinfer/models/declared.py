@@ -18,7 +18,7 @@ from jaxinfer.model_config.registry import (
     known_architectures,
     parse_config,
 )
-from jaxinfer.models.loaded import needed_tensors
+from jaxinfer.models.loaded import check_tensors
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _fits(folder: Path, raw: dict[str, Any], name: str) -> bool:
         return True
     try:
         with Checkpoint(folder) as checkpoint:
-            checkpoint.check(*needed_tensors(config, jnp.dtype(jnp.float32), checkpoint))
+            check_tensors(config, jnp.dtype(jnp.float32), checkpoint)
     except ModelError:
         return False
     return True

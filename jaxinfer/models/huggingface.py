@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from jaxinfer.checkpoint.quantized.readers import TensorPart, quantized_source
+from jaxinfer.checkpoint.safetensors import Unused
 from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stacked, Tensor, Turned
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -12,14 +13,11 @@ from jaxinfer.quantization.formats import TensorFormat
 Path = tuple[str | int, ...]
 
 
-def ignored_tensors(config: DecoderConfig) -> tuple[str, ...]:
-    """Beginnings of the names of tensors that a checkpoint may hold though the model has no use for them."""
-    return (*config.names.skipped, *((f"{config.names.head}.",) if config.tie_word_embeddings else ()))
-
-
-def unused_tensors(config: DecoderConfig) -> tuple[str, ...]:
-    """Endings of the names of such tensors."""
-    return () if config.declared is None else config.declared.unused
+def unused_tensors(config: DecoderConfig) -> Unused:
+    """What a checkpoint may hold though the model has no use for it."""
+    names, declared = config.names, config.declared
+    begins = (*names.skipped, *((f"{names.head}.",) if config.tie_word_embeddings else ()))
+    return Unused(begins) if declared is None else Unused(begins, declared.unused, declared.zeros)
 
 
 def embedding_table(config: DecoderConfig) -> Tensor:

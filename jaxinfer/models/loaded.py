@@ -20,7 +20,7 @@ from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
 from jaxinfer.models.decoder import Decoder, Head
-from jaxinfer.models.huggingface import ignored_tensors, unused_tensors, weight_sources
+from jaxinfer.models.huggingface import unused_tensors, weight_sources
 from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
@@ -140,7 +140,7 @@ def load_model(
         every = (*plan.weights, *plan.head)
         sources = [_sources(config, one) for one in every]
         tensors = _tensors(sources)
-        checkpoint.check(tensors, ignored_tensors(config), unused_tensors(config))
+        checkpoint.check(tensors, unused_tensors(config))
         total, done, arrays = checkpoint.size({tensor.name for tensor in tensors}), 0, []
         for one, several in zip(every, sources, strict=True):
             arrays += weight.load(one, several, checkpoint, rules, mesh)
@@ -150,15 +150,13 @@ def load_model(
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
 
 
-def needed_tensors(
-    config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint
-) -> tuple[Collection[Tensor], tuple[str, ...], tuple[str, ...]]:
-    """What `Checkpoint.check` compares a checkpoint of `config` with. Reads no weights but where a tied head might
-    differ from the embedding."""
+def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint) -> None:
+    """Raises ModelError where a checkpoint's tensors are not those of a model of `config`. Reads no weights but where a
+    tied head might differ from the embedding."""
     config = _placed(config, checkpoint, dtype)
     plan = plan_model(config, dtype)
     tensors = _tensors(_sources(config, one) for one in (*plan.weights, *plan.head))
-    return tensors, ignored_tensors(config), unused_tensors(config)
+    checkpoint.check(tensors, unused_tensors(config))
 
 
 def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:

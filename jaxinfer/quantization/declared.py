@@ -21,8 +21,9 @@ class Declared:
     """What a config.json says of its checkpoint's quantised weights.
 
     method: `quant_method`. ignored: modules that are as in a plain checkpoint. head, routers: whether they are among
-    every group's matrices. unused: endings of names of tensors that may be there and have no use here. bodies, heads:
-    what names of modules may begin with, and what the head may be called; files name them by any.
+    every group's matrices. unused: endings of names of tensors that may be there and have no use here; zeros: of those
+    that may be there if they hold zeros alone. bodies, heads: what names of modules may begin with, and what the head
+    may be called; files name them by any.
     """
 
     method: str
@@ -31,6 +32,7 @@ class Declared:
     head: bool = False
     routers: bool = False
     unused: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
     bodies: tuple[str, ...] = ("model.",)
     heads: tuple[str, ...] = ("lm_head",)
 

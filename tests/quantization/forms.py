@@ -4,8 +4,9 @@ from functools import partial
 from typing import Any
 
 from tests.quantization.checkpoints import Writer
+from tests.quantization.writers import awq, fp8
 from tests.quantization.writers import compressed_tensors as integers
-from tests.quantization.writers import fp8
+from tests.quantization.writers.gptq import gptq
 
 BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 STATIC = {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]}
@@ -42,6 +43,9 @@ def weights(bits: int, strategy: str, **others: Any) -> dict[str, Any]:
     return {**base, "group_size": None, "block_structure": None, "observer": "minmax", "observer_kwargs": {}, **others}
 
 
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False, "damp_percent": 0.01}
+
 FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "fp8-blocks": (BLOCKS, fp8.by_blocks),
     "fp8-matrix": (STATIC, fp8.by_matrix),
@@ -51,4 +55,7 @@ FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
         partial(integers.packed, group=64, zeros=True),
     ),
     "w8a8": (config_of_groups("int-quantized", weights(8, "channel"), input_activations=TOKEN), integers.whole),
+    "awq": ({**AWQ, "group_size": 64}, partial(awq.gemm, group=64)),
+    "gptq": ({**GPTQ, "group_size": 64, "sym": False}, partial(gptq, group=64, symmetric=False)),
+    "gptq-order": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, in_order=False)),
 }

@@ -26,7 +26,7 @@ for folder in map(Path, sys.argv[1:]):
         for left, right in zip((*one.weights, *one.head), (*two.weights, *two.head), strict=True):
             np.testing.assert_array_equal(np.asarray(left), np.asarray(right))
             split += right.addressable_shards[0].data.shape != right.shape
-        assert split >= 4, (folder, split)
+        assert split >= 2, (folder, split)
 """
 
 DENSE = {**LLAMA, "intermediate_size": 512, "num_hidden_layers": 1}

@@ -3,10 +3,10 @@
 from typing import Literal
 
 from jaxinfer.checkpoint.quantized.fp8 import fp8_parts
-from jaxinfer.checkpoint.quantized.integers import integer_parts
+from jaxinfer.checkpoint.quantized.integers import awq_parts, gptq_parts, integer_parts
 from jaxinfer.checkpoint.quantized.parts import Parts
 from jaxinfer.checkpoint.sources import Source
-from jaxinfer.quantization.formats import Fp8, Integers, TensorFormat
+from jaxinfer.quantization.formats import Awq, Fp8, Gptq, Integers, TensorFormat
 from jaxinfer.quantization.scheme import Part
 
 TensorPart = Literal["weight", "bias"] | Part
@@ -25,4 +25,8 @@ def _parts(form: TensorFormat, module: str, shape: tuple[int, int]) -> Parts:
         return fp8_parts(form, module, shape)
     if isinstance(form, Integers):
         return integer_parts(form, module, shape)
+    if isinstance(form, Awq):
+        return awq_parts(form, module, shape)
+    if isinstance(form, Gptq):
+        return gptq_parts(form, module, shape)
     raise AssertionError(form)

@@ -19,7 +19,7 @@ def packed(
 ) -> Written:
     size, half = group or depth, 2 ** (bits - 1)
     codes = rng.integers(-half, half, (rows, depth))
-    scales = scales_of(rng, (rows, depth // size), "f2")
+    scales = scales_of(rng, (rows, depth // size), half, "f2")
     middle = rng.integers(-half, half, scales.shape) if zeros else np.zeros(scales.shape, int)
     tensors = {
         f"{module}.weight_packed": pack(codes + half, bits),
@@ -33,7 +33,7 @@ def packed(
 
 def in_order(rng: np.random.Generator, module: str, rows: int, depth: int) -> Written:
     """4 bits, groups of 32 columns that are anywhere."""
-    codes, scales = rng.integers(-8, 8, (rows, depth)), scales_of(rng, (rows, depth // 32))
+    codes, scales = rng.integers(-8, 8, (rows, depth)), scales_of(rng, (rows, depth // 32), 8)
     groups = rng.permutation(np.arange(depth) // 32).astype(np.int32)
     values = np.stack([codes[:, k].astype(np.float32) * scales[:, groups[k]] for k in range(depth)], axis=1)
     tensors = {"weight_packed": pack(codes + 8, 4), "weight_scale": scales, "weight_g_idx": groups}
@@ -46,7 +46,7 @@ def whole(
 ) -> Written:
     """int8 as it is; shape: of the scales, by default one a row or group."""
     codes = rng.integers(-128, 128, (rows, depth)).astype(np.int8)
-    scales = scales_of(rng, shape or (rows, depth // (group or depth)))
+    scales = scales_of(rng, shape or (rows, depth // (group or depth)), 128)
     middle = rng.integers(-128, 128, scales.shape).astype(np.int8) if zeros else np.zeros(scales.shape, np.int8)
     tensors = {f"{module}.weight": codes, f"{module}.weight_scale": scales, f"{module}.weight_zero_point": middle}
     wide = scales.shape if len(scales.shape) == 2 else (1, 1)

@@ -15,8 +15,9 @@ def e4m3_codes(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return codes.view(ml_dtypes.float8_e4m3fn)
 
 
-def scales_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = "f4") -> np.ndarray:
-    return (rng.uniform(0.5, 2, shape) / 2000).astype(dtype)
+def scales_of(rng: np.random.Generator, shape: tuple[int, ...], largest: int, dtype: Any = "f4") -> np.ndarray:
+    """Scales that make the largest code a value near 0.2."""
+    return (rng.uniform(0.1, 0.4, shape) / largest).astype(dtype)
 
 
 def by_blocks(
@@ -30,7 +31,7 @@ def by_blocks(
     dtype: Any = "f4",
 ) -> Written:
     codes = e4m3_codes(rng, (rows, depth))
-    scales = scales_of(rng, (-(-rows // block[0]), -(-depth // block[1])), dtype)
+    scales = scales_of(rng, (-(-rows // block[0]), -(-depth // block[1])), 448, dtype)
     values = np.empty((rows, depth), np.float32)
     for row in range(rows):
         for column in range(0, depth, block[1]):
@@ -43,7 +44,7 @@ def by_blocks(
 def by_matrix(
     rng: np.random.Generator, module: str, rows: int, depth: int, *, name="weight_scale", shape=(), static=True
 ) -> Written:
-    codes, scale = e4m3_codes(rng, (rows, depth)), scales_of(rng, shape)
+    codes, scale = e4m3_codes(rng, (rows, depth)), scales_of(rng, shape, 448)
     tensors = {f"{module}.weight": codes, f"{module}.{name}": scale}
     if static:
         tensors[f"{module}.input_scale"] = np.float32(0.5).reshape(shape)
@@ -51,6 +52,6 @@ def by_matrix(
 
 
 def by_row(rng: np.random.Generator, module: str, rows: int, depth: int, *, name="weight_scale", flat=False) -> Written:
-    codes, scales = e4m3_codes(rng, (rows, depth)), scales_of(rng, (rows, 1))
+    codes, scales = e4m3_codes(rng, (rows, depth)), scales_of(rng, (rows, 1), 448)
     tensors = {f"{module}.weight": codes, f"{module}.{name}": scales[:, 0] if flat else scales}
     return tensors, codes.astype(np.float32) * scales

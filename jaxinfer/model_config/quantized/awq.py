@@ -1,0 +1,34 @@
+"""`quant_method` awq: AutoAWQ's GEMM form."""
+
+from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized.lists import read_group_size, read_left_out
+from jaxinfer.model_config.reader import ConfigReader
+from jaxinfer.quantization.declared import Declared, Group
+from jaxinfer.quantization.formats import Awq
+
+_OF_OTHERS = (
+    "backend",
+    "do_fuse",
+    "fuse_max_seq_len",
+    "modules_to_fuse",
+    "exllama_config",
+    "desc_act",
+    "sym",
+    "true_sequential",
+    "damp_percent",
+)
+"""How others run it, and what transformers writes of GPTQ beside it."""
+
+
+def read(config: ConfigReader) -> Declared:
+    """Every matrix of layers but routers."""
+    for name in _OF_OTHERS:
+        config.get(name)
+    version = config.get("version", config.get("format", "gemm"))
+    if not isinstance(version, str) or version.lower() != "gemm":
+        raise config.error("version", f"{quoted(version)} is not supported; gemm is, AutoAWQ's usual form")
+    config.only("bits", 4)
+    config.only("w_bit", 4)
+    config.only("zero_point", True)
+    form = Awq(read_group_size(config))
+    return Declared("awq", (Group(form, all=True),), read_left_out(config, "modules_to_not_convert"))

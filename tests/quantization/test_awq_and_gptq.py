@@ -1,0 +1,168 @@
+"""Checkpoints of AutoAWQ, AutoGPTQ and GPTQModel: the weights that are loaded are those that were written."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxinfer.errors import ModelError
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.quantization.scheme import Scheme
+from tests.quantization.checkpoints import LLAMA, MOE, Writer, assert_same_values, loaded, made
+from tests.quantization.forms import AWQ, GPTQ
+from tests.quantization.writers import awq
+from tests.quantization.writers.gptq import gptq
+
+Case = tuple[dict[str, Any], Writer, Scheme | None]
+CASES: dict[str, Case] = {
+    "awq": ({**AWQ, "group_size": 32}, awq.gemm, Scheme("int4", 32, zeros=True)),
+    "awq-rows": ({**AWQ, "group_size": -1}, partial(awq.gemm, group=None), Scheme("int4", zeros=True)),
+    "gptq": ({**GPTQ, "group_size": 32}, gptq, Scheme("int4", 32)),
+    "gptq-rows": ({**GPTQ, "group_size": -1, "desc_act": True}, partial(gptq, group=None), Scheme("int4")),
+    "gptq-zeros": (
+        {**GPTQ, "group_size": 32, "sym": False},
+        partial(gptq, symmetric=False),
+        Scheme("int4", 32, zeros=True),
+    ),
+    "gptq-v2": (
+        {**GPTQ, "group_size": 32, "sym": False, "checkpoint_format": "gptq_v2"},
+        partial(gptq, symmetric=False, version=2),
+        Scheme("int4", 32, zeros=True),
+    ),
+    "gptq-8": ({**GPTQ, "bits": 8, "group_size": 32}, partial(gptq, bits=8), Scheme("int8", 32)),
+    "gptq-8-zeros": (
+        {**GPTQ, "bits": 8, "group_size": 64, "sym": False},
+        partial(gptq, bits=8, group=64, symmetric=False),
+        Scheme("int8", 64, zeros=True),
+    ),
+    "gptq-order": ({**GPTQ, "group_size": 32, "desc_act": True}, partial(gptq, in_order=False), None),
+    "gptq-order-zeros": (
+        {**GPTQ, "group_size": 32, "desc_act": True, "sym": False},
+        partial(gptq, in_order=False, symmetric=False),
+        None,
+    ),
+    "gptq-bias": ({**GPTQ, "group_size": 32}, partial(gptq, bias=True), Scheme("int4", 32)),
+}
+
+
+def same(tmp_path: Path, config: dict[str, Any], quantization: dict[str, Any], writer: Writer):
+    checkpoint = made(config, quantization, writer, left=("lm_head", "gate"))
+    return assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
+def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    quantization, writer, scheme = CASES[name]
+    schemes = same(tmp_path, config, quantization, writer).config.layers[1].schemes
+    assert {schemes.qkv, schemes.down or schemes.experts_down} == {scheme}
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq-zeros"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 8])
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_heads(tmp_path: Path, kv_heads: int, head_dim: int, name: str) -> None:
+    heads = {"num_attention_heads": 8, "num_key_value_heads": kv_heads, "head_dim": head_dim, "num_hidden_layers": 1}
+    same(tmp_path, {**LLAMA, **heads}, *CASES[name][:2])
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq-zeros"])
+@pytest.mark.parametrize("size", [11008, 14336])
+def test_large_mlps(tmp_path: Path, size: int, name: str) -> None:
+    config = {**LLAMA, "intermediate_size": size, "hidden_size": 64, "num_hidden_layers": 1}
+    same(tmp_path, config, *CASES[name][:2])
+
+
+@pytest.mark.parametrize("name", ["awq", "gptq-zeros"])
+def test_a_last_group_that_is_shorter(tmp_path: Path, name: str) -> None:
+    """Groups of 96 of 256 columns."""
+    quantization, writer, scheme = CASES[name]
+    writer = partial(writer, group=96)
+    model = same(tmp_path, LLAMA, {**quantization, "group_size": 96}, writer)
+    assert model.config.layers[0].schemes.qkv == scheme
+
+
+def test_a_quantised_head(tmp_path: Path) -> None:
+    checkpoint = made(LLAMA, {**GPTQ, "group_size": 32, "lm_head": True}, gptq, left=())
+    model = assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+    assert model.config.tables.table == Scheme("int4", 32)
+
+
+def test_modules_of_other_bits_and_modules_that_are_left_out(tmp_path: Path) -> None:
+    rules = {"+:.*self_attn.*": {"bits": 8, "group_size": 64}, r"-:model\.layers\.0\.mlp\.": {}}
+
+    def writer(rng: np.random.Generator, module: str, rows: int, depth: int):
+        bits, group = (8, 64) if "self_attn" in module else (4, 32)
+        return gptq(rng, module, rows, depth, bits=bits, group=group)
+
+    checkpoint = made(LLAMA, {**GPTQ, "group_size": 32, "dynamic": rules}, writer, left=("lm_head", "0"))
+    config = parse_config(checkpoint.config)
+    assert config.layers[0].schemes.qkv == config.layers[1].schemes.qkv == Scheme("int8", 64)
+    assert config.layers[0].schemes.down is None
+    assert config.layers[1].schemes.down == Scheme("int4", 32)
+    rules = {"+:.*self_attn.*": {"bits": 8, "group_size": 64}, r"-:model\.layers\.0\.": {}}
+    checkpoint.config["quantization_config"]["dynamic"] = rules
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+
+
+def test_listed_modules(tmp_path: Path) -> None:
+    listed = [["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], ["self_attn.o_proj"]]
+    quantization = {**GPTQ, "group_size": 32, "modules_in_block_to_quantize": listed}
+    checkpoint = made(LLAMA, quantization, gptq, left=("lm_head", "mlp"))
+    model = assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+    assert model.config.layers[0].schemes.down is None
+
+
+@pytest.mark.parametrize(
+    ("quantization", "message"),
+    [
+        ({**AWQ, "version": "gemv"}, "version 'gemv' is not supported; gemm is"),
+        ({**AWQ, "bits": 8}, "bits 8 is not supported"),
+        ({**AWQ, "zero_point": False}, "zero_point False is not supported"),
+        ({**AWQ, "group_size": 0}, "group_size must be at least 1"),
+        ({**AWQ, "surprise": 1}, "surprise is unknown"),
+        ({**GPTQ, "bits": 3}, "bits 3 is not supported; 4 and 8 are"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin' is not supported"),
+        ({**GPTQ, "is_marlin_format": True}, "is_marlin_format True is not supported"),
+        ({**GPTQ, "dynamic": {"-:(a+)+$": {}}}, "might take long"),
+        ({**GPTQ, "dynamic": {"a": {"bits": 2}}}, "bits 2 is not supported"),
+        ({**GPTQ, "dynamic": {"a": {"surprise": 2}}}, "surprise is unknown"),
+        ({**GPTQ, "modules_in_block_to_quantize": "a"}, "must be a list"),
+        ({**GPTQ, "surprise": 1}, "surprise is unknown"),
+    ],
+)
+def test_refused(quantization: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        parse_config({**LLAMA, "quantization_config": quantization})
+
+
+DOWN = "model.layers.0.mlp.down_proj."
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "change", "message"),
+    [
+        ("awq", "qweight", lambda x: x.T, r"qweight has shape \[32, 384\]; config.json asks for \[384, 32\]"),
+        ("awq", "qzeros", None, "qzeros is missing"),
+        ("awq", "scales", lambda x: x * np.nan, "model.safetensors: tensor .*scales has a scale that is not"),
+        ("awq", "scales", lambda x: x.astype(np.int32), "scales is I32; F32, F16 and BF16 can be read"),
+        ("gptq", "qweight", lambda x: x.astype(np.int64), "qweight is I64; I32 can be read"),
+        ("gptq", "qzeros", lambda x: x + 1, "qzeros has a zero off the middle, though .*sym is true"),
+        ("gptq", "g_idx", lambda x: x[::-1], "g_idx has columns in another order, though .*desc_act is false"),
+        ("gptq", "g_idx", lambda x: x * 0 - 1, "g_idx has columns in another order"),
+        ("gptq-order", "g_idx", lambda x: x + 1, "g_idx has a group that is not among the 12 that have scales"),
+        ("gptq-order", "g_idx", lambda x: x * -1, "g_idx has a group"),
+        ("gptq-bias", "bias", lambda x: x + 1, "down_proj.bias has no place in the model"),
+    ],
+)
+def test_damaged_files(tmp_path: Path, name: str, tensor: str, change: Any, message: str) -> None:
+    quantization, writer, _ = CASES[name]
+    checkpoint = made(LLAMA, quantization, writer)
+    if change is None:
+        del checkpoint.tensors[DOWN + tensor]
+    else:
+        checkpoint.tensors[DOWN + tensor] = change(checkpoint.tensors[DOWN + tensor])
+    with pytest.raises(ModelError, match=message):
+        loaded(checkpoint.write(tmp_path))

@@ -1,0 +1,25 @@
+"""Logits of quantised checkpoints are those of the values that their weights stand for."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
+from tests.quantization.checkpoints import LLAMA, MOE, loaded, made
+from tests.quantization.forms import FORMS
+
+EXACT = [name for name in FORMS if name != "w8a8"]
+"""Forms whose activations stay as they are."""
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
+def test_logits_are_those_of_the_values(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    checkpoint = made(config, *FORMS[name], left=("lm_head", "gate"))
+    token_ids = np.random.default_rng(1).integers(0, 80, 40)
+    folders = checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p")
+    found, wanted = (run_paged(PagedModel(loaded(folder)), token_ids, ODD_CHUNKS)[0] for folder in folders)
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
