@@ -146,12 +146,9 @@ class LayerTensors:
         if names.experts_down is None:
             each = [self._expert_names(i, names.expert_down)[0] for i in range(experts.count)]
             return Stacked([self._product(name, self._hidden, part, experts.size) for name in each])
-        name = f"{names.experts_down}{_fused_ending(part)}"
         if part == "bias":
-            return self._tensor(name, experts.count, self._hidden)
-        if names.experts_columns_first:
-            return Turned(self._tensor(name, experts.count, experts.size, self._hidden), (0, 2, 1))
-        return self._tensor(name, experts.count, self._hidden, experts.size)
+            return self._tensor(f"{names.experts_down}_bias", experts.count, self._hidden)
+        return self._all_experts(names.experts_down, self._hidden, experts.size)
 
     def shared_gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
@@ -212,15 +209,21 @@ class LayerTensors:
         block = gate_up_block(size)
         rows = (size // block, block, 2) if turns else (2, size // block, block)
         order = (0, 2, 1) if turns else (1, 0, 2)  # of the rows' axes, to make them [ff / B, 2, B]
-        name = f"{name}{_fused_ending(part)}"
         if part == "bias":
-            split = Split(self._tensor(name, count, 2 * size), ((count,), rows))
+            split = Split(self._tensor(f"{name}_bias", count, 2 * size), ((count,), rows))
             return Turned(split, (0, *(1 + axis for axis in order)))
-        if self._names.experts_columns_first:
-            split = Split(self._tensor(name, count, self._hidden, 2 * size), ((count,), (self._hidden,), rows))
-            return Turned(split, (0, *(2 + axis for axis in order), 1))
-        split = Split(self._tensor(name, count, 2 * size, self._hidden), ((count,), rows, (self._hidden,)))
+        split = Split(self._all_experts(name, 2 * size, self._hidden), ((count,), rows, (self._hidden,)))
         return Turned(split, (0, *(1 + axis for axis in order), 4))
+
+    def _all_experts(self, name: str, rows: int, columns: int) -> Source:
+        """[E, rows, columns], one tensor, which has no `.weight` in its name (gpt-oss)."""
+        count = self._experts.count
+        form = self._declared.of_experts(f"{self._module}{name}") if self._declared is not None else None
+        if form is not None:
+            return quantized_source(form, f"{self._prefix}{name}", (count, rows, columns), "weight")
+        if self._names.experts_columns_first:
+            return Turned(self._tensor(name, count, columns, rows), (0, 2, 1))
+        return self._tensor(name, count, rows, columns)
 
     def _expert_names(self, expert: int, *names: str) -> list[str]:
         return [f"{self._names.experts}{expert}.{name}" for name in names]
@@ -274,8 +277,3 @@ _SOURCES: dict[str, Callable[[LayerTensors, TensorPart], Source]] = {
 def _split_rows(source: Source, rows: tuple[int, ...]) -> Source:
     """The first axis split into `rows`, the others as they are."""
     return Split(source, (rows, *((length,) for length in source.shape[1:])))
-
-
-def _fused_ending(part: TensorPart) -> str:
-    """Tensors of all experts have no `.weight`, and `_bias` (gpt-oss)."""
-    return "_bias" if part == "bias" else ""

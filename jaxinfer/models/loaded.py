@@ -1,5 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.checkpoint.sources import Source, Tensor
+from jaxinfer.checkpoint.sources import FLOATS, Source, Tensor
 from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -26,6 +27,8 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 from jaxinfer.quantization.array import MatrixShape
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """progress(bytes done, bytes in all)."""
@@ -141,6 +144,7 @@ def load_model(
         sources = [_sources(config, one) for one in every]
         tensors = _tensors(sources)
         checkpoint.check(tensors, unused_tensors(config))
+        _warn_of_values(config, every, sources, checkpoint, mesh)
         total, done, arrays = checkpoint.size({tensor.name for tensor in tensors}), 0, []
         for one, several in zip(every, sources, strict=True):
             arrays += weight.load(one, several, checkpoint, rules, mesh)
@@ -173,6 +177,28 @@ def _sources(config: DecoderConfig, one: Weight) -> list[list[Source]]:
     if one.scheme is not None and config.declared is not None:
         parts = one.scheme.parts
     return [weight_sources(config, one.path, one.layers, part) for part in parts]
+
+
+def _warn_of_values(
+    config: DecoderConfig,
+    every: Sequence[Weight],
+    sources: Sequence[list[list[Source]]],
+    checkpoint: Checkpoint,
+    mesh: Mesh,
+) -> None:
+    """Says what weights take that are quantised in the checkpoint and plain on the device, but for routers."""
+    if config.declared is None:
+        return
+    held = read = 0
+    for one, parts in zip(every, sources, strict=True):
+        tensors = _tensors([parts])
+        if one.scheme is None and "router" not in str(one.path[-1]) and any(t.dtypes != FLOATS for t in tensors):
+            held += one.bytes(mesh.devices.flat[0].platform)
+            read += checkpoint.size({tensor.name for tensor in tensors})
+    if held:
+        forms = [str(group.format) for group in config.declared.groups if group.format.scheme(1) is None]
+        message = "weights in %s take %s bytes in %s instead of %s: no scheme of the device holds them"
+        log.warning(message, ", ".join(dict.fromkeys(forms)), f"{held:,}", every[0].dtype, f"{read:,}")
 
 
 def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from tests.quantization.checkpoints import Writer
-from tests.quantization.writers import awq, fp8
+from tests.quantization.writers import awq, e2m1, fp8
 from tests.quantization.writers import compressed_tensors as integers
 from tests.quantization.writers.gptq import gptq
 
@@ -45,6 +45,20 @@ def weights(bits: int, strategy: str, **others: Any) -> dict[str, Any]:
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False, "damp_percent": 0.01}
+MXFP4 = {
+    "quant_method": "mxfp4",
+    "modules_to_not_convert": [
+        *("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"),
+    ],
+}
+MODELOPT = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "producer": {"name": "modelopt", "version": "0.41.0"},
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "config_groups": {"group_0": {"targets": ["Linear"]}},
+    "ignore": ["lm_head", "model.layers.*.mlp.gate"],
+}
 
 FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "fp8-blocks": (BLOCKS, fp8.by_blocks),
@@ -58,4 +72,5 @@ FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "awq": ({**AWQ, "group_size": 64}, partial(awq.gemm, group=64)),
     "gptq": ({**GPTQ, "group_size": 64, "sym": False}, partial(gptq, group=64, symmetric=False)),
     "gptq-order": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, in_order=False)),
+    "nvfp4": (MODELOPT, partial(e2m1.nvfp4, compressed=False)),
 }

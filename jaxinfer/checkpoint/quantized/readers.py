@@ -1,32 +1,31 @@
 """A quantised matrix of a checkpoint, by its format. No jax."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
+from jaxinfer.checkpoint.quantized.e2m1 import mxfp4_parts, nvfp4_parts
 from jaxinfer.checkpoint.quantized.fp8 import fp8_parts
 from jaxinfer.checkpoint.quantized.integers import awq_parts, gptq_parts, integer_parts
 from jaxinfer.checkpoint.quantized.parts import Parts
-from jaxinfer.checkpoint.sources import Source
-from jaxinfer.quantization.formats import Awq, Fp8, Gptq, Integers, TensorFormat
+from jaxinfer.checkpoint.sources import Shape, Source
+from jaxinfer.quantization.formats import Awq, Fp8, Gptq, Integers, Mxfp4, Nvfp4, TensorFormat
 from jaxinfer.quantization.scheme import Part
 
 TensorPart = Literal["weight", "bias"] | Part
 """What of a module is read: its values, its bias, or the codes, scales or zeros of quantised values."""
 
+_READERS: dict[type, Callable[[Any, str, Any], Parts]] = {
+    Fp8: fp8_parts,
+    Integers: integer_parts,
+    Awq: awq_parts,
+    Gptq: gptq_parts,
+    Mxfp4: mxfp4_parts,
+    Nvfp4: nvfp4_parts,
+}
 
-def quantized_source(form: TensorFormat, module: str, shape: tuple[int, int], part: TensorPart) -> Source:
-    """A part of a module's matrix [N, K], which is `shape`, or its values, float32."""
+
+def quantized_source(form: TensorFormat, module: str, shape: Shape, part: TensorPart) -> Source:
+    """A part of a module's matrix [N, K], which is `shape`, or its values, float32; Mxfp4: or of experts [E, N, K]."""
     assert part != "bias"
-    parts = _parts(form, module, shape)
+    parts = _READERS[type(form)](form, module, shape)
     return parts.values if part == "weight" else parts.source(part)
-
-
-def _parts(form: TensorFormat, module: str, shape: tuple[int, int]) -> Parts:
-    if isinstance(form, Fp8):
-        return fp8_parts(form, module, shape)
-    if isinstance(form, Integers):
-        return integer_parts(form, module, shape)
-    if isinstance(form, Awq):
-        return awq_parts(form, module, shape)
-    if isinstance(form, Gptq):
-        return gptq_parts(form, module, shape)
-    raise AssertionError(form)

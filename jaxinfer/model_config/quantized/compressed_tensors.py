@@ -6,7 +6,7 @@ from jaxinfer.errors import quoted
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
-from jaxinfer.quantization.formats import Fp8, Integers, TensorFormat
+from jaxinfer.quantization.formats import Fp8, Integers, Mxfp4, Nvfp4, TensorFormat
 from jaxinfer.quantization.modules import Modules, checked_pattern
 
 _EVERY_MATRIX = "Linear"
@@ -88,7 +88,19 @@ def _format(group: ConfigReader, form: object, weights: ConfigReader, inputs: An
         return Fp8(_block(weights, strategy), "weight_scale")
     if kind == "int" and bits in (4, 8) and form in ("pack-quantized", "int-quantized", "naive-quantized"):
         return _integers(weights, bits, form == "pack-quantized", strategy, inputs)
+    if kind == "float" and bits == 4 and form in ("nvfp4-pack-quantized", "mxfp4-pack-quantized"):
+        return _four_bits(weights, strategy, nvidia=form == "nvfp4-pack-quantized")
     raise group.error("format", f"{quoted(form)} of weights in {kind}{quoted(bits)} is not supported")
+
+
+def _four_bits(weights: ConfigReader, strategy: str, nvidia: bool) -> TensorFormat:
+    weights.only("symmetric", True)
+    weights.only("actorder", False, "weight", "static")
+    wanted, size = ("tensor_group", 16) if nvidia else ("group", 32)
+    if strategy != wanted:
+        raise weights.error("strategy", f"{strategy} is not supported; {wanted} is")
+    weights.only("group_size", size)
+    return Nvfp4(compressed=True) if nvidia else Mxfp4(experts=False)
 
 
 def _strategy(weights: ConfigReader) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized import awq, compressed_tensors, fp8, gptq
+from jaxinfer.model_config.quantized import awq, compressed_tensors, fp8, gptq, modelopt, mxfp4
 from jaxinfer.model_config.quantized.refused import REFUSED
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared
@@ -13,6 +13,9 @@ _READERS: dict[str, Callable[[ConfigReader], Declared]] = {
     "compressed-tensors": compressed_tensors.read,
     "awq": awq.read,
     "gptq": gptq.read,
+    "mxfp4": mxfp4.read,
+    "modelopt": modelopt.read,
+    "modelopt_fp4": modelopt.read,
 }
 _IGNORED = frozenset({"quant_method", "_load_in_4bit", "_load_in_8bit"})
 _KEYS = ("quantization_config", "compression_config")

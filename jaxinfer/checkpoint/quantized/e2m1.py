@@ -1,0 +1,123 @@
+"""Matrices in e2m1, two values in a byte: MXFP4 and NVFP4. No jax."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxinfer.checkpoint.quantized.packing import Unpacked
+from jaxinfer.checkpoint.quantized.parts import Parts
+from jaxinfer.checkpoint.quantized.scales import Finite
+from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
+from jaxinfer.quantization.formats import Mxfp4, Nvfp4
+
+_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""Of the sixteen codes of e2m1: a sign, two bits of exponent, one of mantissa (OCP's MX specification 1.0)."""
+_MX_GROUP, _NV_GROUP = 32, 16
+_BYTES = ("U8",)
+_NO_NUMBER = 255
+"""The e8m0 code that is no number."""
+
+
+@dataclass(frozen=True)
+class _Of:
+    """A source made of one other."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.source.tensors
+
+
+@dataclass(frozen=True)
+class _Numbers(_Of):
+    """Values of e2m1 codes, float32."""
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return _VALUES[self.source.read(index, read)]
+
+
+@dataclass(frozen=True)
+class _Powers(_Of):
+    """2 ** (byte - 127), float32, of e8m0 scales. Raises TensorFault for the one that is no number."""
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        codes = self.source.read(index, read)
+        if (codes == _NO_NUMBER).any():
+            raise TensorFault(next(iter(self.tensors)).name, "has a scale that is not a finite number")
+        return np.ldexp(np.float32(1), codes.astype(np.int32) - 127)
+
+
+@dataclass(frozen=True)
+class _Scaled(_Of):
+    """Scales times that of the whole matrix, or divided by it, float32."""
+
+    whole: Finite
+    divided: bool
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.source.tensors
+        yield from self.whole.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        scales, whole = self.source.read(index, read).astype(np.float32), self.whole.read((), read).reshape(())
+        if self.divided and whole == 0:
+            raise TensorFault(self.whole.tensor.name, "is 0, and scales are divided by it")
+        return scales / np.float32(whole) if self.divided else scales * np.float32(whole)
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A tensor whose last two axes are made one."""
+
+    tensor: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return (*self.tensor.shape[:-2], self.tensor.shape[-2] * self.tensor.shape[-1])
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.tensor
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        inner = self.tensor.shape[-1]
+        first, last, _ = index[-1].indices(self.shape[-1])
+        begin, end = first // inner, -(-last // inner)
+        found = self.tensor.read((*index[:-1], slice(begin, end)), read)
+        flat = found.reshape(*found.shape[:-2], -1)
+        return flat[..., first - begin * inner : last - begin * inner]
+
+
+def _e2m1(packed: Source, depth: int) -> Source:
+    """The first of two values in the low bits."""
+    return _Numbers(Unpacked(packed, len(packed.shape) - 1, 4, (0, 1), depth))
+
+
+def mxfp4_parts(form: Mxfp4, module: str, shape: tuple[int, ...]) -> Parts:
+    """shape: [N, K], or [E, N, K] of all experts."""
+    *lead, depth = shape
+    groups = -(-depth // _MX_GROUP)
+    if form.experts:
+        blocks = Tensor(f"{module}_blocks", (*lead, groups, _MX_GROUP // 2), _BYTES)
+        packed, scales = _Flat(blocks), Tensor(f"{module}_scales", (*lead, groups), _BYTES)
+    else:
+        packed = Tensor(f"{module}.weight_packed", (*lead, -(-depth // 2)), _BYTES)
+        scales = Tensor(f"{module}.weight_scale", (*lead, groups), _BYTES)
+    return Parts(_e2m1(packed, depth), _Powers(scales), _MX_GROUP)
+
+
+def nvfp4_parts(form: Nvfp4, module: str, shape: tuple[int, int]) -> Parts:
+    """shape: [N, K]."""
+    rows, depth = shape
+    names = ("weight_packed", "weight_global_scale") if form.compressed else ("weight", "weight_scale_2")
+    packed = Tensor(f"{module}.{names[0]}", (rows, -(-depth // 2)), _BYTES)
+    scales = Finite(Tensor(f"{module}.weight_scale", (rows, -(-depth // _NV_GROUP)), ("F8_E4M3",)))
+    whole = Finite(Tensor(f"{module}.{names[1]}", (1,), FLOATS, ((), (1, 1))))
+    return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), _NV_GROUP)
