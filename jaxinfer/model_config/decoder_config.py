@@ -113,9 +113,9 @@ class DecoderConfig:
         if self.declared is not None:
             if layers == self.layers:
                 return self
-            form = ", ".join(dict.fromkeys(str(group.format) for group in self.declared.groups))
             raise ParameterError(
-                "quantization", f"{name}: the checkpoint is quantised already, in {form}; leave it out"
+                "quantization",
+                f"{name}: the checkpoint is quantised already, in {self.declared.forms}; leave it out",
             )
         return replace(self, layers=layers, tables=TableSchemes(made.tables, made.tables))
 

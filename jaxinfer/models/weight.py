@@ -1,7 +1,7 @@
 """Weight: what is known of a model's weight before it has values, and how values come to it."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -138,11 +138,22 @@ def load(
 def _read(leaf: Leaf, sources: Sequence[Source], checkpoint: Checkpoint, place: Format | NamedSharding) -> jax.Array:
     source = Stacked(sources) if leaf.stacked else sources[0]
 
+    def read(index: tuple[slice, ...]) -> np.ndarray:
+        return checkpoint.read_source(source, index).astype(leaf.dtype)
+
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
         whole = index if index is not None else (slice(None),) * len(leaf.shape)
-        return checkpoint.read_source(source, whole).astype(leaf.dtype)
+        return read(whole) if "expert" not in leaf.axes else _by_expert(read, whole, leaf)
 
     return jax.make_array_from_callback(leaf.shape, place, part)
+
+
+def _by_expert(read: Callable[[tuple[slice, ...]], np.ndarray], index: tuple[slice, ...], leaf: Leaf) -> np.ndarray:
+    """One expert after another: before they are cast, values may take four times the memory, or more."""
+    axis = leaf.axes.index("expert")
+    first, last, _ = index[axis].indices(leaf.shape[axis])
+    each = [read((*index[:axis], slice(expert, expert + 1), *index[axis + 1 :])) for expert in range(first, last)]
+    return np.concatenate(each, axis)
 
 
 def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple[jax.Array, ...]:

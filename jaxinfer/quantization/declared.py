@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from jaxinfer.quantization.formats import Fp8, TensorFormat
+from jaxinfer.quantization.formats import Fp8, Mxfp4, TensorFormat
 from jaxinfer.quantization.modules import Modules
 
 
@@ -36,22 +36,32 @@ class Declared:
     bodies: tuple[str, ...] = ("model.",)
     heads: tuple[str, ...] = ("lm_head",)
 
+    @property
+    def forms(self) -> str:
+        """Names of the formats, for people."""
+        return ", ".join(dict.fromkeys(str(group.format) for group in self.groups))
+
     def of_matrix(self, name: str) -> TensorFormat | None:
         """The format of a layer's matrix; name: without the body's. None: it is as in a plain checkpoint."""
-        return self._of([f"{body}{name}" for body in self.bodies], covered=True)
+        found = self._of_layers(name, covered=True)
+        return None if _holds_all_experts(found) else found
 
     def of_router(self, name: str) -> TensorFormat | None:
         """The format of what is multiplied to choose experts."""
-        return self._of([f"{body}{name}" for body in self.bodies], covered=self.routers)
+        found = self._of_layers(name, covered=self.routers)
+        return None if _holds_all_experts(found) else found
 
     def of_experts(self, name: str) -> TensorFormat | None:
-        """The format of a tensor that holds all experts of a layer; only gpt-oss' are quantised."""
-        found = self.of_matrix(name)
-        return found if getattr(found, "experts", False) else None
+        """The format of a tensor that holds all experts of a layer."""
+        found = self._of_layers(name, covered=True)
+        return found if _holds_all_experts(found) else None
 
     def of_head(self) -> TensorFormat | None:
         """The format of a head that is not the embedding."""
         return self._of(list(self.heads), covered=self.head)
+
+    def _of_layers(self, name: str, covered: bool) -> TensorFormat | None:
+        return self._of([f"{body}{name}" for body in self.bodies], covered)
 
     def _of(self, names: list[str], covered: bool) -> TensorFormat | None:
         if any(self.ignored.holds(name) for name in names):
@@ -69,3 +79,7 @@ class Declared:
             return replace(group, format=replace(form, scales=scales)) if isinstance(form, Fp8) else group
 
         return replace(self, groups=tuple(map(placed, self.groups)))
+
+
+def _holds_all_experts(form: TensorFormat | None) -> bool:
+    return isinstance(form, Mxfp4) and form.experts

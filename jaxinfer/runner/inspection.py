@@ -48,7 +48,9 @@ def inspect_model(config: DecoderConfig, dtype: jnp.dtype, quantization: str, bl
 
 
 def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> dict[str, int]:
-    """Of each way to hold the weights; those that the model's sizes rule out are left out."""
+    """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
+    if config.declared is not None:
+        return {config.declared.forms: _bytes(config, dtype, platform)}
     found = {name: _bytes(config, jnp.dtype(name), platform) for name in _PLAIN}
     for name in MADE:
         try:

@@ -9,6 +9,7 @@ import pytest
 from safetensors import safe_open
 
 from jaxinfer.cli import inspect, main, models
+from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import ARCHITECTURES
 from tests.material import material
 from tests.models.goldens import FAMILIES, GOLDENS
@@ -112,3 +113,18 @@ def test_models_lists_every_architecture(capsys: pytest.CaptureFixture[str]) -> 
     printed = capsys.readouterr().out.splitlines()
     assert any(line.startswith("InternLM2ForCausalLM ") for line in printed)
     assert printed[2].split() == ["architecture", "checked", "against", "note"]
+
+
+def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is held in its own way, and in no other."""
+    config = json.loads((GOLDENS / "llama3" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = report(capsys, str(tmp_path / "config.json"))
+    plain = report(capsys, str(GOLDENS / "llama3" / "config.json"))
+    assert found["parameters"] == plain["parameters"]
+    [(form, size)] = found["weight_bytes"].items()
+    assert form == "fp8"
+    assert plain["weight_bytes"]["fp8"] < size < plain["weight_bytes"]["float32"]
+    with pytest.raises(ParameterError, match="quantization: int8: the checkpoint is quantised already, in fp8"):
+        inspect.run([str(tmp_path / "config.json"), "--quantization", "int8"])

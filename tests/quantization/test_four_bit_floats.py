@@ -42,7 +42,7 @@ def gpt_oss() -> Checkpoint:
             bias = {f"{experts}{kind}_bias": rng.standard_normal(shape[:2]).astype("f4")}
             tensors |= written | bias
             plain |= {f"{experts}{kind}": np.ascontiguousarray(values.transpose(0, 2, 1))} | bias
-    return Checkpoint({**config, "quantization_config": MXFP4}, tensors, plain)
+    return Checkpoint({**config, "quantization_config": dict(MXFP4)}, tensors, plain)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -70,6 +70,12 @@ def test_gpt_oss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     [warning] = [record.getMessage() for record in caplog.records]
     count = 2 * 4 * (128 * 32 + 32 * 64)
     assert f"MXFP4 take {4 * count:,} bytes in float32 instead of {count * 17 // 32:,}" in warning
+
+
+def test_only_experts_are_in_mxfp4_where_the_file_lists_no_others(tmp_path: Path) -> None:
+    checkpoint = gpt_oss()
+    del checkpoint.config["quantization_config"]["modules_to_not_convert"]
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
 
 
 def test_a_checkpoint_whose_codes_the_device_has_warns_of_nothing(
