@@ -92,6 +92,15 @@ def test_large_mlps(tmp_path: Path, size: int) -> None:
     same(tmp_path, config, config_of_groups(form, args), writer)
 
 
+def test_an_older_name_of_the_setting(tmp_path: Path) -> None:
+    form, args, writer, scheme = CASES["w4a16"]
+    quantization = config_of_groups(form, args)
+    del quantization["quant_method"]
+    checkpoint = made(LLAMA, quantization, writer)
+    checkpoint.config["compression_config"] = checkpoint.config.pop("quantization_config")
+    assert config_of(checkpoint.write(tmp_path)).layers[0].schemes.qkv == scheme
+
+
 def test_activations_are_rounded_where_the_file_asks_for_it(tmp_path: Path) -> None:
     config = config_of_groups("int-quantized", weights(8, "channel"), input_activations=TOKEN)
     model = same(tmp_path, LLAMA, config, WHOLE)
@@ -150,7 +159,9 @@ def test_modules_that_become_one_weight_have_one_form(tmp_path: Path) -> None:
         ({"weights": {"num_bits": 3}}, "weights in int3"),
         ({"weights": {"dynamic": True}}, "dynamic True is not supported"),
         ({"weights": {"strategy": "block"}}, "strategy block of integers"),
-        ({"weights": {"group_size": 0}}, "group_size must be at least 1"),
+        ({"weights": {"group_size": 0}}, "group_size must be of 1 to 4194304"),
+        ({"weights": {"group_size": 10**4000}}, "group_size must be of 1 to 4194304"),
+        ({"weights": {"num_bits": 10**4000}}, "is not supported"),
         ({"weights": {"actorder": "odd"}}, "actorder 'odd'"),
         ({"weights": {"surprise": 1}}, "weights: surprise is unknown"),
         ({"weights": {"group_size": 96}}, None),

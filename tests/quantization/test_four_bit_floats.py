@@ -6,14 +6,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models.loaded import load_model
 from tests.models.goldens import GOLDENS
-from tests.quantization.checkpoints import LLAMA, MOE, WEIGHTS, Checkpoint, Writer, assert_same_values, loaded, made
+from tests.quantization.checkpoints import (
+    LLAMA,
+    MOE,
+    WEIGHTS,
+    Checkpoint,
+    Writer,
+    assert_same_values,
+    loaded,
+    made,
+    values_of,
+)
 from tests.quantization.forms import MODELOPT, MXFP4, config_of_groups, weights
 from tests.quantization.writers import e2m1, fp8
 
@@ -27,6 +40,19 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "modelopt": (MODELOPT, partial(e2m1.nvfp4, compressed=False)),
     "modelopt-fp8": ({**MODELOPT, "quant_algo": "FP8"}, fp8.by_matrix),
 }
+
+
+def test_a_file_of_its_own_for_what_modelopt_says(tmp_path: Path) -> None:
+    checkpoint = made(LLAMA, *CASES["modelopt"])
+    del checkpoint.config["quantization_config"]
+    folder, plain = checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p")
+    said = {"quant_algo": "NVFP4", "kv_cache_quant_algo": None, "group_size": 16, "exclude_modules": ["lm_head"]}
+    content = {"producer": {"name": "modelopt", "version": "0.31.0"}, "quantization": said}
+    (folder / "hf_quant_config.json").write_text(json.dumps(content))
+    model = load_model(folder, read_model_files(folder).config, dtype=jnp.float32)
+    found, wanted = values_of(model), values_of(loaded(plain))
+    for name, values in wanted.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
 def gpt_oss() -> Checkpoint:

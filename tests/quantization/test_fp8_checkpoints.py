@@ -79,6 +79,12 @@ def test_some_modules_are_left_out(tmp_path: Path) -> None:
     assert model.config.layers[0].schemes.down == Scheme("e4m3", 128)
 
 
+def test_a_block_far_larger_than_a_matrix(tmp_path: Path) -> None:
+    writer = partial(fp8.by_blocks, block=(2**22, 2**22))
+    checkpoint = made(LLAMA, {**BLOCKS, "weight_block_size": [2**22, 2**22]}, writer)
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+
+
 DOWN = "model.layers.0.mlp.down_proj."
 
 
@@ -115,8 +121,10 @@ def test_damaged_files(tmp_path: Path, name: str, tensor: str, change: Any, mess
         ({"quant_method": ["fp8"]}, r"quant_method \['fp8'\] is not supported; supported are"),
         ({"activation_scheme": "none"}, "activation_scheme 'none' is not supported"),
         ({"fmt": "e5m2"}, "fmt 'e5m2' is not supported"),
-        ({"weight_block_size": [128]}, "weight_block_size must be two integers above 0"),
-        ({"weight_block_size": [128, 0]}, "weight_block_size must be two integers above 0"),
+        ({"weight_block_size": [128]}, "weight_block_size must be two integers"),
+        ({"weight_block_size": [128, 0]}, "weight_block_size must be of 1 to 4194304, not 0"),
+        ({"weight_block_size": [128, 10**4000]}, "weight_block_size must be of 1 to 4194304"),
+        ({"weight_block_size": [True, 128]}, "weight_block_size must be of 1 to 4194304, not True"),
         ({"modules_to_not_convert": [1]}, "must be a list of texts"),
         ({"modules_to_not_convert": ["*" * 10]}, "modules_to_not_convert: .* might take long"),
         ({"modules_to_convert": ["embed_tokens"]}, "modules_to_convert"),

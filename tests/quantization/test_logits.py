@@ -23,3 +23,12 @@ def test_logits_are_those_of_the_values(tmp_path: Path, config: dict[str, Any], 
     found, wanted = (run_paged(PagedModel(loaded(folder)), token_ids, ODD_CHUNKS)[0] for folder in folders)
     assert wanted.std() > 0.1
     np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["fp8-blocks", "w4a16"])
+def test_both_layouts_give_the_same(tmp_path: Path, name: str) -> None:
+    folder = made(LLAMA, *FORMS[name]).write(tmp_path)
+    token_ids = np.random.default_rng(1).integers(0, 80, 40)
+    models = [loaded(folder, layout=layout) for layout in ("unrolled", "stacked")]
+    one, other = (run_paged(PagedModel(model), token_ids, ODD_CHUNKS)[0] for model in models)
+    np.testing.assert_allclose(one, other, atol=1e-4)

@@ -17,4 +17,4 @@ def fp8_parts(form: Fp8, module: str, shape: tuple[int, int]) -> Parts:
         return Parts(codes, row_scales(name, rows), depth)
     down, across = form.block
     blocks: Source = Finite(Tensor(name, (-(-rows // down), -(-depth // across)), _SCALES))
-    return Parts(codes, spread(blocks, 0, down, rows), across)
+    return Parts(codes, spread(blocks, 0, min(down, rows), rows), across)

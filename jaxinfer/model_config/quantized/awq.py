@@ -1,7 +1,8 @@
 """`quant_method` awq: AutoAWQ's GEMM form."""
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized.lists import read_group_size, read_left_out
+from jaxinfer.model_config.quantized.lists import read_left_out
+from jaxinfer.model_config.quantized.sizes import read_group_size
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
 from jaxinfer.quantization.formats import Awq

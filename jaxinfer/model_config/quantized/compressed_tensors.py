@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized.sizes import checked_size, read_block
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
@@ -113,23 +114,18 @@ def _strategy(weights: ConfigReader) -> str:
 def _block(weights: ConfigReader, strategy: str) -> tuple[int, int] | None:
     weights.only("symmetric", True)
     weights.only("actorder", False, "weight", "static")
-    block = weights.get("block_structure")
     if strategy in ("tensor", "channel"):
         return None
     if strategy != "block":
         raise weights.error("strategy", f"{strategy} of fp8 is not supported; tensor, channel and block are")
-    sizes = block.split("x") if isinstance(block, str) else block
-    if not isinstance(sizes, list) or len(sizes) != 2 or not all(str(size).isdecimal() and int(size) for size in sizes):
-        raise weights.error("block_structure", f"must be two integers above 0, not {quoted(block)}")
-    return int(sizes[0]), int(sizes[1])
+    return read_block(weights, "block_structure")
 
 
 def _integers(weights: ConfigReader, bits: int, packed: bool, strategy: str, inputs: Any) -> Integers:
     if strategy not in ("tensor", "channel", "group"):
         raise weights.error("strategy", f"{strategy} of integers is not supported; tensor, channel and group are")
     size = weights.integer("group_size", -1)
-    if strategy == "group" and size < 1:
-        raise weights.error("group_size", f"must be at least 1, not {quoted(size)}")
+    group = checked_size(weights, "group_size", size) if strategy == "group" else None
     symmetric, order = weights.flag("symmetric", True), weights.get("actorder", False)
     if order not in (False, True, "group", "dynamic", "weight", "static"):
         raise weights.error("actorder", f"{quoted(order)} is not supported; group and weight are")
@@ -137,7 +133,7 @@ def _integers(weights: ConfigReader, bits: int, packed: bool, strategy: str, inp
     return Integers(
         4 if bits == 4 else 8,
         packed,
-        size if strategy == "group" else None,
+        group,
         not symmetric,
         "int8" if rounded else "none",
         act_order=order in (True, "group", "dynamic"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxinfer.errors import quoted
-from jaxinfer.model_config.quantized.lists import read_group_size
+from jaxinfer.model_config.quantized.sizes import read_group_size
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
 from jaxinfer.quantization.formats import Gptq

@@ -34,6 +34,8 @@ def read_quantization(config: ConfigReader) -> Declared | None:
         raise config.error(found[1], f"is there beside {found[0]}")
     inner = config.mapping(found[0])
     assert inner is not None
+    if found[0] == "compression_config":
+        inner.default("quant_method", "compressed-tensors")  # which alone calls it so
     declared = _READERS[_method(inner)](inner)
     inner.finish(_IGNORED)
     return declared
