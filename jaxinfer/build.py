@@ -135,7 +135,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
-    _tell_sizes(progress, platform_name(), _types(dtype, config.load.quantization), backends, shapes)
+    held = config.load.quantization if decoder.declared is None else decoder.declared.forms
+    _tell_sizes(progress, platform_name(), _types(dtype, held), backends, shapes)
     store = open_store(cache, model, shapes, options)
     runner = JaxRunner(model, shapes, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
@@ -268,8 +269,8 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _types(dtype: object, quantization: str) -> str:
-    return str(dtype) if quantization == "none" else f"{dtype} (weights in {quantization})"
+def _types(dtype: object, held: str) -> str:
+    return str(dtype) if held == "none" else f"{dtype} (weights in {held})"
 
 
 def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backends: str, shapes: EngineShapes) -> None:

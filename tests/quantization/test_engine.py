@@ -2,6 +2,7 @@
 itself finds likeliest, token by token."""
 
 import logging
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +11,13 @@ import pytest
 from jaxinfer.build import build_engine
 from jaxinfer.config import CacheConfig, EngineConfig, ModelConfig, Quantization, RunnerConfig
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS, load
 from tests.models.paged import PagedModel, Part
+from tests.quantization.checkpoints import LLAMA, loaded, made
+from tests.quantization.forms import FORMS
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
 
 BLOCK, TOKENS = 4, 24
@@ -52,11 +56,26 @@ def test_tokens_are_the_models_own(family: str, name: str) -> None:
 @pytest.mark.parametrize(("name", "said"), [("none", "float32 on cpu"), ("int8", "float32 (weights in int8) on cpu")])
 def test_the_log_says_how_weights_are_held(name: Quantization, said: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    config = EngineConfig(
-        model=str(GOLDENS / "llama3"),
+    build_engine(config_of(GOLDENS / "llama3", name))
+    assert f"{said}, attention xla; " in caplog.text
+
+
+def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    folder = made(LLAMA, *FORMS["w4a16"]).write(tmp_path)
+    core = build_engine(config_of(folder, "none")).core
+    assert "float32 (weights in compressed-tensors' int4) on cpu, attention xla; " in caplog.text
+    prompt = list(range(3, 15))
+    found = drive(core, [GenerateRequest("first", prompt, greedy(TOKENS))])["first", 0]
+    assert found.tokens == likeliest(loaded(folder), prompt, TOKENS)
+    with pytest.raises(ParameterError, match="quantization: int8: the checkpoint is quantised already"):
+        build_engine(config_of(folder, "int8"))
+
+
+def config_of(folder: Path, name: Quantization) -> EngineConfig:
+    return EngineConfig(
+        model=str(folder),
         load=ModelConfig(dtype="float32", max_model_len=64, quantization=name),
         cache=CacheConfig(block_size=BLOCK, num_blocks=20),
         runner=RunnerConfig(lazy_compile=True, compile_cache_dir="off"),
     )
-    build_engine(config)
-    assert f"{said}, attention xla; " in caplog.text
