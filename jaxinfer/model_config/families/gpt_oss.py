@@ -22,7 +22,7 @@ _YARN = {"rope_type": "yarn", "factor": 32.0, "truncate": False, "original_max_p
 
 
 def parse(config: ConfigReader) -> DecoderConfig:
-    """The weights in bfloat16; those that were published in MXFP4 have a `quantization_config`."""
+    """Experts are in bfloat16, or in MXFP4 where there is a `quantization_config`, as in what was published."""
     config.default("head_dim", _HEAD_DIM)
     config.default("rms_norm_eps", 1e-5)
     config.only("attention_bias", True)
