@@ -91,6 +91,7 @@ class Trainee:
     def head(self, params: Params, hidden: jax.Array) -> jax.Array:
         """hidden [S, d] to logits [S, vocabulary]."""
         decoder = nnx.merge(self._graph, params)
+        assert isinstance(decoder.embed, nnx.Param)
         return logits(self.config, (value(decoder.embed),), decoder.final_norm(hidden))
 
     def logits(self, params: Params, tokens: jax.Array) -> jax.Array:

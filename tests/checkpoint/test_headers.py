@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.checkpoint.safetensors import INDEX, SINGLE, Checkpoint
+from jaxinfer.checkpoint.safetensors import INDEX, SINGLE, Checkpoint, Unused
+from jaxinfer.checkpoint.sources import Tensor
 from jaxinfer.errors import ModelError
 
 SHORT = 400
@@ -100,7 +101,7 @@ def test_tensors_fill_the_file(tmp_path: Path, tensors: dict[str, Any], message:
 def test_errors_quote_little_of_a_header(tmp_path: Path, tensors: dict[str, Any]) -> None:
     write_header(tmp_path, json.dumps(tensors).encode())
     with pytest.raises(ModelError) as raised:
-        Checkpoint(tmp_path).check({"w": (16,)})
+        Checkpoint(tmp_path).check([Tensor("w", (16,))], Unused())
     assert len(str(raised.value)) < len(str(tmp_path)) + SHORT
 
 

@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxinfer.layers.experts import Dispatch, Experts, route
+from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
 from jaxinfer.model_config.mlp_kind import Clamp, ExpertsKind, MlpKind, RouterKind
@@ -104,12 +105,18 @@ def halves(gate_up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([gate_up[b, 0, i] for b, i in places]), np.stack([gate_up[b, 1, i] for b, i in places])
 
 
+def values(parameter: nnx.Param | QuantizedParam) -> np.ndarray:
+    """What a plain one holds."""
+    assert isinstance(parameter, nnx.Param)
+    return wide(parameter[...])
+
+
 def oracle(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> np.ndarray:
     """The layer's result, [T, hidden]."""
     kind, experts = layer.kind, layer.kind.experts
     assert experts is not None
     known = {name: wide(array) for name, array in vectors.items()}
-    router, gate_up, down = (wide(p[...]) for p in (layer.router, layer.experts_gate_up, layer.experts_down))
+    router, gate_up, down = map(values, (layer.router, layer.experts_gate_up, layer.experts_down))
     out = []
     for row in wide(x):
         scores = router @ row + known.get("router_bias", 0.0)
@@ -129,11 +136,11 @@ def shared(layer: Experts, row: np.ndarray) -> np.ndarray:
     """What the MLP beside the experts gives for one row [hidden]."""
     if layer.shared is None:
         return np.zeros(HIDDEN)
-    gate, up = (half @ row for half in halves(wide(layer.shared.gate_up[...])))
-    out = wide(layer.shared.down[...]) @ (gate * sigmoid(gate) * up)
+    gate, up = (half @ row for half in halves(values(layer.shared.gate_up)))
+    out = values(layer.shared.down) @ (gate * sigmoid(gate) * up)
     experts = layer.kind.experts
     assert experts is not None
-    return out * sigmoid(wide(layer.shared_router[...]) @ row) if experts.shared_gate else out
+    return out * sigmoid(values(layer.shared_router) @ row) if experts.shared_gate else out
 
 
 def run(layer: Experts, vectors: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
