@@ -287,7 +287,8 @@ def test_kernels_compile_for_a_tpu(tmp_path: Path):
     done = run("jaxinfer_kernels.check", "--targets", "v6e", "--only", "quantized_matmul", "--json", str(file))
     assert done.returncode == 0, done.stdout
     results = json.loads(file.read_text())
-    assert [result["state"] for result in results] == ["ok", "ok"]
+    assert results
+    assert {result["state"] for result in results} == {"ok"}
     assert all(0 < result["vmem"] < read_target(FOLDER, "v6e").vmem_bytes for result in results)
 
 
