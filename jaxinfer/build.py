@@ -14,6 +14,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
+from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
 
@@ -111,6 +112,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.experts import choose_experts
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
+    from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_measured_scales
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.products import choose_products
     from jaxinfer.runner.program_store import open_store
@@ -119,6 +121,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
+    decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
@@ -128,6 +131,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     sizes = plan_shapes(config, decoder)
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
+    if needs_measuring(model):
+        model = with_measured_scales(model, load_text(config).tokenizer.encode(MEASURED_TEXT))
     laps.end("load")
     model = choose_attention(model, sizes, config.runner.attention_backend, notes)
     model = choose_experts(model, sizes, config.runner.attention_backend, notes)
@@ -135,8 +140,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
-    held = config.load.quantization if decoder.declared is None else decoder.declared.forms
-    _tell_sizes(progress, platform_name(), _types(dtype, held), backends, shapes)
+    held = decoder.checkpoint_forms or config.load.quantization
+    _tell_sizes(progress, platform_name(), _types(dtype, held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
     runner = JaxRunner(model, shapes, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
@@ -269,8 +274,12 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _types(dtype: object, held: str) -> str:
-    return str(dtype) if held == "none" else f"{dtype} (weights in {held})"
+def _types(dtype: object, held: str, model: "LoadedModel") -> str:
+    """Of activations, and of what is held in another."""
+    kept = ", ".join(dict.fromkeys(str(model.kv_type(group)) for group in range(len(model.backends))))
+    parts = {"weights": "" if held == "none" else held, "KV blocks": "" if kept == str(dtype) else kept}
+    others = "; ".join(f"{name} in {form}" for name, form in parts.items() if form)
+    return f"{dtype} ({others})" if others else str(dtype)
 
 
 def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backends: str, shapes: EngineShapes) -> None:

@@ -69,6 +69,21 @@ class Tensor(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Filled:
+    """One value everywhere, of no tensor."""
+
+    shape: Shape
+    value: float
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from ()
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return np.full(self.shape, self.value, np.float32)[index]
+
+
+@dataclass(frozen=True)
 class _Of:
     """A source made of one other."""
 

@@ -16,7 +16,6 @@ ABSENT = {
     "--data-parallel-size": _DEVICES,
     "-dp": _DEVICES,
     "--enable-expert-parallel": _DEVICES,
-    "--kv-cache-dtype": "KV blocks have the type of the activations, which --dtype sets",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
     "--speculative-config": "speculation is not supported yet",

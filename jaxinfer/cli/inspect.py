@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import tyro
 
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import DType, EngineConfig, ModelConfig, Quantization
+from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, Quantization
 from jaxinfer.errors import ModelError
+from jaxinfer.quantization.kv import KV_CODES
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -31,24 +32,31 @@ def _flags(
     dtype: DType = "auto",
     architecture: str | None = None,
     quantization: Quantization = "none",
+    kv_cache_dtype: KVCacheDType = "auto",
     block_size: int | None = None,
     json: bool = False,
-) -> tuple[str, DType, str | None, Quantization, int | None, bool]:
+) -> tuple[str, DType, str | None, Quantization, KVCacheDType, int | None, bool]:
     """Show what a model is made of, and what it takes of this machine.
 
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
-        dtype: Type of weights and KV blocks; auto: bfloat16 on GPU and TPU, float32 on CPU.
+        dtype: Type of weights and activations; auto: bfloat16 on GPU and TPU, float32 on CPU.
         architecture: Read config.json as that of this architecture, whatever it names.
         quantization: How the weights are held while KV blocks are counted.
+        kv_cache_dtype: Type of keys and values in KV blocks; auto: that of activations.
         block_size: Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU.
         json: Print JSON.
     """
-    return model, dtype, architecture, quantization, block_size, json
+    return model, dtype, architecture, quantization, kv_cache_dtype, block_size, json
 
 
 def _report(
-    model: str, dtype: DType, architecture: str | None, quantization: Quantization, block_size: int | None
+    model: str,
+    dtype: DType,
+    architecture: str | None,
+    quantization: Quantization,
+    kv_cache_dtype: KVCacheDType,
+    block_size: int | None,
 ) -> dict[str, Any]:
     from jaxinfer.folder_files import read_object
     from jaxinfer.model_config.registry import declared_architecture, parse_config
@@ -68,7 +76,8 @@ def _report(
         folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
         raw, config = read_object(folder / "config.json"), read_declared(folder, architecture).config
     name = architecture or declared_architecture(raw)
-    sizes = inspect_model(config, resolve_dtype(dtype), quantization, block_size or default_block_size())
+    config, size = config.keeping(KV_CODES[kv_cache_dtype]), block_size or default_block_size()
+    sizes = inspect_model(config, resolve_dtype(dtype), quantization, size)
     return {"model": model, "architecture": name, "quantization": quantization, **sizes}
 
 
@@ -86,7 +95,8 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     for i, group in enumerate(report["kv_groups"]):
         window = "all tokens" if group["window"] is None else f"the last {group['window']:,} tokens"
         padding = f", {_bytes(group['padding_bytes'])} of it padding" if group["padding_bytes"] else ""
-        kept = f"{_bytes(group['token_bytes'])} a token{padding}; {group['layers']} layers keep {window}"
+        size = f"{_bytes(group['token_bytes'])} a token in {group['dtype']}"
+        kept = f"{size}{padding}; {group['layers']} layers keep {window}"
         lines.append((f"KV group {i}", kept))
     lines.append(("KV blocks that fit", _fitting(report)))
     return lines

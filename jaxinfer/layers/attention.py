@@ -16,12 +16,16 @@ from jaxinfer.quantization.scheme import LayerSchemes
 
 
 class Heads(NamedTuple):
-    """What one layer attends with: q [T, Hq, D], k and v [T, Hkv, D], and a sink a query head, [Hq] float32."""
+    """What one layer attends with: q [T, Hq, D], k and v [T, Hkv, D], and a sink a query head, [Hq] float32.
+
+    kv_scale: [2] float32, what k and v are divided by where they are kept in few bits.
+    """
 
     q: jax.Array
     k: jax.Array
     v: jax.Array
     sinks: jax.Array | None = None
+    kv_scale: jax.Array | None = None
 
 
 class Attention(nnx.Module):
@@ -54,7 +58,7 @@ class Attention(nnx.Module):
         if self.kind.temperature is not None:
             q = q * _growth(self.kind.temperature, positions).astype(q.dtype)[:, None, None, None]
         sinks = vectors["sinks"].reshape(-1).astype(jnp.float32) if self.kind.sinks else None
-        return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k, v, sinks)
+        return Heads(q.reshape(q.shape[0], -1, q.shape[-1]), k, v, sinks, vectors.get("kv_scale"))
 
     def _normed(self, kind: NormKind, q: jax.Array, k: jax.Array, vectors: LayerVectors) -> tuple[jax.Array, jax.Array]:
         """q [T, Hkv, G, D] and k [T, Hkv, D], normed over a head's channels or over all that a token has."""

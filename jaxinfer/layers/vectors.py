@@ -62,6 +62,8 @@ def _of_attention(kind: AttentionKind, hidden: int) -> dict[str, Vector]:
         found["out_bias"] = Vector((hidden,), ("embed",), 0.1)
     if kind.sinks:
         found["sinks"] = Vector((heads, group), ("kv_heads", "q_per_kv"), 1.0)
+    if kind.kv.scaled:
+        found["kv_scale"] = Vector((2,), (None,), wide=True)
     return found
 
 

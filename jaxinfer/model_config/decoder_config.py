@@ -9,6 +9,7 @@ from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
 from jaxinfer.model_config.rope_config import MAX_CONTEXT, RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.quantization.declared import Declared
+from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.quantization.made import MADE
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
@@ -37,7 +38,8 @@ class DecoderConfig:
     added to them. logits_scale, logits_soft_cap: logits are multiplied, then become cap * tanh(logit / cap).
     head_bias: logits have one. eos_token_ids holds every id that ends a text. names: what checkpoints call the weights.
     tables: how embedding and head are held. declared: weights that are quantised in the checkpoint already, which
-    `with_declared_schemes` gives their schemes.
+    `with_declared_schemes` gives their schemes. kv_scales: what a checkpoint calls the scales of a layer's keys and of
+    its values, after the layer's number and a dot; None where it has none that fit what is kept.
     """
 
     vocab_size: int
@@ -56,6 +58,7 @@ class DecoderConfig:
     names: TensorNames = field(default_factory=TensorNames)
     tables: TableSchemes = field(default_factory=TableSchemes)
     declared: Declared | None = None
+    kv_scales: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -110,14 +113,22 @@ class DecoderConfig:
             schemes = {name: made.of(depth) for name, depth in kind.depths(self.hidden_size).items()}
             kinds[kind] = replace(kind, schemes=LayerSchemes(**schemes))
         layers = tuple(kinds[kind] for kind in self.layers)
-        if self.declared is not None:
+        if self.checkpoint_forms:
             if layers == self.layers:
                 return self
             raise ParameterError(
                 "quantization",
-                f"{name}: the checkpoint is quantised already, in {self.declared.forms}; leave it out",
+                f"{name}: the checkpoint is quantised already, in {self.checkpoint_forms}; leave it out",
             )
         return replace(self, layers=layers, tables=TableSchemes(made.tables, made.tables))
+
+    def keeping(self, codes: KVCodes | None) -> "DecoderConfig":
+        """The same decoder, its keys and values kept in `codes`; None: in the type of activations."""
+        kinds = {
+            kind: replace(kind, attention=replace(kind.attention, kv_codes=codes))
+            for kind in dict.fromkeys(self.layers)
+        }
+        return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
     @property
     def table_shape(self) -> tuple[int, int]:
@@ -128,6 +139,11 @@ class DecoderConfig:
     def head_scheme(self) -> Scheme | None:
         """How the matrix that gives logits is held."""
         return self.tables.embed if self.tie_word_embeddings else self.tables.table
+
+    @property
+    def checkpoint_forms(self) -> str:
+        """Names of the formats in which a checkpoint's weights are quantised; empty where none is."""
+        return "" if self.declared is None else self.declared.forms
 
     @property
     def num_layers(self) -> int:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 from jaxinfer.errors import ModelError, quoted
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
+from jaxinfer.quantization.kv import SCALED, KVCodes
 from jaxinfer.quantization.scheme import LayerSchemes
 
 
@@ -33,11 +34,20 @@ class NormKind:
 
 
 class KVKind(NamedTuple):
-    """What a layer keeps of every token: KV heads, and the sizes of a key and a value of one head."""
+    """What a layer keeps of every token: KV heads, and the sizes of a key and a value of one head.
+
+    codes: the type of both; None: that of activations.
+    """
 
     heads: int
     key_dim: int
     value_dim: int
+    codes: KVCodes | None = None
+
+    @property
+    def scaled(self) -> bool:
+        """Whether keys and values are divided by scales of their layer before they are kept."""
+        return self.codes in SCALED
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class AttentionKind:
     products are multiplied by; None: head_dim ** -0.5. soft_cap: scores become cap * tanh(score / cap). sinks: each
     head has a score that takes part in the softmax and adds nothing. qk_norm: of q and k, before they are turned;
     qk_norm_over `head`: over each head, one weight for all; `heads`: over each head, with a weight of its own;
-    `projection`: over all heads at once.
+    `projection`: over all heads at once. kv_codes: of KVKind.
     """
 
     num_heads: int
@@ -73,6 +83,7 @@ class AttentionKind:
     qk_norm: NormKind | None = None
     qk_norm_over: Literal["head", "heads", "projection"] = "head"
     temperature: Temperature | None = None
+    kv_codes: KVCodes | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "num_kv_heads", "head_dim"):
@@ -100,7 +111,7 @@ class AttentionKind:
     @property
     def kv(self) -> KVKind:
         """What is kept of every token."""
-        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim)
+        return KVKind(self.num_kv_heads, self.head_dim, self.head_dim, self.kv_codes)
 
     @property
     def scoring(self) -> "Scoring":

@@ -8,6 +8,7 @@ from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stac
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.models.kv_scales import kv_scale
 from jaxinfer.quantization.formats import TensorFormat
 
 Path = tuple[str | int, ...]
@@ -63,6 +64,7 @@ class LayerTensors:
     """The sources of one layer's weights; each has the shape that layers/block.py and layers/vectors.py declare."""
 
     def __init__(self, config: DecoderConfig, layer: int):
+        self._config = config
         self._names = config.names
         self._module = f"{config.names.layers}{layer}."
         self._prefix = config.names.of_body(self._module)
@@ -108,6 +110,10 @@ class LayerTensors:
         attention = self._kind.attention
         sinks = self._tensor(self._names.sinks, attention.num_heads)
         return Split(sinks, ((attention.num_kv_heads, attention.group_size),))
+
+    def kv_scale(self, part: TensorPart) -> Source:
+        """[2]."""
+        return kv_scale(self._config, self._prefix)
 
     def gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
@@ -261,6 +267,7 @@ _SOURCES: dict[str, Callable[[LayerTensors, TensorPart], Source]] = {
     "qkv": LayerTensors.qkv,
     "out": LayerTensors.out,
     "sinks": LayerTensors.sinks,
+    "kv_scale": LayerTensors.kv_scale,
     "gate_up": LayerTensors.gate_up,
     "up": LayerTensors.up,
     "down": LayerTensors.down,

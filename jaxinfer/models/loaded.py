@@ -22,6 +22,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
 from jaxinfer.models.decoder import Decoder, Head
 from jaxinfer.models.huggingface import unused_tensors, weight_sources
+from jaxinfer.models.kv_scales import with_kv_scales
 from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
@@ -92,6 +93,19 @@ class LoadedModel:
         config, scheme = self.config, self.config.head_scheme
         backend = "xla" if scheme is None else self._backend_of(MatrixShape(*config.table_shape, scheme))
         return decoder.logits(config, head, hidden, backend)
+
+    def kv_type(self, group: int) -> jnp.dtype:
+        """The type that keys and values of a group are kept in."""
+        codes = self.config.kv_groups[group].kv.codes
+        return self.dtype if codes is None else jnp.dtype(codes)
+
+    def kv_dtype(self, group: int) -> jnp.dtype:
+        """The type of the array of a group's KV blocks: that of keys and values, or on a CPU, where XLA widens whole
+        arrays of short floats, of unsigned integers that hold their bits."""
+        kept = self.kv_type(group)
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu" and self.backends[group].name == "xla"
+        short = jnp.issubdtype(kept, jnp.floating) and kept.itemsize < 4
+        return jnp.dtype(f"uint{8 * kept.itemsize}") if on_cpu and short else kept
 
     def kv_shape(self, group: int, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of the KV blocks of a group in its layout."""
@@ -168,13 +182,14 @@ def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> 
     names, declared = config.names.placed(checkpoint.names), config.declared
     if declared is not None:
         declared = declared.placed(checkpoint.names)
-    return with_own_head(replace(config, names=names, declared=declared), checkpoint, dtype)
+    config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint.names)
+    return with_own_head(config, checkpoint, dtype)
 
 
 def _sources(config: DecoderConfig, one: Weight) -> list[list[Source]]:
     """Of the values of a weight, or of its leaves where the checkpoint has those."""
     parts: Sequence[TensorPart] = ("weight",)
-    if one.scheme is not None and config.declared is not None:
+    if one.scheme is not None and config.checkpoint_forms:
         parts = one.scheme.parts
     return [weight_sources(config, one.path, one.layers, part) for part in parts]
 

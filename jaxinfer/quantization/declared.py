@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from jaxinfer.quantization.formats import Fp8, Mxfp4, TensorFormat
+from jaxinfer.quantization.kv import ScaledKVCodes
 from jaxinfer.quantization.modules import Modules
 
 
@@ -23,7 +24,7 @@ class Declared:
     method: `quant_method`. ignored: modules that are as in a plain checkpoint. head, routers: whether they are among
     every group's matrices. unused: endings of names of tensors that may be there and have no use here; zeros: of those
     that may be there if they hold zeros alone. bodies, heads: what names of modules may begin with, and what the head
-    may be called; files name them by any.
+    may be called; files name them by any. kv_codes: the type that the checkpoint's scales of keys and values are for.
     """
 
     method: str
@@ -35,6 +36,7 @@ class Declared:
     zeros: tuple[str, ...] = ()
     bodies: tuple[str, ...] = ("model.",)
     heads: tuple[str, ...] = ("lm_head",)
+    kv_codes: ScaledKVCodes | None = "float8_e4m3fn"
 
     @property
     def forms(self) -> str:

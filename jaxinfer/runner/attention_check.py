@@ -3,10 +3,11 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxinfer_kernels.pages import as_type
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.attention_timing import trial_heads, trial_kind, trial_rows, trial_sinks
+from jaxinfer.runner.attention_timing import TRIAL_SCALE, trial_heads, trial_kind, trial_rows
 from jaxinfer.runner.group_attention import group_attention, with_backend
 
 _ERROR = {"float32": 1e-3}
@@ -38,13 +39,12 @@ def _attended(
     model: LoadedModel, block_size: int, group: int, starts: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Results, and keys and values with the axis of blocks second, as float32."""
-    kind, rng, tokens = trial_kind(model, group), np.random.default_rng(0), int(counts.sum())
-    rows = trial_rows(starts, counts, block_size)
+    heads, rows = trial_heads(model, group, int(counts.sum())), trial_rows(starts, counts, block_size)
     shape = model.kv_shape(group, rows.page_table.size + 1, block_size)
-    kv = jnp.asarray(rng.standard_normal((1, *shape[1:]), np.float32), model.dtype)
-    q, k, v = (jnp.asarray(rng.standard_normal((tokens, *one), np.float32), model.dtype) for one in trial_heads(kind))
-    attend = jax.jit(group_attention(model, group, kind.scoring), donate_argnums=4)
-    out, kv = attend(q, k, v, trial_sinks(kind), kv, jnp.int32(0), rows, short_rows=jnp.int32(3))
-    return np.asarray(out, np.float32), np.moveaxis(
-        np.asarray(kv, np.float32), model.backends[group].layout.page_axis, 1
-    )
+    values = np.random.default_rng(1).standard_normal((1, *shape[1:]), np.float32)
+    kept = values if heads.kv_scale is None else values / TRIAL_SCALE
+    kv = as_type(jnp.asarray(kept).astype(model.kv_type(group)), model.kv_dtype(group))
+    attend = jax.jit(group_attention(model, group, trial_kind(model, group).scoring), donate_argnums=1)
+    out, kv = attend(heads, kv, jnp.int32(0), rows, short_rows=jnp.int32(3))
+    kept = np.asarray(as_type(kv, model.kv_type(group)), np.float32)
+    return np.asarray(out, np.float32), np.moveaxis(kept, model.backends[group].layout.page_axis, 1)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxinfer_kernels import RaggedRows
 
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import AttentionKind
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention, token_bytes
@@ -18,6 +19,9 @@ _CONTEXT = 1024
 _BYTES = 256 << 20
 """Most bytes of KV blocks made for timing: nothing else has been allocated but weights."""
 _RUNS, _CALLS = 5, 8
+
+TRIAL_SCALE = 1 / 16
+"""Of keys and values that are kept in few bits: int8 holds up to 8 then."""
 
 
 def time_attention(model: LoadedModel, shapes: EngineShapes, group: int) -> tuple[float, float]:
@@ -42,14 +46,14 @@ def trial_kind(model: LoadedModel, group: int) -> AttentionKind:
     return model.config.layers[model.config.kv_groups[group].layers[0]].attention
 
 
-def trial_heads(kind: AttentionKind) -> list[tuple[int, int]]:
-    """Heads and channels of q, k and v."""
-    return [(heads, kind.head_dim) for heads in (kind.num_heads, kind.num_kv_heads, kind.num_kv_heads)]
-
-
-def trial_sinks(kind: AttentionKind) -> jax.Array | None:
-    """Sinks of every head, where the kind has them."""
-    return jnp.linspace(-1, 1, kind.num_heads, dtype=jnp.float32) if kind.sinks else None
+def trial_heads(model: LoadedModel, group: int, tokens: int) -> Heads:
+    """Random queries, keys and values of a KV group's heads. Scales are powers of two: none of their quotients is
+    rounded, which programs might do otherwise."""
+    kind, rng = trial_kind(model, group), np.random.default_rng(0)
+    shapes = [(tokens, heads, kind.head_dim) for heads in (kind.num_heads, kind.num_kv_heads, kind.num_kv_heads)]
+    q, k, v = (jnp.asarray(rng.standard_normal(shape, np.float32), model.dtype) for shape in shapes)
+    sinks = jnp.linspace(-1, 1, kind.num_heads, dtype=jnp.float32) if kind.sinks else None
+    return Heads(q, k, v, sinks, jnp.full(2, TRIAL_SCALE, jnp.float32) if kind.kv.scaled else None)
 
 
 def trial_rows(starts: np.ndarray, counts: np.ndarray, block_size: int) -> RaggedRows:
@@ -61,26 +65,23 @@ def trial_rows(starts: np.ndarray, counts: np.ndarray, block_size: int) -> Ragge
 
 def _seconds(model: LoadedModel, block_size: int, group: int, rows: RaggedRows, tokens: int) -> float:
     """Of one layer."""
-    kind = trial_kind(model, group)
-    heads = trial_heads(kind)
-    attend = group_attention(model, group, kind.scoring)
+    heads = trial_heads(model, group, tokens)
+    attend = group_attention(model, group, trial_kind(model, group).scoring)
     shape = model.kv_shape(group, rows.page_table.size + 1, block_size)
-    kv = jnp.zeros((1, *shape[1:]), model.dtype)
-    q, k, v = (jnp.ones((tokens, *one), model.dtype) for one in heads)
-    sinks = trial_sinks(kind)
+    kv = jnp.zeros((1, *shape[1:]), model.kv_dtype(group))
     short = rows.count.shape[0] if tokens == rows.count.shape[0] else 0
 
     @partial(jax.jit, donate_argnums=0)
-    def calls(kv: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def calls(kv: jax.Array, heads: Heads) -> tuple[jax.Array, jax.Array]:
         def call(_: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            return attend(state[0], k, v, sinks, state[1], 0, rows, short_rows=short)
+            return attend(heads._replace(q=state[0]), state[1], 0, rows, short_rows=short)
 
-        return jax.lax.fori_loop(0, _CALLS, call, (q, kv))
+        return jax.lax.fori_loop(0, _CALLS, call, (heads.q, kv))
 
     times = []
     for _ in range(_RUNS + 1):
         begin = time.perf_counter()
-        out, kv = calls(kv, q)
+        out, kv = calls(kv, heads)
         out.block_until_ready()
         times.append((time.perf_counter() - begin) / _CALLS)
     return median(times[1:])

@@ -26,7 +26,7 @@ def step_costs(model: LoadedModel) -> StepCosts:
         weight_bytes=sum(one.bytes(platform) for one in always),
         token_flops=2 * (sum(math.prod(one.shape) for one in always) - table + _chosen(config, every)),
         scored_flops=2 * table,
-        kv_bytes=tuple(_kv_values(group) * model.dtype.itemsize for group in config.kv_groups),
+        kv_bytes=tuple(_kv_values(g) * model.kv_dtype(i).itemsize for i, g in enumerate(config.kv_groups)),
         pair_flops=tuple(_pair_flops(config, group) for group in config.kv_groups),
         experts=_expert_costs(config, every, platform),
     )

@@ -190,7 +190,7 @@ class ForwardPrograms:
 
         @jax.jit
         def attention(heads: Heads, kv: jax.Array, layer: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return attend(*heads, kv, layer, rows, short_rows=step.short_rows)
+            return attend(heads, kv, layer, rows, short_rows=step.short_rows)
 
         return attention
 

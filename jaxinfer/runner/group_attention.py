@@ -18,13 +18,13 @@ from jaxinfer_kernels import (
     tpu_blocks,
 )
 
+from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.loaded import GroupBackend, LoadedModel
 from jaxinfer.runner.platform import platform_of
 
 GroupAttention = Callable[..., tuple[jax.Array, jax.Array]]
-"""attention(q [T, Hq, D], k, v [T, Hkv, D], sinks [Hq] or None, pages, layer, rows, *, short_rows) gives
-(out [T, Hq, D], pages).
+"""attention(heads, pages, layer, rows, *, short_rows) gives (out [T, Hq, D], pages).
 
 layer: one of the group's. Short rows hold one token each; the int R says that all R rows are short."""
 
@@ -39,12 +39,14 @@ def group_attention(model: LoadedModel, group: int, scoring: Scoring) -> GroupAt
         "window": model.config.kv_groups[group].window,
         "backend": model.backends[group].name,
         "layout": model.backends[group].layout,
+        "kv_dtype": model.kv_type(group),
         "block_sizes": block_sizes(model, group),
     }
 
-    def attend(*arguments: Any, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-        q, k, v, sinks, *rest = arguments
-        return ragged_paged_attention(q, k, v, *rest, sinks=sinks, short_rows=short_rows, **options)
+    def attend(heads: Heads, *rest: Any, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+        scales = None if heads.kv_scale is None else (heads.kv_scale[0], heads.kv_scale[1])
+        changing = {"sinks": heads.sinks, "kv_scale": scales, "short_rows": short_rows}
+        return ragged_paged_attention(heads.q, heads.k, heads.v, *rest, **changing, **options)
 
     return attend if model.mesh.size == 1 else _over_heads(model, group, attend)
 
@@ -62,7 +64,7 @@ def block_sizes(model: LoadedModel, group: int) -> BlockSizes | TpuBlocks | GpuB
     if backend == "xla":
         return default_block_sizes(platform_of(model.mesh))
     if backend == "mosaic_gpu":
-        return gpu_blocks(kind.key_dim, kind.value_dim)
+        return gpu_blocks(kind.key_dim, kind.value_dim, narrow=model.kv_dtype(group).itemsize == 1)
     shape = model.kv_sharding(group, 1, 1).shard_shape(model.kv_shape(group, 1, 1))
     heads = shape[layout.axes.index("kv_heads")]
     return tpu_blocks(heads, group_size(model, group), token_bytes(model, group) // kind.heads, device.device_kind)
@@ -76,15 +78,16 @@ def group_size(model: LoadedModel, group: int) -> int:
 
 def token_bytes(model: LoadedModel, group: int) -> int:
     """Bytes that one token takes in one layer's blocks of a group, all heads."""
-    return int(np.prod(model.kv_shape(group, 1, 1)[1:])) * model.dtype.itemsize
+    return int(np.prod(model.kv_shape(group, 1, 1)[1:])) * model.kv_dtype(group).itemsize
 
 
 def _over_heads(model: LoadedModel, group: int, attend: GroupAttention) -> GroupAttention:
     heads, one = PartitionSpec(None, model.rules.kv_heads), PartitionSpec()
-    of_sinks = PartitionSpec(model.rules.kv_heads)
+    split = Heads._make((heads, heads, heads, PartitionSpec(model.rules.kv_heads), one))
 
-    def attention(*arguments: Any, short_rows: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-        q, k, v, sinks, pages, layer, rows = arguments
+    def attention(
+        given: Heads, pages: jax.Array, *rest: Any, short_rows: int | jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         spec = model.rules.sharding(model.mesh, model.backends[group].layout.axes, pages.shape).spec
         all_short = isinstance(short_rows, int)
 
@@ -94,9 +97,9 @@ def _over_heads(model: LoadedModel, group: int, attend: GroupAttention) -> Group
         return jax.shard_map(
             local,
             mesh=model.mesh,
-            in_specs=(heads, heads, heads, of_sinks, spec, one, one, one),
+            in_specs=(split, spec, one, one, one),
             out_specs=(heads, spec),
             check_vma=False,
-        )(q, k, v, sinks, pages, layer, rows, short_rows)
+        )(given, pages, *rest, short_rows)
 
     return attention

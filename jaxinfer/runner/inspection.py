@@ -49,8 +49,8 @@ def inspect_model(config: DecoderConfig, dtype: jnp.dtype, quantization: str, bl
 
 def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> dict[str, int]:
     """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
-    if config.declared is not None:
-        return {config.declared.forms: _bytes(config, dtype, platform)}
+    if config.checkpoint_forms:
+        return {config.checkpoint_forms: _bytes(config, dtype, platform)}
     found = {name: _bytes(config, jnp.dtype(name), platform) for name in _PLAIN}
     for name in MADE:
         try:
@@ -106,9 +106,11 @@ def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype) -> dict[str
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
     )
-    token = int(np.prod(shape)) * dtype.itemsize
-    used = len(layers) * kv.heads * (kv.key_dim + kv.value_dim) * dtype.itemsize
-    return {"layers": len(layers), "window": window, "token_bytes": token, "padding_bytes": token - used}
+    kept = dtype if kv.codes is None else jnp.dtype(kv.codes)
+    token = int(np.prod(shape)) * kept.itemsize
+    used = len(layers) * kv.heads * (kv.key_dim + kv.value_dim) * kept.itemsize
+    sizes = {"token_bytes": token, "padding_bytes": token - used}
+    return {"layers": len(layers), "window": window, "dtype": kept.name, **sizes}
 
 
 def _blocks(memory: int | None, weights: int, costs: list[int]) -> list[int]:

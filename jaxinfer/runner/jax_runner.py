@@ -190,11 +190,11 @@ class JaxRunner:
 
     def _compile_kv(self) -> jax.stages.Compiled:
         sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]
-        shapes = [self.model.kv_shape(*size) for size in sizes]
+        shapes = [(self.model.kv_shape(*size), self.model.kv_dtype(size[0])) for size in sizes]
         shardings = tuple(self.model.kv_sharding(*size) for size in sizes)
 
         def make() -> tuple[jax.Array, ...]:
-            return tuple(jnp.zeros(shape, self.model.dtype) for shape in shapes)
+            return tuple(jnp.zeros(shape, dtype) for shape, dtype in shapes)
 
         return jax.jit(make, out_shardings=shardings).lower().compile()
 

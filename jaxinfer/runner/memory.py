@@ -28,7 +28,7 @@ def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
     count = 1
     for size in split:
         count *= size
-    return count * model.dtype.itemsize
+    return count * model.kv_dtype(group).itemsize
 
 
 def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:

@@ -42,20 +42,10 @@ def _kind(platform: str) -> str:
     return "gpu" if platform in ("cuda", "rocm") else platform
 
 
-_SHORT_SCATTERS = (0, 11)
-"""The jax from which on XLA on CPU reads and writes parts of short floating arrays as they are."""
-
-
 def resolve_dtype(name: DType) -> jnp.dtype:
     """auto is bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16 products of vectors are slow."""
     if name == "auto":
         name = "float32" if platform_name() == "cpu" else "bfloat16"
-    if platform_name() == "cpu" and name != "float32" and jax.__version_info__ < _SHORT_SCATTERS:
-        log.warning(
-            "%s is slow on a CPU with jax %s, which widens all KV blocks in every layer: Python 3.12 or newer takes a "
-            "jax that does not; float32 is fast with both",
-            *(name, jax.__version__),
-        )
     return jnp.dtype(_DTYPES[name])
 
 

@@ -119,7 +119,7 @@ class ProgramTable:
         return tuple(
             jax.ShapeDtypeStruct(
                 self._model.kv_shape(index, group.num_blocks, size),
-                self._model.dtype,
+                self._model.kv_dtype(index),
                 sharding=self._model.kv_sharding(index, group.num_blocks, size),
             )
             for index, group in enumerate(self._shapes.groups)

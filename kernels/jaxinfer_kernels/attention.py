@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxinfer_kernels.available import unavailable
 from jaxinfer_kernels.blocks import BlockSizes, default_block_sizes
 from jaxinfer_kernels.gpu.attention_blocks import GpuBlocks, check_gpu_shapes, gpu_blocks
 from jaxinfer_kernels.layouts import LANES, KVLayout, value_lanes
-from jaxinfer_kernels.pages import quantise, write_kv
+from jaxinfer_kernels.pages import as_type, quantise, write_kv
 from jaxinfer_kernels.rows import RaggedRows, token_places
 from jaxinfer_kernels.scoring import Scoring
 from jaxinfer_kernels.tiles import Pages
@@ -40,6 +41,7 @@ def ragged_paged_attention(
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
     kv_scale: tuple[jax.Array | float, jax.Array | float] | None = None,
+    kv_dtype: jnp.dtype | None = None,
     backend: str = "xla",
     layout: KVLayout = KVLayout.TOKENS,
     block_sizes: BlockSizes | TpuBlocks | GpuBlocks | None = None,
@@ -53,8 +55,10 @@ def ragged_paged_attention(
     the query group. The Python int R says that every row is short, and the long path is not traced.
     scale multiplies the scores. window: keys a token sees, itself included. soft_cap: scores become
     cap * tanh(score / cap). sinks: [Hq], a score a head that takes part in the softmax and adds nothing.
-    kv_scale: (k, v), what values of quantised pages are multiplied by. block_sizes: the backend's; by default chosen by
-    shapes and platform.
+    kv_scale: (k, v), what values of quantised pages are multiplied by. kv_dtype: the type of K and V where it is not
+    that of the array: pages of `xla` may hold their bits as unsigned integers of that width, since XLA on a CPU widens
+    the whole array of a short float for every write (jax 0.12: of e4m3; before 0.11 also of bfloat16).
+    block_sizes: the backend's; by default chosen by shapes and platform.
 
     A page that a row writes to in this step must be that row's alone: no other row may write to it, and none may attend
     to tokens that another row writes in the step. `xla` and `mosaic_gpu` write all K and V before they read, but
@@ -71,14 +75,16 @@ def ragged_paged_attention(
     """
     _check(q, k, v, kv_pages, rows, short_rows, short_len, backend, layout, window, sinks)
     scales = kv_scale or (None, None)
-    k, v = (quantise(x, scale, kv_pages.dtype) for x, scale in zip((k, v), scales, strict=True))
+    values = jnp.dtype(kv_dtype or kv_pages.dtype)
+    _check_bits(kv_pages.dtype, values, backend)
+    k, v = (as_type(quantise(x, scale, values), kv_pages.dtype) for x, scale in zip((k, v), scales, strict=True))
     call = Call(q, k, v, kv_pages, layer, rows, Scoring(scale, window, soft_cap, sinks, *scales))
     if backend == "mosaic_tpu":
         lanes = value_lanes(k.shape[-1], v.shape[-1])
         return _on_tpu(call, short_rows, short_len, lanes, block_sizes)
     if backend == "mosaic_gpu":
         return _on_gpu(call, short_rows, short_len, v.shape[-1], block_sizes)
-    return _on_xla(call, short_rows, short_len, layout, v.shape[-1], block_sizes)
+    return _on_xla(call, short_rows, short_len, layout, v.shape[-1], block_sizes, values)
 
 
 def ragged_latent_attention(
@@ -118,7 +124,7 @@ def ragged_latent_attention(
         call = call._replace(kv_pages=kv_pages[:, :, None, None])
         out, pages = _on_tpu(call, short_rows, short_len, (0, value_dim), block_sizes)
         return out, pages[:, :, 0, 0]
-    return _on_xla(call, short_rows, short_len, KVLayout.LATENT, value_dim, block_sizes)
+    return _on_xla(call, short_rows, short_len, KVLayout.LATENT, value_dim, block_sizes, kv_pages.dtype)
 
 
 class Call(NamedTuple):
@@ -134,14 +140,20 @@ class Call(NamedTuple):
 
 
 def _on_xla(
-    call: Call, short_rows: int | jax.Array, short_len: int, layout: KVLayout, value_dim: int, sizes: Any
+    call: Call,
+    short_rows: int | jax.Array,
+    short_len: int,
+    layout: KVLayout,
+    value_dim: int,
+    sizes: Any,
+    dtype: jnp.dtype,
 ) -> tuple[jax.Array, jax.Array]:
     sizes = _sizes("xla", sizes, BlockSizes, default_block_sizes)
     page = layout.page_size(call.kv_pages)
     places = token_places(call.rows, call.q.shape[0], page)
     kv_pages = write_kv(call.kv_pages, call.layer, call.k, call.v, places, layout)
     per_tile = -(-sizes.keys // page)
-    pages = Pages(kv_pages, layout, call.layer, call.rows.page_table, per_tile, call.k.shape[-1], value_dim)
+    pages = Pages(kv_pages, layout, call.layer, call.rows.page_table, per_tile, call.k.shape[-1], value_dim, dtype)
     return attend_pages(call.q, pages, call.rows, short_rows, short_len, call.scoring, sizes)
 
 
@@ -208,6 +220,16 @@ def _check(
     if q.shape[2] != k.shape[2] or q.shape[1] % k.shape[1]:
         raise ValueError(f"q must be [T, a multiple of {k.shape[1]}, {k.shape[2]}], not {q.shape}")
     _check_pages(kv_pages, layout, k.shape[1], k.shape[2], v.shape[2])
+
+
+def _check_bits(held: jnp.dtype, values: jnp.dtype, backend: str) -> None:
+    if held == values:
+        return
+    if backend != "xla":
+        raise ValueError(f"kv_dtype of {backend} must be the pages' type, {held}, not {values}")
+    bits = f"uint{8 * values.itemsize}"
+    if held != jnp.dtype(bits):
+        raise ValueError(f"kv_pages must be {values} or {bits}, not {held}, where kv_dtype is {values}")
 
 
 def _check_rows(rows: RaggedRows, short_rows: int | jax.Array, short_len: int, backend: str, layout: KVLayout) -> None:

@@ -49,6 +49,11 @@ def quantise(x: jax.Array, scale: jax.Array | float | None, dtype: jnp.dtype) ->
     return jnp.clip(scaled, -limit, limit).astype(dtype)
 
 
+def as_type(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The same bits as another type of the same width."""
+    return x if x.dtype == dtype else jax.lax.bitcast_convert_type(x, dtype)
+
+
 def copy_pages(
     kv_pages: jax.Array, source: jax.Array, destination: jax.Array, layout: KVLayout = KVLayout.TOKENS
 ) -> jax.Array:

@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.layouts import KVLayout, value_lanes
+from jaxinfer_kernels.pages import as_type
 
 
 class Pages(NamedTuple):
     """The keys and values of one layer: an array of a layout, and an index into its layers.
 
     table: [R, P] int32, page ids. per_tile: pages a tile takes. key_dim, value_dim: sizes of a key and a value.
+    dtype: their type; the array is of it, or of unsigned integers that hold its bits.
 
     NOTE: the array is part of the state of every loop below, though no loop writes it. Where a loop only reads it and
     the next layer writes what went into the loop, not what came out of it, XLA copies all pages in every layer.
@@ -24,6 +26,7 @@ class Pages(NamedTuple):
     per_tile: int
     key_dim: int
     value_dim: int
+    dtype: jnp.dtype
 
     @property
     def keys_per_tile(self) -> int:
@@ -53,7 +56,8 @@ class Pages(NamedTuple):
             case KVLayout.LATENT:
                 rows = self.array[self.layer, page_ids]
                 k = v = rows.reshape(rows.shape[0], 1, -1, rows.shape[-1])
-        return k[..., : self.key_dim].astype(dtype), v[..., : self.value_dim].astype(dtype)
+        k, v = as_type(k[..., : self.key_dim], self.dtype), as_type(v[..., : self.value_dim], self.dtype)
+        return k.astype(dtype), v.astype(dtype)
 
     def _tokens_side(self, side: int, page_ids: jax.Array) -> jax.Array:
         """NOTE: gathered head by head. Batches of products want heads before keys, and XLA on CPU writes the swapped

@@ -13,6 +13,7 @@ from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.models.decoder import Attend, Place
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.quantization.kv import KVCodes
 from tests.model_config.uniform import uniform_decoder
 
 CONFIG = uniform_decoder(
@@ -59,7 +60,8 @@ def dense_attention(config: DecoderConfig) -> Attend:
     """Plain attention over a call's tokens, which are one text; keeps no KV."""
 
     def attend(heads: Heads, kv: Any, place: Place) -> tuple[jax.Array, Any]:
-        q, k, v, sinks = heads
+        q, k, v, sinks, scales = heads
+        k, v = (_kept(x, i, scales, config.kv_groups[place.group].kv.codes) for i, x in enumerate((k, v)))
         window, scoring = config.kv_groups[place.group].window, place.scoring
         distance = jnp.arange(len(q))[:, None] - jnp.arange(len(q))
         seen = (distance >= 0) & (distance < (window or len(q)))
@@ -74,3 +76,16 @@ def dense_attention(config: DecoderConfig) -> Attend:
         return jnp.einsum("hts,shd->thd", weights, v, precision="highest"), kv
 
     return attend
+
+
+def _kept(x: jax.Array, side: int, scales: jax.Array | None, codes: KVCodes | None) -> jax.Array:
+    """What is read again of keys (side 0) or values."""
+    if codes is None:
+        return x
+    scaled = x if scales is None else x / scales[side]
+    if codes == "int8":
+        kept = jnp.clip(jnp.round(scaled), -128, 127)
+    else:
+        most = float(jnp.finfo(codes).max)
+        kept = jnp.clip(scaled, -most, most).astype(codes).astype(x.dtype)
+    return kept if scales is None else kept * scales[side]

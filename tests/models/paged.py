@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxinfer_kernels import BlockSizes, RaggedRows, ragged_paged_attention
+from jaxinfer_kernels.pages import as_type
 
 from jaxinfer.models.loaded import LoadedModel
 
@@ -37,7 +38,7 @@ class PagedModel:
     def forget(self) -> None:
         """Fills all pages with NaN again."""
         shapes = [self.model.kv_shape(g, 2 * PAGES + 1, PAGE) for g in range(len(self.model.config.kv_groups))]
-        self.kv = tuple(jnp.full(shape, jnp.nan, self.model.dtype) for shape in shapes)
+        self.kv = tuple(_unwritten(self.model, group, shape) for group, shape in enumerate(shapes))
 
     def step(self, parts: list[Part]) -> dict[int, np.ndarray]:
         """Logits [tokens, vocab] by row. Steps of one token a row take the decode program."""
@@ -66,18 +67,27 @@ def _padded(parts: list[np.ndarray], width: int) -> np.ndarray:
     return np.pad(joined, (0, width - len(joined))).astype(np.int32)
 
 
+def _unwritten(model: LoadedModel, group: int, shape: tuple[int, ...]) -> jax.Array:
+    """NaN, or the largest of integers."""
+    kept = model.kv_type(group)
+    value = jnp.iinfo(kept).max if jnp.issubdtype(kept, jnp.integer) else jnp.nan
+    return as_type(jnp.full(shape, value, kept), model.kv_dtype(group))
+
+
 def _forward(model, weights, head, kv, tokens, positions, rows, short, *, all_short):
     decoder, config = model.build(weights), model.config
     short = len(rows.count) if all_short else short
 
     def attend(heads, kv, place):
-        q, k, v, sinks = heads
+        q, k, v, sinks, scales = heads
         group, layer, scoring = place
         options = {
             "scale": scoring.scale,
             "soft_cap": scoring.soft_cap,
             "sinks": sinks,
             "window": config.kv_groups[group].window,
+            "kv_scale": None if scales is None else (scales[0], scales[1]),
+            "kv_dtype": model.kv_type(group),
             "block_sizes": SIZES,
         }
         out, pages = ragged_paged_attention(q, k, v, kv[group], layer, rows, short_rows=short, short_len=1, **options)

@@ -221,7 +221,7 @@ def test_rows_of_the_check_are_cut_and_merged_on_a_gpu(monkeypatch: pytest.Monke
         attend = group_attention(model, group, scoring)
 
         def attention(*args: Any, **named: Any) -> Any:
-            jax.debug.callback(lambda *rows: seen.append(RaggedRows(*rows)), *args[6])
+            jax.debug.callback(lambda *rows: seen.append(RaggedRows(*rows)), *args[3])
             return attend(*args, **named)
 
         return attention

@@ -10,6 +10,7 @@ import pytest
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
+from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner import memory
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_table import Name
@@ -40,10 +41,12 @@ def test_blocks_fit_the_budget_and_no_grid_step_more_would() -> None:
             assert level % 64 == 0  # a coarse grid, so that a little less memory gives the same programs
 
 
-def test_a_block_costs_what_its_arrays_take() -> None:
-    runner = JaxRunner(MODEL, SHAPES)
-    for group, kv in enumerate(runner.kv):
-        assert memory.block_bytes(MODEL, group, 4) * SHAPES.groups[group].num_blocks == kv.nbytes
+@pytest.mark.parametrize(("codes", "width"), [(None, 4), ("bfloat16", 2), ("float8_e4m3fn", 1), ("int8", 1)])
+def test_a_block_costs_what_its_arrays_take(codes: KVCodes | None, width: int) -> None:
+    model = tiny_model((None, 12), codes=codes)
+    for group, kv in enumerate(JaxRunner(model, SHAPES).kv):
+        blocks = SHAPES.groups[group].num_blocks
+        assert memory.block_bytes(model, group, 4) * blocks == kv.nbytes == blocks * 4 * 2 * 2 * 8 * width
 
 
 def test_slot_state_is_not_underestimated() -> None:

@@ -11,6 +11,7 @@ import jax, jax.numpy as jnp, numpy as np
 from jaxinfer_kernels import RaggedRows
 from jaxinfer.parallel.mesh import MeshSizes, make_mesh
 from jaxinfer.runner.attention_timing import time_attention
+from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.runner.group_attention import group_attention
 from tests.runner.tiny import tiny_model, tiny_shapes
@@ -24,7 +25,7 @@ def attended(mesh, short_rows):
     pages = jax.device_put(np.ones(model.kv_shape(0, 6, 16), np.float32), model.kv_sharding(0, 6, 16))
     static = "short_rows" if isinstance(short_rows, int) else ()
     attention = jax.jit(group_attention(model, 0, Scoring(8**-0.5, sinks=True)), static_argnames=static)
-    out, pages = attention(q, k, v, jnp.arange(4.0), pages, 1, rows, short_rows=short_rows)
+    out, pages = attention(Heads(q, k, v, jnp.arange(4.0)), pages, 1, rows, short_rows=short_rows)
     assert pages.sharding.is_equivalent_to(model.kv_sharding(0, 6, 16), pages.ndim), pages.sharding
     return np.asarray(out), np.asarray(pages)
 
@@ -43,17 +44,18 @@ from jaxinfer.parallel.mesh import MeshSizes, make_mesh
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
-def answers(mesh):
-    model = tiny_model((None, 6), mesh=mesh)
+def answers(mesh, codes=None):
+    model = tiny_model((None, 6), mesh=mesh, codes=codes)
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, block_size=16, blocks=12))
     runner.warm_up(lazy=True)
     prompts = [list(range(20, 40)), list(range(20, 43)), [7, 8, 9]]
     requests = [GenerateRequest(str(i), prompt, greedy(5)) for i, prompt in enumerate(prompts)]
     return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
 
-two = answers(make_mesh(MeshSizes(tensor=2)))
-assert len(two) == 3 and all(len(tokens) == 5 for tokens in two.values()), two
-assert two == answers(None), two
+for codes in (None, "int8"):
+    two = answers(make_mesh(MeshSizes(tensor=2)), codes)
+    assert len(two) == 3 and all(len(tokens) == 5 for tokens in two.values()), two
+    assert two == answers(None, codes), two
 """
 
 

@@ -125,16 +125,3 @@ def test_auto_is_a_type_that_the_platform_computes_fast(
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     assert resolve_dtype("auto") == wanted
     assert resolve_dtype("float16") == "float16"
-
-
-@pytest.mark.parametrize(("version", "told"), [((0, 10, 2), True), ((0, 11, 0), False), ((0, 12, 0, 1), False)])
-def test_bfloat16_on_a_cpu_is_told_to_be_slow_with_an_old_jax(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: tuple[int, ...], told: bool
-) -> None:
-    monkeypatch.setattr(jax, "__version_info__", version)
-    with caplog.at_level(logging.WARNING):
-        assert resolve_dtype("bfloat16") == "bfloat16"
-        assert ("bfloat16 is slow on a CPU" in caplog.text) is told
-        caplog.clear()
-        assert resolve_dtype("auto") == resolve_dtype("float32") == "float32"
-    assert not caplog.text

@@ -15,7 +15,9 @@ from jaxinfer.engine.types import GenerateRequest, TokenLogprobs
 from jaxinfer.model_config.layer_kind import AttentionKind, NormKind
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core
@@ -27,8 +29,13 @@ from tests.runner import oracle
 VOCABULARY = 300
 
 
-def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0, mesh: Mesh | None = None) -> LoadedModel:
-    """Two layers of width 32; logits with a standard deviation of about 3."""
+def tiny_model(
+    windows: tuple[int | None, ...] = (None, None),
+    seed: int = 0,
+    mesh: Mesh | None = None,
+    codes: KVCodes | None = None,
+) -> LoadedModel:
+    """Two layers of width 32; logits with a standard deviation of about 3. codes: what keys and values are kept in."""
     config = uniform_decoder(
         AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8, qk_norm=NormKind()),
         MlpKind(64),
@@ -37,7 +44,8 @@ def tiny_model(windows: tuple[int | None, ...] = (None, None), seed: int = 0, me
         hidden_size=32,
         max_position_embeddings=256,
     )
-    return random_model(config, dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
+    model = random_model(config.keeping(codes), dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
+    return with_measured_scales(model, range(VOCABULARY)) if needs_measuring(model) else model
 
 
 def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:

@@ -27,6 +27,27 @@ class Finite:
 
 
 @dataclass(frozen=True)
+class PositiveScale:
+    """[1] of a tensor that is one scale, of whatever axes of length 1. Raises TensorFault where it is not above 0."""
+
+    tensor: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        return (1,)
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.tensor
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        scale = finite(self.tensor.read((), read), self.tensor.name).astype(np.float32).reshape(1)
+        if not scale[0] > 0:
+            raise TensorFault(self.tensor.name, f"is a scale of {scale[0]:g}; it must be above 0")
+        return scale[index]
+
+
+@dataclass(frozen=True)
 class RowScales:
     """[N, 1] of a tensor with a scale for each row, or one for all, of whatever axes of length 1."""
 

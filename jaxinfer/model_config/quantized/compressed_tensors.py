@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized.kv_codes import read_kv_codes
 from jaxinfer.model_config.quantized.sizes import checked_size, read_block
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.reader import ConfigReader
@@ -28,7 +29,7 @@ _MIXED = "mixed-precision"
 
 def read(config: ConfigReader) -> Declared:
     """Its groups. Activations are rounded where the file asks for int8 with a scale a token, and stay otherwise."""
-    for name in ("version", "global_compression_ratio", "run_compressed", "kv_cache_scheme"):
+    for name in ("version", "global_compression_ratio", "run_compressed"):
         config.get(name)
     config.only("quantization_status", "compressed", "frozen")
     config.only("transform_config", {})
@@ -42,7 +43,8 @@ def read(config: ConfigReader) -> Declared:
     zeros = any(isinstance(group.format, Integers) and group.format.zeros for group in kept)
     unused = _UNUSED if zeros else (*_UNUSED, ".weight_zero_point")
     ignored = _modules(config, "ignore")
-    return Declared("compressed-tensors", kept, ignored, head=True, routers=True, unused=unused)
+    codes = read_kv_codes(config)
+    return Declared("compressed-tensors", kept, ignored, head=True, routers=True, unused=unused, kv_codes=codes)
 
 
 def _refuse_sparse(config: ConfigReader) -> None:
@@ -54,7 +56,7 @@ def _refuse_sparse(config: ConfigReader) -> None:
 def _group(group: ConfigReader, whole: object) -> Group | None:
     """None for a group whose weights are not quantised."""
     weights, inputs = group.mapping("weights"), group.get("input_activations")
-    group.get("output_activations")  # of keys and values, which are kept as they are computed
+    group.get("output_activations")  # of keys and values: `kv_cache_scheme` says how these may be kept
     form = group.get("format", whole)
     targets = group.texts("targets")
     every = _EVERY_MATRIX in targets

@@ -1,6 +1,7 @@
 """`quant_method` modelopt: NVIDIA's fp8 and NVFP4."""
 
 from jaxinfer.errors import quoted
+from jaxinfer.model_config.quantized.kv_codes import read_kv_codes
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared, Group
@@ -13,14 +14,16 @@ _GROUP = 16
 
 def read(config: ConfigReader) -> Declared:
     """Every matrix but those that the file leaves out. Activations stay as they are."""
-    for name in ("producer", "kv_cache_scheme", "kv_cache_quant_algo", "config_groups", "targets"):
+    for name in ("producer", "config_groups", "targets"):
         config.get(name)
     inner = config.mapping("quantization") or config  # as hf_quant_config.json has it
     name = inner.get("quant_algo")
     if not isinstance(name, str) or name not in _FORMATS:
         raise inner.error("quant_algo", f"{quoted(name)} is not supported; {' and '.join(_FORMATS)} are")
     inner.only("group_size", _GROUP)
-    for key in ("kv_cache_quant_algo", "has_zero_point", "pre_quant_scale"):
+    codes = read_kv_codes(config)
+    codes = codes if inner is config or read_kv_codes(inner) is not None else None
+    for key in ("has_zero_point", "pre_quant_scale"):
         inner.get(key)
     texts = [(key, text) for key in ("exclude_modules", "ignore") for text in inner.texts(key)]
     left = Modules(
@@ -31,5 +34,12 @@ def read(config: ConfigReader) -> Declared:
     )
     if inner is not config:
         inner.finish(frozenset())
-    unused = (".input_scale", *KV_SCALES)
-    return Declared("modelopt", (Group(_FORMATS[name], all=True),), left, head=True, routers=True, unused=unused)
+    return Declared(
+        "modelopt",
+        (Group(_FORMATS[name], all=True),),
+        left,
+        head=True,
+        routers=True,
+        unused=(".input_scale", *KV_SCALES),
+        kv_codes=codes,
+    )

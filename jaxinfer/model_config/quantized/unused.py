@@ -9,4 +9,4 @@ KV_SCALES = (
     ".k_proj.output_scale",
     ".v_proj.output_scale",
 )
-"""Endings of names of scales for keys and values, which are kept as they are computed."""
+"""Endings of names of scales for keys and values, which have no use where these are kept as they are computed."""

@@ -1,0 +1,96 @@
+"""Scales of int8 keys and values, measured: the largest of each layer over a fixed text."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.layers.attention import Heads
+from jaxinfer.models.decoder import KV, Place
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention_timing import trial_rows
+from jaxinfer.runner.group_attention import group_attention, with_backend
+
+MOST_TOKENS = 512
+"""Of the text that scales are measured on."""
+ROOM = 1.25
+"""How much larger than all that was measured a key or value may be before it is cut off."""
+_LARGEST = 127
+_BLOCK = 16
+MEASURED_TEXT = """\
+The river rose for three days. On the fourth morning the ferryman counted his ropes, found two of them missing, and \
+said nothing: "Better wet than poor," his father used to say. Prices: 1,204.50 EUR (2023-11-05), 17 % more than in \
+1999; see https://example.com/report?id=42&page=3.
+
+def mean(values: list[float]) -> float:
+    if not values:
+        raise ValueError("values is empty")
+    return sum(values) / len(values)
+
+{"name": "Ada", "tags": ["a", "b"], "size": -1.5e-3, "ok": null}
+
+La casa está al final de la calle; Übermorgen fahren wir nach Köln. Она прочитала письмо дважды. 今日はとても良い天気\
+ですね。 我们明天再谈这个问题。 هذا كتاب جديد.
+
+1. Preheat the oven to 200 °C. 2. Mix 250 g of flour, 2 eggs and a pinch of salt. 3. Bake for 35 minutes!!!
+| x | x^2 | 2x + 1 |
+|---|-----|--------|
+| 3 | 9   | 7      |
+So what is the integral of x² from 0 to 3? It is 9, because ∫ x² dx = x³/3.
+"""
+
+
+def needs_measuring(model: LoadedModel) -> bool:
+    """Whether keys and values are kept in int8 and the checkpoint has no scales for them."""
+    return model.config.kv_scales is None and any(group.kv.codes == "int8" for group in model.config.kv_groups)
+
+
+def with_measured_scales(model: LoadedModel, token_ids: Sequence[int]) -> LoadedModel:
+    """The model with scales for int8 keys and values: by those of `token_ids`, of which the first MOST_TOKENS count.
+
+    Raises ValueError where there are no tokens.
+    """
+    config = model.config
+    tokens = np.array(token_ids[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
+    if not len(tokens):
+        raise ValueError("token_ids is empty: scales are measured over at least one token")
+    largest = jax.jit(partial(_largest, model))(model.weights, tokens)
+    scales = np.empty((config.num_layers, 2), np.float32)
+    for group, found in zip(config.kv_groups, largest, strict=True):
+        scales[list(group.layers)] = np.maximum(np.asarray(found), np.finfo(np.float32).tiny) * (ROOM / _LARGEST)
+    return _with_scales(model, scales)
+
+
+def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> list[jax.Array]:
+    """[layers, 2] of each KV group: the largest magnitudes of a layer's keys and values."""
+    plain = replace(model, config=model.config.keeping(None))
+    for group in range(len(plain.backends)):
+        plain = with_backend(plain, group, "xla")
+    count = len(plain.backends)
+    rows = trial_rows(np.zeros(1), np.full(1, len(tokens)), _BLOCK)
+    shapes = [plain.kv_shape(group, rows.page_table.size + 1, _BLOCK) for group in range(count)]
+    pages = [jnp.zeros(shape, plain.kv_dtype(group)) for group, shape in enumerate(shapes)]
+    largest = [jnp.zeros((len(group.layers), 2), jnp.float32) for group in plain.config.kv_groups]
+
+    def attend(heads: Heads, kv: KV, place: Place) -> tuple[jax.Array, KV]:
+        group, changed = place.group, list(kv)
+        found = jnp.stack([jnp.abs(heads.k).max(), jnp.abs(heads.v).max()]).astype(jnp.float32)
+        changed[count + group] = kv[count + group].at[place.index].set(found)
+        attention = group_attention(plain, group, place.scoring)
+        out, changed[group] = attention(heads._replace(kv_scale=None), kv[group], place.index, rows, short_rows=0)
+        return out, tuple(changed)
+
+    positions = jnp.arange(len(tokens), dtype=jnp.int32)
+    _, kv = model.build(weights)(tokens, positions, (*pages, *largest), attend)
+    return list(kv[count:])
+
+
+def _with_scales(model: LoadedModel, scales: np.ndarray) -> LoadedModel:
+    """The model with scales [layers, 2] in place of its own, which are one leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(jax.tree.unflatten(model.tree, model.weights))
+    (at,) = (i for i, (path, _) in enumerate(leaves) if "kv_scale" in jax.tree_util.keystr(path))
+    made = jax.device_put(scales, model.weights[at].sharding)
+    return replace(model, weights=(*model.weights[:at], made, *model.weights[at + 1 :]))

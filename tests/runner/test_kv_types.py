@@ -1,0 +1,76 @@
+"""Keys and values kept in few bits: every way to compute a token sees them as they were rounded once."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from jaxinfer_kernels import KVLayout
+
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.quantization.kv import KVCodes
+from jaxinfer.runner.attention_check import check_attention
+from jaxinfer.runner.group_attention import with_backend
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.kernel_backends import kernel_interpreter
+from tests.runner.tiny import (
+    Judge,
+    check_all,
+    check_logprobs,
+    drive,
+    greedy,
+    make_core,
+    random_prompt,
+    seeded,
+    tiny_model,
+    tiny_shapes,
+)
+
+CODES: list[KVCodes] = ["bfloat16", "float8_e4m3fn", "int8"]
+
+
+@cache
+def made(codes: KVCodes | None, windows: tuple[int | None, ...]) -> tuple[JaxRunner, Judge]:
+    model = tiny_model(windows, codes=codes)
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=8))
+    runner.warm_up(lazy=True)
+    return runner, Judge(model)
+
+
+@pytest.mark.parametrize("windows", [(None, None), (None, 12)], ids=["full", "windowed"])
+@pytest.mark.parametrize("codes", CODES)
+def test_chunks_prefix_hits_and_forks(codes: KVCodes, windows: tuple[int | None, ...]) -> None:
+    runner, judge = made(codes, windows)
+    rng = np.random.default_rng(30)
+    common = random_prompt(rng, 24)
+    requests = [
+        GenerateRequest("chunks", random_prompt(rng, 45), greedy(8, logprobs=5, prompt_logprobs=5)),
+        GenerateRequest("forks", [*common, *random_prompt(rng, 6)], seeded(8, 3, n=3, logprobs=5)),
+        GenerateRequest("hit", [*common, *random_prompt(rng, 5)], seeded(8, 4, logprobs=5)),
+    ]
+    core = make_core(runner, long_prefill_token_threshold=7)
+    for hits in (0, 24):
+        outputs = drive(core, requests)
+        check_all(judge, requests, outputs)
+        for request in requests:
+            for index in range(request.sampling.n):
+                output = outputs[request.request_id, index]
+                if request.sampling.prompt_logprobs is None:
+                    output = replace(output, prompt_logprobs=None)
+                check_logprobs(judge, request, output)
+        assert outputs["hit", 0].cached >= hits
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_tokens_are_rounded(codes: KVCodes) -> None:
+    """Or the tests above would hold for keys and values as they are."""
+    tokens = random_prompt(np.random.default_rng(31), 60)
+    plain, rounded = (made(kept, (None, None))[1].logits(tokens) for kept in (None, codes))
+    assert 3e-3 < np.abs(plain - rounded).max() < 3
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_the_kernel_for_tpus_passes_the_check(codes: KVCodes) -> None:
+    model = with_backend(tiny_model(codes=codes), 0, "mosaic_tpu", KVLayout.HEADS)
+    with kernel_interpreter(model):
+        check_attention(model, tiny_shapes(model, block_size=32), 0)
