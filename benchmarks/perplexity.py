@@ -1,9 +1,10 @@
-"""Perplexity of the demo model on held-out answers, with its weights held in each of the ways of `--quantization`.
+"""Perplexity of the demo model on held-out answers, with its weights held in each of the ways of `--quantization`, and
+keys and values kept in each of those of `--kv-cache-dtype`.
 
 The texts are conversations of questions that training never saw, until there are enough tokens of answers; tokens are
 scored by an engine's log-probabilities of prompts. The model has learned to say the answers, and is nearly certain of
-them; it was never taught the questions, of which it is far less so: both are shown. The first row, weights as they
-are, is what the others are compared with.
+them; it was never taught the questions, of which it is far less so: both are shown. The first row, all as it is, is
+what the others are compared with.
 
     python benchmarks/perplexity.py [--json FILE] [--tokens N] [--dtype NAME]
 """
@@ -26,19 +27,25 @@ from tokenizers import Tokenizer
 
 from benchmarks.report import write_json
 from jaxinfer.build import DEMO_FOLDER
-from jaxinfer.config import Quantization
+from jaxinfer.config import KVCacheDType, Quantization
 from jaxinfer.llm import LLM
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.memory import block_bytes
 from jaxinfer.sampling import SamplingParams
 
 
 class Row(NamedTuple):
-    """One way to hold the weights: perplexity of answers, and of whole conversations. weight_bytes: on the device."""
+    """One way to hold weights, and keys and values: perplexity of answers, and of whole conversations.
+
+    weight_bytes, kv_bytes: of all weights on the device, and of a token's keys and values.
+    """
 
     quantization: str
+    kv_cache_dtype: str
     answers: float
     conversations: float
     weight_bytes: int
+    kv_bytes: int
 
     def against(self, plain: "Row") -> tuple[float, float]:
         """The changes of both perplexities, as shares."""
@@ -57,10 +64,16 @@ def answers(tokens: int) -> Iterator[Document]:
     raise SystemExit(f"the held-out answers have {said} tokens, fewer than {tokens}")
 
 
-def measure(quantization: str, documents: list[Document], dtype: str) -> Row:
+def ways() -> Iterator[tuple[str, str]]:
+    """Of holding weights, each with keys and values as they are; then of these, with weights as they are."""
+    yield from ((name, "auto") for name in get_args(Quantization))
+    yield from (("none", name) for name in get_args(KVCacheDType) if name != "auto")
+
+
+def measure(quantization: str, kv_cache_dtype: str, documents: list[Document], dtype: str) -> Row:
     """The perplexities over all documents."""
     flags = {"enable_prefix_caching": False, "max_num_seqs": 4, "lazy_compile": True}
-    llm = LLM("demo", quantization=quantization, dtype=dtype, **flags)
+    llm = LLM("demo", quantization=quantization, kv_cache_dtype=kv_cache_dtype, dtype=dtype, **flags)
     params = SamplingParams(max_tokens=1, prompt_logprobs=0)
     outputs = llm.generate([{"prompt_token_ids": document.ids} for document in documents], params, use_tqdm=False)
     of_answers, of_all = [], []
@@ -73,7 +86,9 @@ def measure(quantization: str, documents: list[Document], dtype: str) -> Row:
     runner = llm.engine.runner
     assert isinstance(runner, JaxRunner)
     held = {id(array): array.nbytes for array in (*runner.model.weights, *runner.model.head)}
-    return Row(quantization, math.exp(-mean(of_answers)), math.exp(-mean(of_all)), sum(held.values()))
+    perplexities = math.exp(-mean(of_answers)), math.exp(-mean(of_all))
+    kept = sum(block_bytes(runner.model, group, 1) for group in range(len(runner.kv)))
+    return Row(quantization, kv_cache_dtype, *perplexities, sum(held.values()), kept)
 
 
 def main() -> None:
@@ -83,14 +98,14 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of activations and of what is not quantised")
     asked_for = parser.parse_args()
     documents = list(answers(asked_for.tokens))
-    print(f"{'weights':10} {'answers':>9} {'change':>8} {'conversations':>14} {'change':>8} {'bytes':>11}")
+    print(f"{'weights':10} {'KV':5} {'answers':>9} {'change':>8} {'conversations':>14} {'change':>8} {'bytes':>11} {'a token':>8}")
     rows: list[Row] = []
-    for quantization in get_args(Quantization):
-        row = measure(quantization, documents, asked_for.dtype)
+    for quantization, kv_cache_dtype in ways():
+        row = measure(quantization, kv_cache_dtype, documents, asked_for.dtype)
         rows.append(row)
         first, second = (f"{change:+8.2%}" for change in row.against(rows[0]))
         figures = f"{row.answers:9.5f} {first} {row.conversations:14.4f} {second} {row.weight_bytes:11,}"
-        print(f"{row.quantization:10} {figures}", flush=True)
+        print(f"{row.quantization:10} {row.kv_cache_dtype:5} {figures} {row.kv_bytes:8,}", flush=True)
     told = [{**row._asdict(), "change": row.against(rows[0])} for row in rows]
     tokens = {
         "answers": sum(sum(one.said) for one in documents),

@@ -36,12 +36,13 @@ NO_JAX = (
     "quantization.scheme",
     "quantization.made",
     "quantization.declared",
+    "quantization.kv",
     "checkpoint.quantized",
 )
 
 BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
-FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared"))
+FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
 
 PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc")

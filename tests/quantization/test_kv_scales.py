@@ -42,8 +42,7 @@ class RoundedKeys(NumpyDecoder):
         """Keys turned already: `turn` leaves them then."""
         self.layer += 1
         q, k, v = super().qkv(prefix, x)
-        kept = (self.kept(side, part) for side, part in enumerate((super().turn(k), v)))
-        return super().turn(q), *kept
+        return super().turn(q), self.kept(0, super().turn(k)), self.kept(1, v)
 
     def turn(self, x: np.ndarray) -> np.ndarray:
         return x
