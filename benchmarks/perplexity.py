@@ -98,7 +98,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of activations and of what is not quantised")
     asked_for = parser.parse_args()
     documents = list(answers(asked_for.tokens))
-    print(f"{'weights':10} {'KV':5} {'answers':>9} {'change':>8} {'conversations':>14} {'change':>8} {'bytes':>11} {'a token':>8}")
+    heads = f"{'answers':>9} {'change':>8} {'conversations':>14} {'change':>8} {'bytes':>11} {'a token':>8}"
+    print(f"{'weights':10} {'KV':5} {heads}")
     rows: list[Row] = []
     for quantization, kv_cache_dtype in ways():
         row = measure(quantization, kv_cache_dtype, documents, asked_for.dtype)
