@@ -309,4 +309,5 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str) -> ModelInf
         num_blocks=shapes.groups[0].num_blocks,
         attention_backend=backends,
         scheduling_policy=config.scheduler.scheduling_policy,
+        kv_cache_dtype=config.cache.kv_cache_dtype,
     )

@@ -192,3 +192,4 @@ class ModelInfo(NamedTuple):
     num_blocks: int
     attention_backend: str = "xla"
     scheduling_policy: str = "fcfs"
+    kv_cache_dtype: str = "auto"

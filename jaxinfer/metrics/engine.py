@@ -117,6 +117,7 @@ class EngineFamilies:
         tokens = (info.num_blocks - 1) * info.block_size  # one block is scratch
         return {
             "block_size": str(info.block_size),
+            "cache_dtype": info.kv_cache_dtype,
             "num_gpu_blocks": str(info.num_blocks),
             "kv_cache_size_tokens": str(tokens),
             "kv_cache_max_concurrency": f"{tokens / info.max_model_len:.2f}",

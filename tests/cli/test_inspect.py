@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  from then on NumPy knows short floats
+import numpy as np
 import pytest
 from safetensors import safe_open
 
@@ -35,13 +37,14 @@ def test_parameters_are_those_of_the_file(family: str, capsys: pytest.CaptureFix
 def test_groups_and_blocks_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     found = report(capsys, str(GOLDENS / "gemma3"), "--dtype", "bfloat16", "--block-size", "32")
     token = 2 * 2 * 16 * 2  # keys and values of two heads of 16, two bytes each
+    kept = {"dtype": "bfloat16", "padding_bytes": 0}
     assert found["kv_groups"] == [
-        {"layers": 2, "window": 7, "token_bytes": 2 * token, "padding_bytes": 0},
-        {"layers": 1, "window": None, "token_bytes": token, "padding_bytes": 0},
+        {"layers": 2, "window": 7, "token_bytes": 2 * token, **kept},
+        {"layers": 1, "window": None, "token_bytes": token, **kept},
     ]
     assert found["blocks"] == [4096, 4096]
     assert inspect.run([str(GOLDENS / "gemma3")]) == 0
-    assert "KV group 0            512 B a token; 2 layers keep the last 7 tokens" in capsys.readouterr().out
+    assert "KV group 0            512 B a token in float32; 2 layers keep the last 7 tokens" in capsys.readouterr().out
 
 
 def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,11 +54,20 @@ def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: py
     path = str(GOLDENS / "qwen3_moe")
     found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "128")
     token = 2 * 2 * 128 * 2  # two layers, two heads
-    assert found["kv_groups"] == [{"layers": 2, "window": None, "token_bytes": token, "padding_bytes": token * 3 // 4}]
+    sizes = {"token_bytes": token, "padding_bytes": token * 3 // 4}
+    assert found["kv_groups"] == [{"layers": 2, "window": None, "dtype": "bfloat16", **sizes}]
     assert found["blocks"] == [(2**20 - found["weight_bytes"]["bfloat16"]) // (128 * token)]
     monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 1000)
     assert inspect.run([path]) == 0
     assert "none: the weights alone take more than the 1000 B of this tpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "kept"), [("bf16", "bfloat16"), ("fp8", "float8_e4m3fn"), ("int8", "int8")])
+def test_keys_and_values_in_few_bits(name: str, kept: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, found = (report(capsys, str(GOLDENS / "gemma3"), *flags) for flags in ([], ["--kv-cache-dtype", name]))
+    share = 4 // np.dtype(kept).itemsize
+    for before, after in zip(plain["kv_groups"], found["kv_groups"], strict=True):
+        assert after == {**before, "dtype": kept, "token_bytes": before["token_bytes"] // share}
 
 
 def test_bytes_of_quantised_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

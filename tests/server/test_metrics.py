@@ -71,7 +71,8 @@ async def test_the_cache_in_labels(serve) -> None:
     ((labels, one),) = (await scrape(await serve()))["vllm:cache_config_info"].items()
     assert one == 1
     assert dict(labels) == {
-        "block_size": "16", "num_gpu_blocks": "64", "kv_cache_size_tokens": "1008", "kv_cache_max_concurrency": "3.94",
+        "block_size": "16", "cache_dtype": "auto", "num_gpu_blocks": "64", "kv_cache_size_tokens": "1008",
+        "kv_cache_max_concurrency": "3.94",
     }  # fmt: skip
 
 
