@@ -122,14 +122,15 @@ def _place(model: str, asked: argparse.Namespace, engines: list[Engine]) -> Plac
     config = SMOLLM2_135M if asked.full else TINY
     folder = make_folder(asked.work / ("smollm2-135m-random" if asked.full else "tiny-random"), config)
     kinds = [engine.dtype for engine in engines if engine.name == "llama.cpp"]
-    short = {"bfloat16": "bf16", "float32": "f32"}
+    short = {"bfloat16": "bf16", "float32": "f32", "int8": "q8_0"}
     return Place(folder, {kind: make_gguf(folder, short[kind]) for kind in kinds}, config["vocab_size"])
 
 
 def _engines(asked: argparse.Namespace) -> list[Engine]:
     programs = {"jaxinfer": asked.python, "transformers": asked.transformers_python, "llama.cpp": asked.llama_server}
     every = [Engine(name, dtype, program) for name, program in programs.items() if program for dtype in asked.dtypes]
-    return [engine for engine in every if not asked.engines or engine.label in asked.engines]
+    able = [engine for engine in every if (engine.name, engine.dtype) != ("transformers", "int8")]
+    return [engine for engine in able if not asked.engines or engine.label in asked.engines]
 
 
 def _row(case: str, label: str, runs: list[dict[str, float]]) -> dict[str, Any]:
@@ -165,7 +166,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--llama-server", metavar="PATH", help="llama.cpp's server")
     parser.add_argument("--stories", type=Path, metavar="FOLDER", help="stories260K in Hugging Face layout")
     parser.add_argument("--stories-gguf", type=Path, metavar="FILE", help="the same in GGUF, f32")
-    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32"], help="float32,bfloat16")
+    parser.add_argument(
+        "--dtypes", type=lambda text: text.split(","), default=["float32"], help="float32,bfloat16,int8"
+    )
     parser.add_argument("--engines", type=lambda text: text.split(","), help="only these, as `jaxinfer float32`")
     parser.add_argument("--cases", type=lambda text: text.split(","), help="only these, by name")
     parser.add_argument("--repeats", type=int, default=3)

@@ -19,7 +19,8 @@ _PACKAGES = {"jaxinfer": ("jax", "jaxlib"), "transformers": ("transformers", "to
 
 @dataclass(frozen=True)
 class Engine:
-    """name and dtype say what is measured. program: a Python, or llama.cpp's server."""
+    """name and dtype say what is measured; int8: weights in 8 bits, llama.cpp's q8_0. program: a Python, or llama.cpp's
+    server."""
 
     name: str
     dtype: str
@@ -49,7 +50,8 @@ class Engine:
             sizes = {"-np": slots, "-c": slots * length, "-t": os.cpu_count() or 1, "--port": port}
             flags = [str(text) for pair in sizes.items() for text in pair]
             return [self.program, "-m", str(gguf), "--host", "127.0.0.1", *flags]
-        flags = ["--port", str(port), "--dtype", self.dtype, "--max-num-seqs", str(slots), "--max-waiting", "4096"]
+        types = ["--quantization", "int8"] if self.dtype == "int8" else ["--dtype", self.dtype]
+        flags = ["--port", str(port), *types, "--max-num-seqs", str(slots), "--max-waiting", "4096"]
         return [self.program, "-m", "jaxinfer", "serve", str(folder), *flags]
 
 

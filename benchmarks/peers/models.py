@@ -57,7 +57,7 @@ def make_folder(folder: Path, config: dict[str, Any]) -> Path:
 
 
 def make_gguf(folder: Path, kind: str) -> Path:
-    """A GGUF file (`bf16` or `f32`) of a folder that `make_folder` wrote; needs the package `gguf`."""
+    """A GGUF file (`bf16`, `f32` or `q8_0`) of a folder that `make_folder` wrote; needs the package `gguf`."""
     file = folder / f"model-{kind}.gguf"
     if not file.exists():
         _write_gguf(folder, kind, file)
@@ -68,7 +68,7 @@ def _write_gguf(folder: Path, kind: str, file: Path) -> None:
     import gguf  # pyright: ignore[reportMissingImports]
 
     config = json.loads((folder / "config.json").read_text())
-    quantised = {"bf16": gguf.GGMLQuantizationType.BF16, "f32": gguf.GGMLQuantizationType.F32}[kind]
+    quantised = gguf.GGMLQuantizationType[kind.upper()]
     writer = gguf.GGUFWriter(file, "llama")
     _write_fields(writer, config)
     _write_tokenizer(writer, config, gguf)
