@@ -1,10 +1,18 @@
-"""Weights held as int8, int4 or e4m3 with scales: [..., N, K], outputs before inputs."""
+"""Weights held as int8, int4, e4m3 or e2m1 with scales: [..., N, K], outputs before inputs."""
 
 import jax
 import jax.numpy as jnp
 
-QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn))
+E2M1 = jnp.dtype(jnp.float4_e2m1fn)
+E8M0 = jnp.dtype(jnp.float8_e8m0fnu)
+QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn), E2M1)
 """Types of weights that are codes, each counted with its scale."""
+
+_SCALES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float8_e4m3fn), E8M0)
+_ZEROS = _SCALES[:2]
+
+CODES_FROM_E2M1 = 64
+"""What `e4m3_of_e2m1` divides by."""
 
 
 def is_quantised(weight: jax.Array) -> bool:
@@ -12,14 +20,33 @@ def is_quantised(weight: jax.Array) -> bool:
     return weight.dtype in QUANTISED
 
 
-def with_groups(weight: jax.Array, scales: jax.Array, name: str) -> jax.Array:
+def e4m3_of_e2m1(codes: jax.Array) -> jax.Array:
+    """The codes over 64, in e4m3, inside a kernel: sign, exponent and mantissa are moved to where e4m3 has them.
+
+    Compilers widen e4m3 on every chip and e2m1 on the newest only. Nothing is lost: 0.5, of exponent 0, becomes a
+    subnormal value of e4m3 too.
+    """
+    bits = jax.lax.bitcast_convert_type(codes, jnp.int4).astype(jnp.int8)  # s s s s s e e m
+    return jax.lax.bitcast_convert_type((bits << 2) & jnp.int8(-100), jnp.float8_e4m3fn)  # s 0 0 e e m 0 0
+
+
+def widened_scales(scales: jax.Array) -> jax.Array:
+    """Scales of any type to float32; e8m0 by its bits, since few compilers know the type: 2**-127 becomes 0."""
+    if scales.dtype != E8M0:
+        return scales.astype(jnp.float32)
+    bits = jax.lax.bitcast_convert_type(scales, jnp.uint8).astype(jnp.int32)
+    return jax.lax.bitcast_convert_type(bits << 23, jnp.float32)
+
+
+def with_groups(weight: jax.Array, scales: jax.Array, name: str, types: tuple[jnp.dtype, ...] = _SCALES) -> jax.Array:
     """Scales, or zeros, as [..., N, K // group], where one scale a channel is a group of all K.
 
-    weight: [..., N, K]. scales: [..., N] or [..., N, K // group], float32 or bfloat16. Raises ValueError, which calls
+    weight: [..., N, K]. scales: [..., N] or [..., N, K // group], of one of the types. Raises ValueError, which calls
     scales `name`, for other types and where the shapes do not fit each other.
     """
-    if scales.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"{name} must be float32 or bfloat16, not {scales.dtype}")
+    if scales.dtype not in types:
+        *names, last = (dtype.name for dtype in types)
+        raise ValueError(f"{name} must be {', '.join(names)} or {last}, not {scales.dtype}")
     grouped = scales[..., None] if scales.shape == weight.shape[:-1] else scales
     depth = weight.shape[-1]
     if grouped.shape[:-1] != weight.shape[:-1] or grouped.shape[-1] < 1 or depth % grouped.shape[-1]:
@@ -32,14 +59,16 @@ def with_groups(weight: jax.Array, scales: jax.Array, name: str) -> jax.Array:
 def sides_with_groups(
     weight: jax.Array, scales: jax.Array, zeros: jax.Array | None
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Scales and zeros, each as `with_groups` gives them. Raises ValueError as it does, and for zeros of another shape
-    than scales."""
+    """Scales and zeros, each as `with_groups` gives them. Raises ValueError as it does, for zeros of another shape than
+    scales, and for zeros of e2m1."""
     grouped = with_groups(weight, scales, "scales")
     if zeros is None:
         return grouped, None
+    if weight.dtype == E2M1:
+        raise ValueError("zeros do not go with e2m1, which has a sign")
     if zeros.shape != scales.shape:
         raise ValueError(f"zeros must be {scales.shape}, as scales, not {zeros.shape}")
-    return grouped, with_groups(weight, zeros, "zeros")
+    return grouped, with_groups(weight, zeros, "zeros", _ZEROS)
 
 
 def dequantise(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
@@ -50,7 +79,7 @@ def dequantise(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, dt
     cut = weight.reshape(*scales.shape, -1).astype(jnp.float32)
     if zeros is not None:
         cut = cut - zeros[..., None].astype(jnp.float32)
-    return (cut * scales[..., None].astype(jnp.float32)).reshape(weight.shape).astype(dtype)
+    return (cut * widened_scales(scales)[..., None]).reshape(weight.shape).astype(dtype)
 
 
 def multiply(x: jax.Array, weight: jax.Array) -> jax.Array:

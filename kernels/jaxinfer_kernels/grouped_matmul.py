@@ -27,9 +27,9 @@ def grouped_matmul(
 
     Quantised weights count as (weights - zeros) * scales.
 
-    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4 or
-    float8_e4m3fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and
-    their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4 and e4m3
+    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4,
+    float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and
+    their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4, e4m3 and e2m1
     alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
     need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
     `mosaic_gpu`, by default by the shapes. Returns [T, N].
@@ -156,14 +156,14 @@ def _check(
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
         raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
     if not is_quantised(weights) and weights.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"weights must be bfloat16, float32, int8, int4 or e4m3, not {weights.dtype}")
+        raise ValueError(f"weights must be bfloat16, float32, int8, int4, e4m3 or e2m1, not {weights.dtype}")
     if group_sizes.shape != weights.shape[:1] or group_sizes.dtype != jnp.int32:
         raise ValueError(
             f"group_sizes must be {weights.shape[:1]} of int32, not {group_sizes.shape} of {group_sizes.dtype}"
         )
     if is_quantised(weights) != (scales is not None):
         raise ValueError(
-            f"scales must be given for int8, int4 and e4m3 weights and for no others; weights are {weights.dtype}"
+            f"scales must be given for int8, int4, e4m3 and e2m1 weights and for no others; weights are {weights.dtype}"
         )
     if zeros is not None and scales is None:
         raise ValueError(f"zeros must be given with scales alone, for quantised weights; weights are {weights.dtype}")

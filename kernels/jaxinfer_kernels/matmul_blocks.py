@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 LANES = 128
+_HALF_BYTES = (jnp.dtype(jnp.int4), jnp.dtype(jnp.float4_e2m1fn))
 _DECODE_ROWS = 256
 _DECODE_WEIGHT_BYTES = 4 << 20
 _PREFILL_WEIGHT_BYTES = 8 << 20
@@ -41,8 +42,8 @@ def matmul_blocks(rows: int, columns: int, depth: int, x_bytes: int, weight_byte
 
 
 def value_bytes(dtype: jnp.dtype) -> float:
-    """Bytes a value takes in HBM and VMEM; half a one for int4."""
-    return 0.5 if dtype == jnp.dtype(jnp.int4) else jnp.dtype(dtype).itemsize
+    """Bytes a value takes in HBM and VMEM; half a one for int4 and e2m1."""
+    return 0.5 if dtype in _HALF_BYTES else jnp.dtype(dtype).itemsize
 
 
 def _row_block(rows: int, row_bytes: int, groups: int) -> int:

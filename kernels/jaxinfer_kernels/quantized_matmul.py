@@ -1,4 +1,4 @@
-"""Matmul with weights held as int8, int4 or e4m3: the activations stay as they are."""
+"""Matmul with weights held as int8, int4, e4m3 or e2m1: the activations stay as they are."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4 or float8_e4m3fn. scales: [N], or [N, K // group]
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn. scales: [N], or [N, K // group]
     for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
     need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
     `mosaic_gpu`, by default by the shapes. Returns [T, N].
@@ -88,6 +88,6 @@ def _checked(
         raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
         raise ValueError(
-            f"weight must be [N, {x.shape[1]}] of int8, int4 or e4m3, not {weight.shape} of {weight.dtype}"
+            f"weight must be [N, {x.shape[1]}] of int8, int4, e4m3 or e2m1, not {weight.shape} of {weight.dtype}"
         )
     return sides_with_groups(weight, scales, zeros)

@@ -11,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import KVLayout
 
+_HALF_BYTES = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.float4_e2m1fn)))
 LEAST_KEPT = 1 << 20
 """Bytes below which an array is not watched: activations are as large, and copying it costs little."""
 
@@ -74,8 +75,8 @@ def lower_function(
 
 
 def array_bytes(shape: Sequence[int], dtype: Any) -> int:
-    """Bytes of an array on a device, where int4 takes half a byte."""
-    bits = 4 if jnp.dtype(dtype) in (jnp.dtype(jnp.int4), jnp.dtype(jnp.uint4)) else jnp.dtype(dtype).itemsize * 8
+    """Bytes of an array on a device, where int4 and e2m1 take half a byte."""
+    bits = 4 if jnp.dtype(dtype) in _HALF_BYTES else jnp.dtype(dtype).itemsize * 8
     return int(np.prod(shape, dtype=np.int64)) * bits // 8
 
 
@@ -97,4 +98,4 @@ def kept_weights(arrays: Sequence[tuple[str, Sequence[int], Any]]) -> tuple[Kept
 def short_name(kind: Any) -> str:
     """A dtype as the table calls it."""
     name = jnp.dtype(kind).name
-    return {"bfloat16": "bf16", "float32": "f32", "float8_e4m3fn": "fp8"}.get(name, name)
+    return {"bfloat16": "bf16", "float32": "f32", "float8_e4m3fn": "fp8", "float4_e2m1fn": "e2m1", "float8_e8m0fnu": "e8m0"}.get(name, name)

@@ -17,7 +17,7 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("xla", "mosaic_gpu")}
 class Weights(NamedTuple):
     """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel.
 
-    zeros: whether a zero comes with each scale; named "+0".
+    zeros: whether a zero comes with each scale; named "+0". scales: their type; named where it is not float32.
     """
 
     model: str
@@ -27,6 +27,7 @@ class Weights(NamedTuple):
     kind: Any
     group: int | None = None
     zeros: bool = False
+    scales: Any = jnp.float32
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -38,12 +39,13 @@ class Weights(NamedTuple):
         if self.kind == jnp.bfloat16:
             return []
         groups = [self.depth // self.group] if self.group else []
-        return [Argument((*self.dims[:-1], *groups), jnp.float32)] * (2 if self.zeros else 1)
+        return [Argument((*self.dims[:-1], *groups), self.scales)] * (2 if self.zeros else 1)
 
     def __str__(self) -> str:
         group = f"/{self.group}" if self.group else ""
         zeros = "+0" if self.zeros else ""
-        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}"
+        scales = f" {short_name(self.scales)}" if self.scales != jnp.float32 else ""
+        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}{scales}"
 
 
 _KINDS = (
@@ -51,12 +53,15 @@ _KINDS = (
     (jnp.int4, 128, False),
     (jnp.int4, 128, True),
     (jnp.float8_e4m3fn, None, False),
+    (jnp.float4_e2m1fn, 32, False, jnp.float8_e8m0fnu),
+    (jnp.float4_e2m1fn, 16, False),
     (jnp.float8_e4m3fn, 128, False),
     (jnp.int4, 32, False),
 )
-"""Type, group and zeros; those of AWQ and GPTQ are int4 in groups of 128 with zeros."""
+"""Type, group, zeros, and type of scales where it is not float32; those of AWQ and GPTQ are int4 in groups of 128 with
+zeros, those of MXFP4 and NVFP4 e2m1."""
 
-_FIRST = 4
+_FIRST = 6
 """How many of them are compiled where not all are wanted."""
 
 QUANTIZED = tuple(

@@ -86,8 +86,8 @@ def check_gpu_matmul(x: jax.Array, weights: jax.Array, groups: int, blocks: GpuM
         raise ValueError(f"x and plain weights must be bfloat16 for mosaic_gpu, not {x.dtype} and {weights.dtype}")
     if columns % WARPGROUP_ROWS or depth % 64:
         raise ValueError(f"N and K must be multiples of 64 for mosaic_gpu, not {columns} and {depth}")
-    if group != 32 and group % 64:
-        raise ValueError(f"scales must have groups of 32 or of a multiple of 64 for mosaic_gpu, not of {group}")
+    if group not in (16, 32) and group % 64:
+        raise ValueError(f"scales must have groups of 16, of 32 or of a multiple of 64 for mosaic_gpu, not of {group}")
     small, unit = sorted((blocks.depth, group)) if groups > 1 else (blocks.depth, blocks.depth)
     if columns % blocks.columns or depth % (blocks.splits * unit) or unit % small:
         raise ValueError(f"N {columns} and K {depth} with groups of {group} cannot be cut as block_sizes say: {blocks}")

@@ -1,4 +1,4 @@
-"""Matmul with weights in int8, int4 or e4m3, for GPU."""
+"""Matmul with weights in int8, int4, e4m3 or e2m1, for GPU."""
 
 import jax
 import jax.numpy as jnp

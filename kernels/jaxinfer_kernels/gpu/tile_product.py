@@ -1,4 +1,4 @@
-"""The product of one tile with weights that may be int8, int4 or e4m3, inside a GPU kernel."""
+"""The product of one tile with weights that may be int8, int4, e4m3 or e2m1, inside a GPU kernel."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu
 
+from jaxinfer_kernels.dequantise import E2M1, widened_scales
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks
 
 plgpu: Any = mosaic_gpu
@@ -18,14 +19,18 @@ _LOADED = {
     jnp.dtype(jnp.int8): (plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA),
     jnp.dtype(jnp.float8_e4m3fn): (plgpu.Layout.WGMMA_UPCAST_2X, plgpu.Layout.WGMMA),
     jnp.dtype(jnp.int4): (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
+    E2M1: (plgpu.Layout.WGMMA_UPCAST_4X, plgpu.Layout.WGMMA),
 }
 """How registers hold codes as they come, four bytes a thread, and as wgmma wants them."""
 
 
-class Sides(NamedTuple):
-    """Scales and zeros, [E, N, G] float32, and sums of x over each group or part of K, [G or splits, rows] float32.
+_CODES_FROM_E2M1 = 2**14
+"""What `_f16_of_e2m1` divides by."""
 
-    None where absent.
+
+class Sides(NamedTuple):
+    """Scales, [E, N, G], and zeros, [E, N, G] float32, and sums of x over each group or part of K, [G or splits, rows]
+    float32. None where absent.
     """
 
     scales: Any = None
@@ -50,9 +55,9 @@ def sides_of(scales: jax.Array | None, zeros: jax.Array | None, x: jax.Array, bl
     if scales is None:
         return Sides()
     if zeros is None:
-        return Sides(scales.astype(jnp.float32))
+        return Sides(scales)
     sums = x.astype(jnp.float32).reshape(x.shape[0], max(scales.shape[2], blocks.splits), -1).sum(axis=2).T
-    return Sides(scales.astype(jnp.float32), zeros.astype(jnp.float32), sums)
+    return Sides(scales, zeros.astype(jnp.float32), sums)
 
 
 class Stages(NamedTuple):
@@ -150,9 +155,18 @@ def _weights(tile: Tile, slot: jax.Array) -> Any:
     loaded = plgpu.load(weights)
     for layout in _LOADED[weights.dtype]:
         loaded = plgpu.layout_cast(loaded, layout)
-    if weights.dtype == jnp.float8_e4m3fn:
+    if weights.dtype == E2M1:
+        loaded = _f16_of_e2m1(loaded).astype(jnp.float32)
+    if loaded.dtype == jnp.float8_e4m3fn:
         loaded = loaded.astype(jnp.float16).astype(jnp.float32)  # float16 is all that Hopper converts e4m3 to
     return loaded.astype(tile.stages.x.dtype)
+
+
+def _f16_of_e2m1(codes: jax.Array) -> jax.Array:
+    """The codes over 2**14, in float16: sign, exponent and mantissa are moved to where float16 has them, which Hopper
+    widens without loss; 0.5, of exponent 0, becomes a subnormal value of float16 too."""
+    bits = lax.bitcast_convert_type(codes, jnp.int4).astype(jnp.int8).astype(jnp.int16)  # the sign in all upper bits
+    return lax.bitcast_convert_type((bits << 9) & jnp.int16(-0x7200), jnp.float16)
 
 
 def _loaded_sides(tile: Tile, group: jax.Array) -> Sides:
@@ -162,7 +176,9 @@ def _loaded_sides(tile: Tile, group: jax.Array) -> Sides:
     index = group if tile.sides.scales.shape[1] > 1 else 0
     of_column = partial(plgpu.load, layout=plgpu.Layout.WGMMA.reduce(1), optimized=False)
     of_row = partial(plgpu.load, layout=plgpu.Layout.WGMMA.reduce(0), optimized=False)
-    scales = of_column(tile.sides.scales.at[:, index])
+    scales = widened_scales(of_column(tile.sides.scales.at[:, index]))
+    if tile.stages.weights.dtype == E2M1:
+        scales *= _CODES_FROM_E2M1
     if tile.sides.zeros is None:
         return Sides(scales)
     return Sides(scales, of_column(tile.sides.zeros.at[:, index]), of_row(tile.sides.sums.at[group]))

@@ -54,7 +54,7 @@ def stream_matmul(
 ) -> jax.Array:
     """Rows of each item times the weights of its group, [rows, N]; rows of no group are 0.
 
-    x: [held, K] bfloat16. weights: [E, N, K], bfloat16, int8, int4 or e4m3, N a multiple of blocks.columns, K of
+    x: [held, K] bfloat16. weights: [E, N, K], bfloat16, int8, int4, e4m3 or e2m1, N a multiple of blocks.columns, K of
     blocks.depth * blocks.splits. Parts of K are summed up behind the kernel, in float32.
     """
     made = jnp.dtype(out_dtype) if blocks.splits == 1 else jnp.dtype(jnp.float32)

@@ -30,7 +30,7 @@ def grouped_matmul_tpu(
     """
     (total, depth), columns = x.shape, weights.shape[1]
     given = [array for array in (scales, zeros) if array is not None]
-    sides = sides_of(given)
+    sides = sides_of(given, weights.dtype)
     cut = cut_depth(depth, depth // sides.groups, blocks.rows, weights.dtype)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     items = group_tiles(group_sizes, total, blocks.rows)

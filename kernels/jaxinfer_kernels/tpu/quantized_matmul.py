@@ -1,4 +1,4 @@
-"""Matmul with weights in int8, int4 or e4m3, for TPU."""
+"""Matmul with weights in int8, int4, e4m3 or e2m1, for TPU."""
 
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ def quantized_matmul_tpu(
     """
     (total, depth), columns = x.shape, weight.shape[0]
     given = [scales] if zeros is None else [scales, zeros]
-    sides = sides_of(given)
+    sides = sides_of(given, weight.dtype)
     cut = cut_depth(depth, depth // sides.groups, blocks.rows, weight.dtype)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut, bool(sums))

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from jaxinfer_kernels.dequantise import CODES_FROM_E2M1, E2M1, widened_scales
 from jaxinfer_kernels.matmul_blocks import LANES
 
 
@@ -17,12 +18,14 @@ class Sides(NamedTuple):
     NOTE: a kernel takes them as XLA lays them out by default, with N on the lanes unless G fills those too. Otherwise
     XLA would copy them, for all experts, in every step.
 
-    count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N].
+    count: arrays. groups: G. lanes_hold_groups: they lie as [..., N, G]; else as [..., G, N]. times: what scales are
+    multiplied by.
     """
 
     count: int
     groups: int
     lanes_hold_groups: bool
+    times: int = 1
 
     def lay(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
         """The arrays [..., N, G] as the kernel takes them; by XLA's default layouts this moves nothing."""
@@ -52,14 +55,15 @@ class Sides(NamedTuple):
         A chunk's groups need not begin on a tile of 8 sublanes, from where alone a loop could read them.
         """
         for block, wide in zip(blocks, scratch, strict=True):
-            values = block[...].astype(jnp.float32)
+            values = widened_scales(block[...])
+            values = values * self.times if self.times > 1 else values
             values = values.T if self.lanes_hold_groups else values
             count = wide.shape[1]
             for chunk in range(self.groups // count):
                 wide[chunk] = values[chunk * count : (chunk + 1) * count]
 
 
-def sides_of(arrays: Sequence[jax.Array]) -> Sides:
-    """`Sides` of arrays [..., N, G] of one shape; of none of them: a single group."""
+def sides_of(arrays: Sequence[jax.Array], weight: jnp.dtype) -> Sides:
+    """`Sides` of arrays [..., N, G] of one shape; of none of them: a single group. weight: type of the codes."""
     groups = arrays[0].shape[-1] if arrays else 1
-    return Sides(len(arrays), groups, groups % LANES == 0)
+    return Sides(len(arrays), groups, groups % LANES == 0, CODES_FROM_E2M1 if weight == E2M1 else 1)

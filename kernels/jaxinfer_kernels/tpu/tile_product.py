@@ -1,4 +1,4 @@
-"""The product of one tile with weights that may be int8, int4 or e4m3, inside a TPU kernel."""
+"""The product of one tile with weights that may be int8, int4, e4m3 or e2m1, inside a TPU kernel."""
 
 from typing import Any, NamedTuple
 
@@ -7,18 +7,19 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jaxinfer_kernels.dequantise import multiply
+from jaxinfer_kernels.dequantise import E2M1, e4m3_of_e2m1, multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
 
 _CHUNKS = (1024, 512, 256, 128)
 _SHORT_CHUNKS = (512, 256, 128)
-"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e."""
+"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e, which e2m1 becomes."""
 
 _VMEM_SPARE = 4 << 20
 
 
 class Tile(NamedTuple):
-    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them.
+    """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them:
+    of e2m1 scales are those of `e4m3_of_e2m1`.
 
     sums: of x, as `sums_scratch` has them, filled by `multiply_tile`.
     """
@@ -49,7 +50,7 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype) -> Cut:
     Raises ValueError for groups that do not fall on the lanes.
     """
     early = rows > group
-    sizes = _SHORT_CHUNKS if early or weight == jnp.float8_e4m3fn else _CHUNKS
+    sizes = _SHORT_CHUNKS if early or weight in (E2M1, jnp.float8_e4m3fn) else _CHUNKS
     if group == depth:
         return Cut(next((chunk for chunk in sizes if depth % chunk == 0), depth), group, False)
     if depth % LANES or (LANES % group and group % LANES):
@@ -121,6 +122,8 @@ def _take_zeros_off(tile: Tile, acc: Any) -> None:
 
 def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
     x, weight = tile.x[:, where], tile.weight[:, where]
+    if weight.dtype == E2M1:
+        weight = e4m3_of_e2m1(weight)
     if tile.scales is None or cut.group == tile.x.shape[1]:
         return multiply(x, weight)
     scales = tile.scales[index]
