@@ -14,7 +14,7 @@ from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from .interpreter import tpu_interpreter
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
-E4M3 = jnp.float8_e4m3fn
+E4M3, E2M1, E8M0 = jnp.float8_e4m3fn, jnp.float4_e2m1fn, jnp.float8_e8m0fnu
 RANGE = {jnp.int8: 127, jnp.int4: 7}
 SIZES = {
     "ragged": [5, 0, 17, 1, 0, 20],
@@ -61,8 +61,9 @@ def normal(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> j
 
 def codes(rng: np.random.Generator, *shape: int, dtype: Any) -> jax.Array:
     """Any of a type's codes but NaN."""
-    if dtype == E4M3:
-        return all_e4m3()[rng.integers(0, len(all_e4m3()), shape)]
+    if dtype in _ALL:
+        every = _ALL[dtype]()
+        return every[rng.integers(0, len(every), shape)]
     most = RANGE[dtype]
     return jnp.asarray(rng.integers(-most - 1, most + 1, shape)).astype(dtype)
 
@@ -73,12 +74,20 @@ def all_e4m3() -> jax.Array:
     return jax.lax.bitcast_convert_type(jnp.asarray(every[every & 0x7F != 0x7F]), E4M3)
 
 
-def worst_code_error(blocks: MatmulBlocks | GpuMatmulBlocks, backend: str) -> float:
-    """How far any e4m3 code, times a row of the unit matrix and a scale of 1, is from its value.
+def all_e2m1() -> jax.Array:
+    """Each value of e2m1 once, both zeros too, [16]."""
+    return jnp.asarray(np.arange(16, dtype=np.uint8).view(E2M1))
+
+
+_ALL = {E4M3: all_e4m3, E2M1: all_e2m1}
+
+
+def worst_code_error(blocks: MatmulBlocks | GpuMatmulBlocks, backend: str, dtype: Any = E4M3) -> float:
+    """How far any code of a type, times a row of the unit matrix and a scale of 1, is from its value.
 
     A NaN among a channel's codes would hide all others.
     """
-    columns, depth, every = 128, 256, all_e4m3()
+    columns, depth, every = 128, 256, _ALL[dtype]()
     weight = every[(np.arange(columns)[:, None] + np.arange(depth)) % len(every)]
     x, scales = jnp.eye(depth, dtype=jnp.bfloat16), jnp.ones(columns)
     result = run(quantized_matmul, x, weight, scales, named={}, blocks=blocks, backend=backend)
@@ -86,6 +95,9 @@ def worst_code_error(blocks: MatmulBlocks | GpuMatmulBlocks, backend: str) -> fl
 
 
 def positive(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
+    """Scales of a type; e8m0 has powers of two alone, of which a few of some orders are drawn."""
+    if dtype == E8M0:
+        return jnp.asarray(rng.integers(118, 124, shape).astype(np.uint8).view(E8M0))
     return jnp.asarray(rng.uniform(0.01, 0.1, shape), dtype)
 
 
@@ -113,6 +125,7 @@ def grouped_case(
     weight_type: Any,
     group: int | None,
     zeros: bool = False,
+    scale_type: Any = jnp.float32,
 ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array], np.ndarray]:
     """x, weights [experts, *shape], scales and zeros by name, and the result, row by row; rows of no group are 0.
 
@@ -128,7 +141,7 @@ def grouped_case(
     else:
         weights = codes(rng, len(sizes), *shape, dtype=weight_type)
         sides = [len(sizes), columns, *([] if group is None else [depth // group])]
-        named["scales"] = positive(rng, *sides).at[empty].set(jnp.nan)
+        named["scales"] = positive(rng, *sides, dtype=scale_type).at[empty].set(jnp.nan)
         if zeros:
             named["zeros"] = (normal(rng, *sides) * 3).at[empty].set(jnp.nan)
         exact = dequantised(weights, **named)

@@ -14,7 +14,9 @@ from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
 from tests.draws import random_cases
 from tests.kernels.matmul_cases import (
+    E2M1,
     E4M3,
+    E8M0,
     SIZES,
     TOLERANCE,
     codes,
@@ -36,13 +38,18 @@ TWO_HIGH = GpuMatmulBlocks(rows=16, columns=128, depth=64, warpgroups=1, stages=
 
 
 def quantized_error(
-    shape: tuple[int, int, int], weight_type: Any, group: int | None, zeros: bool, blocks: GpuMatmulBlocks
+    shape: tuple[int, int, int],
+    weight_type: Any,
+    group: int | None,
+    zeros: bool,
+    blocks: GpuMatmulBlocks,
+    scale_type: Any = jnp.float32,
 ) -> float:
     rows, columns, depth = shape
     rng = np.random.default_rng(rows + columns + depth)
     x, weight = normal(rng, rows, depth, dtype=jnp.bfloat16), codes(rng, columns, depth, dtype=weight_type)
     sides = (columns,) if group is None else (columns, depth // group)
-    scales, shift = positive(rng, *sides), normal(rng, *sides) * 3 if zeros else None
+    scales, shift = positive(rng, *sides, dtype=scale_type), normal(rng, *sides) * 3 if zeros else None
     result = run(quantized_matmul, x, weight, scales, named={"zeros": shift}, blocks=blocks, backend="mosaic_gpu")
     return worst_error(result, wide(x) @ dequantised(weight, scales, shift).T)
 
@@ -54,9 +61,11 @@ def grouped_error(
     weight_type: Any = jnp.bfloat16,
     group: int | None = None,
     zeros: bool = False,
+    scale_type: Any = jnp.float32,
     blocks: Any = BLOCKS,
 ) -> float:
-    x, weights, named, expected = grouped_case(sizes, rows, (128, 128), jnp.bfloat16, weight_type, group, zeros)
+    kind = (jnp.bfloat16, weight_type, group, zeros, scale_type)
+    x, weights, named, expected = grouped_case(sizes, rows, (128, 128), *kind)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend="mosaic_gpu")
     return worst_error(result, expected)
@@ -80,6 +89,23 @@ def grouped_error(
 )
 def test_quantized(weight_type: Any, group: int | None, zeros: bool, blocks: GpuMatmulBlocks):
     assert quantized_error((21, 128, 256), weight_type, group, zeros, blocks) < TOLERANCE[jnp.bfloat16]
+
+
+E2M1_KINDS = [(32, E8M0), (16, jnp.float32), (16, E4M3), (128, jnp.float32), (32, jnp.bfloat16)]
+
+
+@interpreted
+@pytest.mark.parametrize("blocks", [BLOCKS, WIDE])
+@pytest.mark.parametrize(("group", "scale_type"), E2M1_KINDS)
+def test_e2m1(group: int, scale_type: Any, blocks: GpuMatmulBlocks):
+    assert quantized_error((21, 128, 256), E2M1, group, False, blocks, scale_type) < TOLERANCE[jnp.bfloat16]
+
+
+@interpreted
+@pytest.mark.parametrize(("group", "scale_type"), E2M1_KINDS[:3])
+def test_groups_of_e2m1(group: int, scale_type: Any):
+    found = grouped_error([3, 0, 9, 4, 2, 0], rows=23, weight_type=E2M1, group=group, scale_type=scale_type)
+    assert found < TOLERANCE[jnp.bfloat16]
 
 
 @interpreted
@@ -117,8 +143,9 @@ def test_sums_are_exact_where_bfloat16_scales_would_not_be():
 
 
 @interpreted
-def test_every_e4m3_code_is_exact():
-    assert worst_code_error(BLOCKS, "mosaic_gpu") == 0
+@pytest.mark.parametrize("dtype", [E4M3, E2M1])
+def test_every_code_is_exact(dtype: Any):
+    assert worst_code_error(BLOCKS, "mosaic_gpu", dtype) == 0
 
 
 @interpreted
@@ -201,7 +228,7 @@ def test_small_groups_have_one_item_each():
 )
 @pytest.mark.parametrize(
     ("weight_type", "group", "experts"),
-    [(jnp.bfloat16, 0, 128), (jnp.int8, 0, 1), (jnp.int4, 128, 1), (jnp.int4, 32, 1), (jnp.int4, 32, 8)],
+    [(jnp.bfloat16, 0, 128), (jnp.int8, 0, 1), (jnp.int4, 128, 1), (jnp.int4, 32, 8), (E2M1, 16, 1)],
 )
 def test_the_rule_fits_shared_memory(columns: int, depth: int, rows: int, weight_type: Any, group: int, experts: int):
     blocks = gpu_matmul_blocks(rows, columns, depth, jnp.dtype(weight_type), experts, group or depth)
@@ -293,7 +320,7 @@ def test_an_old_jax_is_refused():
     [
         ({"x": jnp.ones((4, 64))}, "x and plain weights must be bfloat16 for mosaic_gpu, not float32 and int8"),
         ({"weight": jnp.ones((72, 64), jnp.int8), "scales": jnp.ones(72)}, "N and K must be multiples of 64"),
-        ({"scales": jnp.ones((64, 4))}, "groups of 32 or of a multiple of 64 for mosaic_gpu, not of 16"),
+        ({"scales": jnp.ones((64, 8))}, "groups of 16, of 32 or of a multiple of 64 for mosaic_gpu, not of 8"),
         ({"block_sizes": MatmulBlocks(16, 128)}, "block_sizes of backend mosaic_gpu must be GpuMatmulBlocks, not Matm"),
         ({"block_sizes": TWO_HIGH}, "N 64 and K 64 with groups of 64 cannot be cut as block_sizes say"),
     ],

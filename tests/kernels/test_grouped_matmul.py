@@ -11,7 +11,7 @@ from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
 
 from tests.draws import random_cases
-from tests.kernels.matmul_cases import E4M3, SIZES, TOLERANCE, grouped_case, run, worst_error
+from tests.kernels.matmul_cases import E2M1, E4M3, E8M0, SIZES, TOLERANCE, grouped_case, run, worst_error
 
 BACKENDS = ("xla", "mosaic_tpu")
 BLOCKS = MatmulBlocks(rows=16, columns=128)
@@ -28,9 +28,11 @@ def error(
     weight_type: Any = jnp.float32,
     group: int | None = None,
     zeros: bool = False,
+    scale_type: Any = jnp.float32,
     blocks: MatmulBlocks | None = BLOCKS,
 ) -> float:
-    x, weights, named, expected = grouped_case(sizes, rows, (columns, depth), dtype, weight_type, group, zeros)
+    shape = (columns, depth)
+    x, weights, named, expected = grouped_case(sizes, rows, shape, dtype, weight_type, group, zeros, scale_type)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend=backend)
     return worst_error(result, expected)
@@ -62,6 +64,19 @@ def test_weight_types(dtype: Any, weight_type: Any, group: int | None, zeros: bo
     sizes = SIZES["rows-of-no-group"]
     kind = {"dtype": dtype, "weight_type": weight_type, "group": group, "zeros": zeros}
     assert error(backend, sizes, **kind) < TOLERANCE[dtype]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows", [8, 40], ids=["late", "early"])
+@pytest.mark.parametrize(
+    ("dtype", "group", "scale_type"),
+    [(jnp.float32, 32, E8M0), (jnp.bfloat16, 32, E8M0), (jnp.float32, 16, jnp.float32), (jnp.bfloat16, 16, E4M3)],
+)
+def test_e2m1(dtype: Any, group: int, scale_type: Any, rows: int, backend: str):
+    kind = {"dtype": dtype, "weight_type": E2M1, "group": group, "scale_type": scale_type}
+    blocks = MatmulBlocks(rows=rows, columns=128)
+    assert error(backend, SIZES["rows-of-no-group"], blocks=blocks, **kind) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("blocks", [None, MatmulBlocks(rows=8, columns=256), MatmulBlocks(rows=50, columns=200)])
@@ -136,10 +151,10 @@ def test_the_twin_holds_one_expert_and_one_tile():
         ({"weights": jnp.ones((3, 2, 7))}, r"weights must be \[E, N, 8\], not \(3, 2, 7\)"),
         (
             {"weights": jnp.ones((3, 2, 8), jnp.int32)},
-            "weights must be bfloat16, float32, int8, int4 or e4m3, not int32",
+            "weights must be bfloat16, float32, int8, int4, e4m3 or e2m1, not int32",
         ),
         ({"group_sizes": jnp.ones(2, jnp.int32)}, r"group_sizes must be \(3,\) of int32, not \(2,\) of int32"),
-        ({"scales": jnp.ones((3, 2))}, "scales must be given for int8, int4 and e4m3 weights and for no others"),
+        ({"scales": jnp.ones((3, 2))}, "scales must be given for int8, int4, e4m3 and e2m1 weights and for no others"),
         ({"weights": jnp.ones((3, 2, 8), jnp.int8)}, "weights are int8"),
         ({"zeros": jnp.ones((3, 2))}, "zeros must be given with scales alone, .* weights are float32"),
         (

@@ -10,7 +10,9 @@ from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from jaxinfer_kernels.tpu.tile_product import cut_depth, vmem_bytes
 
 from tests.kernels.matmul_cases import (
+    E2M1,
     E4M3,
+    E8M0,
     TOLERANCE,
     codes,
     dequantised,
@@ -70,6 +72,43 @@ def test_oracle(weight_type: Any, group: int | None, zeros: bool, dtype: Any, ba
     assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("rows", [9, 40], ids=["late", "early"])
+@pytest.mark.parametrize(
+    ("group", "scale_type", "dtype"),
+    [
+        (32, E8M0, jnp.float32),
+        (32, E8M0, jnp.bfloat16),
+        (16, jnp.float32, jnp.float32),
+        (16, E4M3, jnp.bfloat16),
+        (None, jnp.float32, jnp.float32),
+    ],
+)
+def test_e2m1(group: int | None, scale_type: Any, dtype: Any, rows: int, backend: str):
+    """Scales of each type, scaled after the product and before."""
+    kinds = {"weight_type": E2M1, "scale_type": scale_type, "dtype": dtype}
+    blocks = MatmulBlocks(rows=rows, columns=128)
+    assert error(backend, rows, 200, 512, group=group, blocks=blocks, **kinds) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_e2m1_with_groups_that_fill_the_lanes(backend: str):
+    kinds = {"weight_type": E2M1, "scale_type": E8M0}
+    assert error(backend, 16, 128, 4096, group=32, **kinds) < TOLERANCE[jnp.float32]
+
+
+@pytest.mark.parametrize("group", [32, 16])
+def test_the_largest_and_smallest_scales_of_e2m1(group: int):
+    """Powers of two beyond bfloat16's 2**-126 to 2**127 are none of e8m0's but 2**-127, which becomes 0."""
+    every = np.arange(255, dtype=np.uint8)
+    scales, weight = jnp.asarray(every.view(E8M0))[:, None], jnp.full((255, group), 0.5, E2M1)
+    result = quantized_matmul(jnp.eye(group)[:1], weight, scales)
+    wanted = np.ldexp(np.float32(0.5), every.astype(int) - 127)
+    np.testing.assert_array_equal(result[0, 2:], wanted[2:])
+    assert result[0, 0] == 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -103,8 +142,9 @@ def test_bfloat16_scales_and_the_rule_for_blocks(backend: str):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_e4m3_code_is_exact(backend: str):
-    assert worst_code_error(BLOCKS, backend) == 0
+@pytest.mark.parametrize("dtype", [E4M3, E2M1])
+def test_every_code_is_exact(backend: str, dtype: Any):
+    assert worst_code_error(BLOCKS, backend, dtype) == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -118,7 +158,7 @@ def test_nan_stays_in_its_row(backend: str):
 
 @pytest.mark.parametrize("rows", [1, 8, 64, 256, 4096])
 @pytest.mark.parametrize(("columns", "depth"), [(14336, 4096), (768, 2048), (2048, 7168), (16384, 53248), (200, 1408)])
-@pytest.mark.parametrize(("weight_type", "group"), [(jnp.bfloat16, 0), (jnp.int8, 0), (jnp.int4, 128), (jnp.int4, 32)])
+@pytest.mark.parametrize(("weight_type", "group"), [(jnp.bfloat16, 0), (jnp.int8, 0), (jnp.int4, 128), (E2M1, 32), (E2M1, 16)])
 def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows: int, weight_type: Any, group: int):
     dtype = jnp.dtype(jnp.bfloat16)
     blocks = matmul_blocks(rows, columns, depth, 2, value_bytes(weight_type), 1)
@@ -127,7 +167,8 @@ def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows:
     cut = cut_depth(depth, group or depth, blocks.rows, weight_type)
     groups = depth // (group or depth)
     # v7x has 64 MiB a core; XLA keeps some for itself.
-    assert vmem_bytes(blocks, depth, dtype, weight_type, dtype, groups, cut, groups > 1) < 60 << 20
+    summed = groups > 1 and weight_type != E2M1
+    assert vmem_bytes(blocks, depth, dtype, weight_type, dtype, groups, cut, summed) < 60 << 20
 
 
 def test_out_dtype():
@@ -142,13 +183,15 @@ def test_out_dtype():
         ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
         ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 6, 8\) of float32"),
-        ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8, int4 or e4m3, not \(2, 8\) of float32"),
+        ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8, int4, e4m3 or e2m1, not \(2, 8\) of float32"),
         (
             {"weight": jnp.ones((2, 9), jnp.int8)},
-            r"weight must be \[N, 8\] of int8, int4 or e4m3, not \(2, 9\) of int8",
+            r"weight must be \[N, 8\] of int8, int4, e4m3 or e2m1, not \(2, 9\) of int8",
         ),
         ({"scales": jnp.ones((8, 2))}, r"scales must be \(2,\) or \(2, a divisor of 8\), not \(8, 2\)"),
-        ({"scales": jnp.ones(2, jnp.int32)}, "scales must be float32 or bfloat16, not int32"),
+        ({"scales": jnp.ones(2, jnp.int32)}, "scales must be float32, bfloat16, float8_e4m3fn or float8_e8m0fnu"),
+        ({"zeros": jnp.ones(2, E4M3)}, "zeros must be float32 or bfloat16, not float8_e4m3fn"),
+        ({"weight": jnp.ones((2, 8), E2M1), "zeros": jnp.ones(2)}, "zeros do not go with e2m1"),
         ({"zeros": jnp.ones((2, 4))}, r"zeros must be \(2,\), as scales, not \(2, 4\)"),
         ({"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"}, "K must be a multiple of 128, for mosaic_tpu; K is 8"),
     ],

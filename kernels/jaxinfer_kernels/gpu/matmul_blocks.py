@@ -58,10 +58,12 @@ def gpu_matmul_blocks(
 
     Few rows: four warpgroups, which hide each other's latency, of 64 outputs each, and more than 100 KiB of weights on
     their way. More rows: two warpgroups, whose sums take more registers; 256 outputs a tile, so that x is read less
-    often, but half as many for many rows where scales belong to groups, as two sums live in registers then.
+    often, but half as many for many rows where scales belong to groups, as two sums live in registers then; for groups
+    of 16, whose sums come one after another in registers of their own, half as many rows too.
     """
-    tile, item = _tile_rows(rows, experts), value_bytes(weight_dtype)
-    wide = (128,) if tile > 64 and group < depth else (256, 128)
+    most = 128 if group >= 32 else 64
+    tile, item = _tile_rows(rows, experts, most), value_bytes(weight_dtype)
+    wide = (128,) if 2 * tile > most and group < depth else (256, 128)
     sizes = [size for size in (*wide, WARPGROUP_ROWS) if columns % size == 0] or [WARPGROUP_ROWS]
     chunk = _chunk(depth, group, weight_dtype)
     outputs, splits = sizes[0], 1
@@ -93,14 +95,14 @@ def check_gpu_matmul(x: jax.Array, weights: jax.Array, groups: int, blocks: GpuM
         raise ValueError(f"N {columns} and K {depth} with groups of {group} cannot be cut as block_sizes say: {blocks}")
 
 
-def _tile_rows(rows: int, experts: int) -> int:
+def _tile_rows(rows: int, experts: int, most: int) -> int:
     """Rows a tile: of one matrix as few tiles of about one size as there may be; of experts, room for twice the mean.
 
     Up to 7 rows of a tile may come before an expert's first.
     """
     if experts > 1:
-        return min(max(1 << (2 * rows // experts).bit_length(), 16), 128)
-    tiles = -(-rows // 128)
+        return min(max(1 << (2 * rows // experts).bit_length(), 16), most)
+    tiles = -(-rows // most)
     return -(-rows // tiles // 8) * 8
 
 

@@ -12,7 +12,9 @@ from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
 
 _CHUNKS = (1024, 512, 256, 128)
 _SHORT_CHUNKS = (512, 256, 128)
-"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e, which e2m1 becomes."""
+_SHORTEST_CHUNKS = (256, 128)
+"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e, which e2m1 becomes; and
+where it takes most: of e2m1 that is scaled early."""
 
 _VMEM_SPARE = 4 << 20
 
@@ -50,7 +52,9 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype) -> Cut:
     Raises ValueError for groups that do not fall on the lanes.
     """
     early = rows > group
-    sizes = _SHORT_CHUNKS if early or weight in (E2M1, jnp.float8_e4m3fn) else _CHUNKS
+    sizes = _CHUNKS
+    if early or weight in (E2M1, jnp.float8_e4m3fn):
+        sizes = _SHORTEST_CHUNKS if early and weight == E2M1 else _SHORT_CHUNKS
     if group == depth:
         return Cut(next((chunk for chunk in sizes if depth % chunk == 0), depth), group, False)
     if depth % LANES or (LANES % group and group % LANES):
