@@ -154,7 +154,7 @@ class LayerTensors:
             return Stacked([self._product(name, self._hidden, part, experts.size) for name in each])
         if part == "bias":
             return self._tensor(f"{names.experts_down}_bias", experts.count, self._hidden)
-        return self._all_experts(names.experts_down, self._hidden, experts.size)
+        return self._all_experts(names.experts_down, (self._hidden, experts.size), part)
 
     def shared_gate_up(self, part: TensorPart) -> Source:
         """[ff / B, 2, B, hidden]."""
@@ -218,15 +218,16 @@ class LayerTensors:
         if part == "bias":
             split = Split(self._tensor(f"{name}_bias", count, 2 * size), ((count,), rows))
             return Turned(split, (0, *(1 + axis for axis in order)))
-        split = Split(self._all_experts(name, 2 * size, self._hidden), ((count,), rows, (self._hidden,)))
+        whole = self._all_experts(name, (2 * size, self._hidden), part)
+        split = Split(whole, ((count,), rows, whole.shape[2:]))
         return Turned(split, (0, *(1 + axis for axis in order), 4))
 
-    def _all_experts(self, name: str, rows: int, columns: int) -> Source:
-        """[E, rows, columns], one tensor, which has no `.weight` in its name (gpt-oss)."""
-        count = self._experts.count
+    def _all_experts(self, name: str, shape: tuple[int, int], part: TensorPart) -> Source:
+        """[E, rows, columns], one tensor, which has no `.weight` in its name (gpt-oss). shape: rows and columns."""
+        count, (rows, columns) = self._experts.count, shape
         form = self._declared.of_experts(f"{self._module}{name}") if self._declared is not None else None
         if form is not None:
-            return quantized_source(form, f"{self._prefix}{name}", (count, rows, columns), "weight")
+            return quantized_source(form, f"{self._prefix}{name}", (count, rows, columns), part)
         if self._names.experts_columns_first:
             return Turned(self._tensor(name, count, columns, rows), (0, 2, 1))
         return self._tensor(name, count, rows, columns)

@@ -10,33 +10,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.quantization.scheme import Activations, CodeType, Part, Scheme
+from jaxinfer.quantization.scheme import Activations, CodeType, Part, ScaleType, Scheme
 
 CODE_TYPES: dict[CodeType, jnp.dtype] = {
     "int8": jnp.dtype(jnp.int8),
     "int4": jnp.dtype(jnp.int4),
     "e4m3": jnp.dtype(jnp.float8_e4m3fn),
+    "e2m1": jnp.dtype(jnp.float4_e2m1fn),
 }
-_LARGEST = {"int8": 127.0, "e4m3": 448.0}
+SCALE_TYPES: dict[ScaleType, jnp.dtype] = {"float32": jnp.dtype(jnp.float32), "e8m0": jnp.dtype(jnp.float8_e8m0fnu)}
+_ON_CPU: dict[CodeType, CodeType] = {"int4": "int8", "e2m1": "e4m3"}
+_HALF_BYTES = (CODE_TYPES["int4"], CODE_TYPES["e2m1"])
+_LARGEST = {"int8": 127.0, "e4m3": 448.0, "e2m1": 6.0}
 _INVERSE = {codes: np.float32(1) / np.float32(largest) for codes, largest in _LARGEST.items()}
 """Multiplied with: XLA makes that of a division by a constant, in some programs."""
 
 
 def stored_bytes(shape: Sequence[int], dtype: jnp.dtype) -> int:
-    """Bytes of an array on a GPU or TPU, which keep two int4 in a byte; on a CPU there are none."""
-    bits = 4 if dtype == jnp.int4 else 8 * dtype.itemsize
+    """Bytes of an array on a GPU or TPU, which keep two int4 or e2m1 in a byte; a CPU keeps one."""
+    bits = 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize
     return -(-math.prod(shape) * bits // 8)
 
 
 def part_type(scheme: Scheme, part: Part, platform: str) -> jnp.dtype:
     """The type of a part's array on a platform.
 
-    A CPU holds int4 as int8: it takes a byte for either, and JAX's programs there refuse int4 beside an array with a
-    layout of its own (jax 0.10.2 to 0.12.0).
+    A CPU holds int4 as int8 and e2m1 as e4m3: it takes a byte for either, and JAX's programs there refuse types of four
+    bits beside an array with a layout of its own (jax 0.10.2 to 0.12.0).
     """
     if part != "codes":
-        return jnp.dtype(jnp.float32)
-    return CODE_TYPES["int8" if platform == "cpu" and scheme.codes == "int4" else scheme.codes]
+        return SCALE_TYPES[scheme.scales if part == "scales" else "float32"]
+    return CODE_TYPES[_ON_CPU.get(scheme.codes, scheme.codes) if platform == "cpu" else scheme.codes]
 
 
 class MatrixShape(NamedTuple):
@@ -50,7 +54,8 @@ class MatrixShape(NamedTuple):
 @partial(jax.tree_util.register_dataclass, data_fields=("codes", "scales", "zeros"), meta_fields=("scheme", "backend"))
 @dataclass(frozen=True)
 class QuantizedArray:
-    """A weight [..., N, K]: codes of that shape; scales and zeros [..., N, K / group] float32.
+    """A weight [..., N, K]: codes of that shape; scales [..., N, K / group] of the scheme's type, zeros as they in
+    float32.
 
     backend: of the kernels that multiply it.
     """
@@ -80,7 +85,7 @@ class QuantizedArray:
         cut = self.codes[index].astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
         if self.zeros is not None:
             cut = cut - self.zeros[index][..., None]
-        return (cut * self.scales[index][..., None]).reshape(*index.shape, -1)
+        return (cut * self.scales[index].astype(jnp.float32)[..., None]).reshape(*index.shape, -1)
 
 
 def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
@@ -98,8 +103,16 @@ def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
     else:
         scales = jnp.max(jnp.abs(cut), axis=-1) * _INVERSE[scheme.codes]
     scales = jnp.where(scales == 0, 1.0, scales)
-    codes = _rounded(cut / scales[..., None], scheme.codes)
+    if scheme.scales == "e8m0":
+        scales = _powers_above(scales)
+    codes = _rounded(cut / scales.astype(jnp.float32)[..., None], scheme.codes)
     return codes.reshape(values.shape), scales
+
+
+def _powers_above(scales: jax.Array) -> jax.Array:
+    """The least powers of two that are no smaller, e8m0: the exponents of float32."""
+    bits = jax.lax.bitcast_convert_type(scales, jnp.int32) + (2**23 - 1)
+    return jax.lax.bitcast_convert_type((bits >> 23).astype(jnp.uint8), SCALE_TYPES["e8m0"])
 
 
 def quantise_rows(x: jax.Array, form: Activations) -> tuple[jax.Array, jax.Array]:
@@ -113,7 +126,7 @@ def quantise_rows(x: jax.Array, form: Activations) -> tuple[jax.Array, jax.Array
 
 def _rounded(values: jax.Array, codes: CodeType) -> jax.Array:
     """To the nearest code, of two the even one."""
-    if codes == "e4m3":
-        return jnp.clip(values, -_LARGEST["e4m3"], _LARGEST["e4m3"]).astype(CODE_TYPES["e4m3"])
+    if codes in ("e4m3", "e2m1"):
+        return jnp.clip(values, -_LARGEST[codes], _LARGEST[codes]).astype(CODE_TYPES[codes])
     low, high = (-8, 7) if codes == "int4" else (-127, 127)
     return jnp.clip(jnp.round(values), low, high).astype(CODE_TYPES[codes])

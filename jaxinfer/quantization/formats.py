@@ -1,7 +1,7 @@
 """How a quantised matrix [N, K] lies in a checkpoint, and the scheme that holds it on the device. No jax.
 
-A format has no scheme where the device has no codes like its own, or holds no columns in another order: such a matrix
-is read as plain values.
+A format has no scheme where its columns are in another order, which the device does not hold: such a matrix is read as
+plain values.
 """
 
 import math
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from jaxinfer.quantization.scheme import Activations, Scheme
+
+MXFP4_GROUP, NVFP4_GROUP = 32, 16
 
 
 def held_group(depth: int, group: int | None) -> int | None:
@@ -104,13 +106,14 @@ class Gptq:
 
 @dataclass(frozen=True)
 class Mxfp4:
-    """e2m1, two in a byte, with an e8m0 scale for 32. experts: those of gpt-oss, `_blocks` and `_scales`; otherwise
+    """e2m1, two in a byte, with an e8m0 scale for MXFP4_GROUP. experts: those of gpt-oss, `_blocks` and `_scales`; otherwise
     compressed-tensors' `weight_packed` and `weight_scale`."""
 
     experts: bool
 
-    def scheme(self, depth: int) -> None:
-        """The device has no e2m1 codes."""
+    def scheme(self, depth: int) -> Scheme:
+        """As in the checkpoint. Activations stay as they are."""
+        return Scheme("e2m1", held_group(depth, MXFP4_GROUP), scales="e8m0")
 
     def __str__(self) -> str:
         return "MXFP4"
@@ -118,7 +121,7 @@ class Mxfp4:
 
 @dataclass(frozen=True)
 class Nvfp4:
-    """e2m1, two in a byte, with an e4m3 scale for 16 and a float32 scale for all.
+    """e2m1, two in a byte, with an e4m3 scale for NVFP4_GROUP and a float32 scale for all.
 
     compressed: compressed-tensors' `weight_packed`, divided by `weight_global_scale`; otherwise modelopt's `weight`,
     multiplied by `weight_scale_2`.
@@ -126,8 +129,9 @@ class Nvfp4:
 
     compressed: bool
 
-    def scheme(self, depth: int) -> None:
-        """The device has no e2m1 codes."""
+    def scheme(self, depth: int) -> Scheme:
+        """Both scales as one, in float32: their quotient is exact in no shorter type. Activations stay as they are."""
+        return Scheme("e2m1", held_group(depth, NVFP4_GROUP))
 
     def __str__(self) -> str:
         return "NVFP4"

@@ -6,12 +6,14 @@ from typing import Literal, NamedTuple
 
 from jaxinfer.errors import ModelError
 
-CodeType = Literal["int8", "int4", "e4m3"]
+CodeType = Literal["int8", "int4", "e4m3", "e2m1"]
+ScaleType = Literal["float32", "e8m0"]
 Activations = Literal["none", "int8", "e4m3"]
 Part = Literal["codes", "scales", "zeros"]
 
-CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8}
-_SCALE_BITS = 32
+CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8, "e2m1": 4}
+SCALE_BITS: dict[ScaleType, int] = {"float32": 32, "e8m0": 8}
+_ZERO_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -21,19 +23,23 @@ class Scheme:
 
     group: None: one scale for a whole row. activations `none`: x is multiplied as it is. `int8`, `e4m3`: each token's
     x is rounded to that type with a scale of its own, its largest absolute value over the type's largest; codes are
-    then of the same type, rows have one scale each and no zeros, and products are of codes.
+    then of the same type, rows have one scale each and no zeros, and products are of codes. scales: their type; e8m0
+    has the powers of two alone.
     """
 
     codes: CodeType
     group: int | None = None
     zeros: bool = False
     activations: Activations = "none"
+    scales: ScaleType = "float32"
 
     def __post_init__(self) -> None:
         if self.group is not None and self.group < 1:
             raise ValueError(f"group must be at least 1, not {self.group}")
         if self.activations != "none" and (self.group or self.zeros or self.activations != self.codes):
             raise ValueError(f"activations in {self.activations} need codes of that type, a scale a row and no zeros")
+        if self.zeros and self.codes == "e2m1":
+            raise ValueError("codes in e2m1 have a sign and no zeros")
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -53,14 +59,15 @@ class Scheme:
     def bits(self, shape: Sequence[int]) -> int:
         """Of a weight of this shape, packed as a GPU or TPU packs it."""
         rows, depth = _product(shape[:-1]), shape[-1]
-        sides = len(self.parts) - 1
-        return rows * (depth * CODE_BITS[self.codes] + sides * self.groups(depth) * _SCALE_BITS)
+        of_group = SCALE_BITS[self.scales] + (_ZERO_BITS if self.zeros else 0)
+        return rows * (depth * CODE_BITS[self.codes] + self.groups(depth) * of_group)
 
     def __str__(self) -> str:
         per = "row" if self.group is None else f"{self.group}"
         zeros = ", zeros" if self.zeros else ""
         activations = "" if self.activations == "none" else f", activations {self.activations}"
-        return f"{self.codes} per {per}{zeros}{activations}"
+        scales = "" if self.scales == "float32" else f", scales {self.scales}"
+        return f"{self.codes} per {per}{zeros}{scales}{activations}"
 
 
 class LayerSchemes(NamedTuple):

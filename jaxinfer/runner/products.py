@@ -137,7 +137,11 @@ def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
     codes = jax.random.randint(jax.random.key(seed), shape, -7, 8, jnp.int8).astype(
         part_type(scheme, "codes", jax.default_backend())
     )
-    sides = {part: jnp.ones(scheme.shape(part, shape), jnp.float32) for part in scheme.parts if part != "codes"}
+    sides = {
+        part: jnp.ones(scheme.shape(part, shape), part_type(scheme, part, ""))
+        for part in scheme.parts
+        if part != "codes"
+    }
     return QuantizedArray(scheme, codes, **sides, backend=backend)
 
 

@@ -72,5 +72,9 @@ FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "awq": ({**AWQ, "group_size": 64}, partial(awq.gemm, group=64)),
     "gptq": ({**GPTQ, "group_size": 64, "sym": False}, partial(gptq, group=64, symmetric=False)),
     "gptq-order": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, in_order=False)),
+    "mxfp4": (
+        config_of_groups("mxfp4-pack-quantized", weights(4, "group", type="float", group_size=32)),
+        e2m1.mxfp4,
+    ),
     "nvfp4": (MODELOPT, partial(e2m1.nvfp4, compressed=False)),
 }

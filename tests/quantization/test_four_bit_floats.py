@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from safetensors.numpy import load_file
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.models.loaded import load_model
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
+from jaxinfer.quantization.scheme import Scheme
+from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS
+from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.quantization.checkpoints import (
     LLAMA,
     MOE,
@@ -27,16 +32,14 @@ from tests.quantization.checkpoints import (
     made,
     values_of,
 )
-from tests.quantization.forms import MODELOPT, MXFP4, config_of_groups, weights
+from tests.quantization.forms import FORMS, MODELOPT, MXFP4, config_of_groups, weights
 from tests.quantization.writers import e2m1, fp8
+from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
 
 NVFP4 = weights(4, "tensor_group", type="float", group_size=16)
 CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "nvfp4": (config_of_groups("nvfp4-pack-quantized", NVFP4), partial(e2m1.nvfp4, compressed=True)),
-    "mxfp4": (
-        config_of_groups("mxfp4-pack-quantized", weights(4, "group", type="float", group_size=32)),
-        e2m1.mxfp4,
-    ),
+    "mxfp4": FORMS["mxfp4"],
     "modelopt": (MODELOPT, partial(e2m1.nvfp4, compressed=False)),
     "modelopt-fp8": ({**MODELOPT, "quant_algo": "FP8"}, fp8.by_matrix),
 }
@@ -88,14 +91,57 @@ def test_heads(tmp_path: Path, kv_heads: int, head_dim: int, name: str) -> None:
 
 
 def test_gpt_oss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Gate and up in turns; experts' values are read, and a warning says what that takes."""
+    """Gate and up in turns; experts are held as they lie in the checkpoint, in four bits and a quarter a value."""
     checkpoint = gpt_oss()
     folder, plain = checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p")
     with caplog.at_level(logging.WARNING):
-        assert_same_values(folder, plain)
-    [warning] = [record.getMessage() for record in caplog.records]
+        model = assert_same_values(folder, plain)
+    assert not caplog.records
+    held = [one for one in plan_model(model.config, model.dtype).weights if one.scheme is not None]
+    assert {one.scheme for one in held} == {Scheme("e2m1", group, scales="e8m0") for group in (32, None)}
     count = 2 * 4 * (128 * 32 + 32 * 64)
-    assert f"MXFP4 take {4 * count:,} bytes in float32 instead of {count * 17 // 32:,}" in warning
+    assert sum(one.bytes("gpu") for one in held) == count * 17 // 32
+
+
+def test_an_engine_over_gpt_oss(tmp_path: Path) -> None:
+    """Logits and tokens are those of the values; prompts in chunks, beside another, and found in the cache."""
+    checkpoint = gpt_oss()
+    prompt = np.load(GOLDENS / "gpt_oss" / "golden.npz")["prompt"]
+    models = loaded(checkpoint.write(tmp_path / "q")), loaded(checkpoint.write_plain(tmp_path / "p"))
+    token_ids = np.random.default_rng(1).integers(0, models[0].config.vocab_size, 40)
+    found, wanted = (run_paged(PagedModel(model), token_ids, ODD_CHUNKS)[0] for model in models)
+    assert wanted.std() > 0.1
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    assert generated(models[0], prompt.tolist()) == generated(models[1], prompt.tolist())
+
+
+def generated(model: LoadedModel, prompt: list[int]) -> list[list[int]]:
+    runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=8, blocks=60))
+    runner.warm_up(lazy=True)
+    core = make_core(runner)
+    first = drive(core, [GenerateRequest("first", prompt, greedy(20))])["first", 0]
+    longer = GenerateRequest("second", [*prompt, *first.tokens[:10]], greedy(10))
+    others = drive(core, [longer, GenerateRequest("third", prompt[::-1], greedy(10))])
+    assert others["second", 0].cached > 0
+    return [first.tokens, others["second", 0].tokens, others["third", 0].tokens]
+
+
+@pytest.mark.parametrize(("name", "bits"), [("mxfp4", 4.25), ("modelopt", 6), ("nvfp4", 6)])
+def test_matrices_are_held_as_codes(tmp_path: Path, name: str, bits: float) -> None:
+    model = loaded(made(LLAMA, *CASES[name]).write(tmp_path))
+    held = [one for one in plan_model(model.config, model.dtype).weights if one.scheme is not None]
+    assert {one.path[-1] for one in held} == {"qkv", "out", "gate_up", "down"}
+    for one in held:
+        assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape)
+
+
+def test_a_scale_of_a_whole_matrix_stays_that_of_its_rows(tmp_path: Path) -> None:
+    """Those of q, k and v, and of gate and up, differ, and become scales of rows of one weight."""
+    checkpoint = made(LLAMA, *CASES["modelopt"])
+    module = "model.layers.0.self_attn."
+    whole = [checkpoint.tensors[f"{module}{kind}_proj.weight_scale_2"] for kind in "qkv"]
+    assert len({float(scale) for scale in whole}) == 3
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
 
 
 def test_only_experts_are_in_mxfp4_where_the_file_lists_no_others(tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from jaxinfer.checkpoint.quantized.packing import Unpacked
 from jaxinfer.checkpoint.quantized.parts import Parts
 from jaxinfer.checkpoint.quantized.scales import Finite
 from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
-from jaxinfer.quantization.formats import Mxfp4, Nvfp4
+from jaxinfer.quantization.formats import MXFP4_GROUP, NVFP4_GROUP, Mxfp4, Nvfp4
 
-_VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-"""Of the sixteen codes of e2m1: a sign, two bits of exponent, one of mantissa (OCP's MX specification 1.0)."""
-_MX_GROUP, _NV_GROUP = 32, 16
 _BYTES = ("U8",)
 _NO_NUMBER = 255
 """The e8m0 code that is no number."""
@@ -36,21 +34,21 @@ class _Of:
 
 @dataclass(frozen=True)
 class _Numbers(_Of):
-    """Values of e2m1 codes, float32."""
+    """Whole numbers below 16 as the e2m1 codes that they are."""
 
     def read(self, index: Index, read: Read) -> np.ndarray:
-        return _VALUES[self.source.read(index, read)]
+        return self.source.read(index, read).view(ml_dtypes.float4_e2m1fn)
 
 
 @dataclass(frozen=True)
 class _Powers(_Of):
-    """2 ** (byte - 127), float32, of e8m0 scales. Raises TensorFault for the one that is no number."""
+    """Bytes as the e8m0 scales that they are. Raises TensorFault for the one that is no number."""
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         codes = self.source.read(index, read)
         if (codes == _NO_NUMBER).any():
             raise TensorFault(next(iter(self.tensors)).name, "has a scale that is not a finite number")
-        return np.ldexp(np.float32(1), codes.astype(np.int32) - 127)
+        return codes.view(ml_dtypes.float8_e8m0fnu)
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,14 @@ def _e2m1(packed: Source, depth: int) -> Source:
 def mxfp4_parts(form: Mxfp4, module: str, shape: tuple[int, ...]) -> Parts:
     """shape: [N, K], or [E, N, K] of all experts."""
     *lead, depth = shape
-    groups = -(-depth // _MX_GROUP)
+    groups = -(-depth // MXFP4_GROUP)
     if form.experts:
-        blocks = Tensor(f"{module}_blocks", (*lead, groups, _MX_GROUP // 2), _BYTES)
+        blocks = Tensor(f"{module}_blocks", (*lead, groups, MXFP4_GROUP // 2), _BYTES)
         packed, scales = _Flat(blocks), Tensor(f"{module}_scales", (*lead, groups), _BYTES)
     else:
         packed = Tensor(f"{module}.weight_packed", (*lead, -(-depth // 2)), _BYTES)
         scales = Tensor(f"{module}.weight_scale", (*lead, groups), _BYTES)
-    return Parts(_e2m1(packed, depth), _Powers(scales), _MX_GROUP)
+    return Parts(_e2m1(packed, depth), _Powers(scales), MXFP4_GROUP)
 
 
 def nvfp4_parts(form: Nvfp4, module: str, shape: tuple[int, int]) -> Parts:
@@ -118,6 +116,6 @@ def nvfp4_parts(form: Nvfp4, module: str, shape: tuple[int, int]) -> Parts:
     rows, depth = shape
     names = ("weight_packed", "weight_global_scale") if form.compressed else ("weight", "weight_scale_2")
     packed = Tensor(f"{module}.{names[0]}", (rows, -(-depth // 2)), _BYTES)
-    scales = Finite(Tensor(f"{module}.weight_scale", (rows, -(-depth // _NV_GROUP)), ("F8_E4M3",)))
+    scales = Finite(Tensor(f"{module}.weight_scale", (rows, -(-depth // NVFP4_GROUP)), ("F8_E4M3",)))
     whole = Finite(Tensor(f"{module}.{names[1]}", (1,), FLOATS, ((), (1, 1))))
-    return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), _NV_GROUP)
+    return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), NVFP4_GROUP)
