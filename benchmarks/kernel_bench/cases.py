@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 Kind = Literal["decode", "verify", "prefill", "mixed"]
-Codes = Literal["int8", "int4", "e4m3"]
+Codes = Literal["int8", "int4", "e4m3", "e2m1"]
 VERIFIED = 4
 """Tokens a row where drafts are verified: K drafts and the token after them."""
 
@@ -105,9 +105,15 @@ class MatmulCase(NamedTuple):
         return "grouped" if self.experts else "quantized"
 
     @property
+    def is_mxfp4(self) -> bool:
+        """True where scales are e8m0; those of e2m1 in groups of 16, NVFP4's, are float32."""
+        return self.weights == "e2m1" and self.group == 32
+
+    @property
     def name(self) -> str:
         forms = [f"{self.experts} experts"] if self.experts else []
-        forms += [] if self.weights == "plain" else [self.weights]
+        each = f"/{self.group}" if self.weights == "e2m1" else ""
+        forms += [] if self.weights == "plain" else [f"{self.weights}{each}"]
         return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {' in '.join(forms)}"
 
 

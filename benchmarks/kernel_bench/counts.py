@@ -7,7 +7,7 @@ from benchmarks.gpu.counts import Work
 from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, Row, WriteCase
 
 _SCALE_BYTES = 4
-_CODE_BYTES = {"int8": 1, "int4": 0.5, "e4m3": 1}
+_CODE_BYTES = {"int8": 1, "int4": 0.5, "e4m3": 1, "e2m1": 0.5}
 
 
 def work_of(case: Case, itemsize: int) -> Work:
@@ -72,7 +72,8 @@ def _scale_bytes(case: MatmulCase) -> int:
         return 0
     if case.group is None:
         return _SCALE_BYTES * (case.hidden + case.inner)
-    return _SCALE_BYTES * 2 * case.hidden * case.inner // case.group
+    each = 1 if case.is_mxfp4 else _SCALE_BYTES
+    return each * 2 * case.hidden * case.inner // case.group
 
 
 def _pairs_before(tokens: int, window: int | None) -> int:

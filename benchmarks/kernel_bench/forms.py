@@ -70,6 +70,7 @@ WORTH_MOST: tuple[Case, ...] = (
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="int8"),
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="int4", group=128),
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="e4m3"),
+    MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="e2m1", group=32),
     MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, weights="plain", experts=128, chosen=8),
     WriteCase(LLAMA_8B, 1, 2048, "bfloat16"),
     WriteCase(LLAMA_8B, 256, 1, "bfloat16"),
@@ -103,7 +104,10 @@ def _whole_grid() -> tuple[Case, ...]:
     return tuple(dict.fromkeys((*WORTH_MOST, *_matmuls(), *prompts, *attention)))
 
 
-_CODES: tuple[tuple[Codes, int | None], ...] = (("int8", None), ("int4", 128), ("e4m3", None))
+_CODES: tuple[tuple[Codes, int | None], ...] = (
+    *(("int8", None), ("int4", 128), ("e4m3", None)),
+    *(("e2m1", 32), ("e2m1", 16)),
+)
 """Type, and values that share a scale."""
 
 _OF_EXPERTS: tuple[Literal["plain", "e4m3"], ...] = ("plain", "e4m3")
@@ -122,7 +126,10 @@ def _matmuls() -> tuple[Case, ...]:
             (("DeepSeek-V3/EP8", tokens, 7168, 2048), 32),
         )
     )
-    return (*plain, *experts)
+    mxfp4 = (
+        MatmulCase("gpt-oss-20b", tokens, 2880, 2880, "e2m1", 32, experts=32, chosen=4) for tokens in (1, 32, 256, 2048)
+    )
+    return (*plain, *experts, *mxfp4)
 
 
 GPU = BenchForm(
@@ -166,6 +173,7 @@ CPU = BenchForm(
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="int8"),
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="int4", group=128),
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e4m3"),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e2m1", group=32),
         MatmulCase("Qwen3-30B-A3B/EP8", 32, 2048, 768, weights="plain", experts=16, chosen=1),
         decode(QWEN3, 256, 128),
     ),
@@ -200,6 +208,8 @@ TINY = BenchForm(
         MatmulCase("tiny", 3, 32, 64, weights="int8"),
         MatmulCase("tiny", 3, 32, 64, weights="int4", group=16),
         MatmulCase("tiny", 3, 32, 64, weights="e4m3"),
+        MatmulCase("tiny", 3, 32, 64, weights="e2m1", group=16),
+        MatmulCase("tiny", 4, 32, 64, weights="e2m1", group=32, experts=4, chosen=2),
         MatmulCase("tiny", 4, 32, 48, weights="plain", experts=4, chosen=2),
         MatmulCase("tiny", 4, 32, 48, weights="e4m3", experts=4, chosen=2),
     ),

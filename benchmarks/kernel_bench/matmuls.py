@@ -17,9 +17,9 @@ _UNROLLED = 4
 _CHECKED = 1000
 """A seed that no layer has."""
 
-_STORED = {"int4": jnp.int4, "int8": jnp.int8, "e4m3": jnp.float8_e4m3fn}
-_MOST = {"int4": 8, "int8": 128, "e4m3": 16}
-"""Codes are whole numbers below it, and at least its opposite; up to 16 e4m3 holds every one."""
+_STORED = {"int4": jnp.int4, "int8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e2m1": jnp.float4_e2m1fn}
+_MOST = {"int4": 8, "int8": 128, "e4m3": 16, "e2m1": 4}
+"""Codes are whole numbers below it, and at least its opposite; up to 16 e4m3 holds every one, up to 4 e2m1."""
 
 Weights = dict[str, jax.Array]
 
@@ -91,4 +91,6 @@ def _side(key: Any, rows: int, columns: int, *, case: MatmulCase, dtype: jnp.dty
     spread = (4 * most**2 / 12) ** 0.5
     groups = () if case.group is None else (columns // case.group,)
     scales = jnp.full((*shape[:-1], *groups), columns**-0.5 / spread, jnp.float32)
+    if case.is_mxfp4:
+        scales = scales.astype(jnp.float8_e8m0fnu)
     return {"weight": drawn.astype(_STORED[case.weights]), "scales": scales}

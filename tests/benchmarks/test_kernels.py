@@ -89,8 +89,9 @@ def test_work_of_matmuls_is_that_of_their_arrays(case: MatmulCase) -> None:
         read = int(np.count_nonzero(sizes))
     of_codes = 2 * case.hidden * case.inner // case.group if case.group else case.hidden + case.inner
     scales = 0 if case.weights == "plain" else of_codes
-    bytes_a_weight = {"plain": 4, "int8": 1, "e4m3": 1, "int4": 0.5}[case.weights]
-    weights = read * (2 * case.hidden * case.inner * bytes_a_weight + 4 * scales)
+    bytes_a_weight = {"plain": 4, "int8": 1, "e4m3": 1, "int4": 0.5, "e2m1": 0.5}[case.weights]
+    of_scale = 1 if case.is_mxfp4 else 4
+    weights = read * (2 * case.hidden * case.inner * bytes_a_weight + of_scale * scales)
     moved = 4 * rows * sum((case.hidden, case.inner, case.inner, case.hidden))
     assert work_of(case, 4) == Work(int(weights) + moved, 4 * rows * case.hidden * case.inner)
 
@@ -213,7 +214,8 @@ def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> No
     written = {(case.tokens, case.dtype) for case in WORTH_MOST if isinstance(case, WriteCase)}
     assert written == {(each, dtype) for each in (1, 32, 256, 2048) for dtype in ("bfloat16", "float8_e4m3fn")}
     matmuls = {(case.kind, case.weights) for case in WORTH_MOST if isinstance(case, MatmulCase)}
-    assert matmuls == {("quantized", "int8"), ("quantized", "int4"), ("quantized", "e4m3"), ("grouped", "plain")}
+    codes = {("quantized", name) for name in ("int8", "int4", "e4m3", "e2m1")}
+    assert matmuls == {*codes, ("grouped", "plain")}
 
 
 def test_the_grid_is_whole() -> None:

@@ -98,6 +98,20 @@ def test_e2m1_with_groups_that_fill_the_lanes(backend: str):
     assert error(backend, 16, 128, 4096, group=32, **kinds) < TOLERANCE[jnp.float32]
 
 
+@pytest.mark.parametrize("weight_type", [E2M1, jnp.int4])
+@pytest.mark.parametrize("rows", [9, 40], ids=["late", "early"])
+@pytest.mark.parametrize("depth", [192, 832, 2880])
+def test_a_depth_of_which_the_last_chunk_is_shorter(depth: int, rows: int, weight_type: Any):
+    """K is no multiple of 128: gpt-oss' has 2880 values."""
+    blocks = MatmulBlocks(rows=rows, columns=128)
+    assert error("mosaic_tpu", rows, 130, depth, group=32, weight_type=weight_type, blocks=blocks) < 1e-5
+
+
+def test_zeros_want_whole_chunks():
+    with pytest.raises(ValueError, match="with zeros a multiple of it, for mosaic_tpu; K is 192 with groups of 32"):
+        error("mosaic_tpu", 9, 128, 192, group=32, zeros=True)
+
+
 @pytest.mark.parametrize("group", [32, 16])
 def test_the_largest_and_smallest_scales_of_e2m1(group: int):
     """Powers of two beyond bfloat16's 2**-126 to 2**127 are none of e8m0's but 2**-127, which becomes 0."""
@@ -193,7 +207,7 @@ def test_out_dtype():
         ({"zeros": jnp.ones(2, E4M3)}, "zeros must be float32 or bfloat16, not float8_e4m3fn"),
         ({"weight": jnp.ones((2, 8), E2M1), "zeros": jnp.ones(2)}, "zeros do not go with e2m1"),
         ({"zeros": jnp.ones((2, 4))}, r"zeros must be \(2,\), as scales, not \(2, 4\)"),
-        ({"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"}, "K must be a multiple of 128, for mosaic_tpu; K is 8"),
+        ({"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"}, "K must be at least 128, with zeros a multiple of it, for mosaic_tpu; K is 8"),
     ],
 )
 def test_errors(change: dict[str, Any], message: str):

@@ -73,6 +73,10 @@ QUANTIZED = tuple(
     )
     for kind in _KINDS
 )
+_MXFP4 = _KINDS[_KINDS.index((jnp.float4_e2m1fn, 32, False, jnp.float8_e8m0fnu))]
+GPT_OSS = Weights("gpt-oss-20b", 32, 2880, 2880, *_MXFP4)
+"""Experts whose K is no multiple of 128."""
+
 GROUPED = tuple(
     Weights(model, experts, columns, depth, *kind)
     for model, experts, columns, depth in (
@@ -111,7 +115,8 @@ def _grouped(backend: str, everything: bool) -> list[Case]:
     ) -> jax.Array:
         return grouped_matmul(x, weight, sizes, scales=scales, zeros=zeros, backend=backend)
 
-    wanted = [(w, t) for w in GROUPED for t in (64, 4096)] if everything else [(w, 64) for w in GROUPED[: _FIRST + 1]]
+    first = (*GROUPED[: _FIRST + 1], GPT_OSS)
+    wanted = [(w, t) for w in (*GROUPED, GPT_OSS) for t in (64, 4096)] if everything else [(w, 64) for w in first]
     return [
         _matmul(
             "grouped_matmul",

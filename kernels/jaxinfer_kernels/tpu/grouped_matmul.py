@@ -31,7 +31,7 @@ def grouped_matmul_tpu(
     (total, depth), columns = x.shape, weights.shape[1]
     given = [array for array in (scales, zeros) if array is not None]
     sides = sides_of(given, weights.dtype)
-    cut = cut_depth(depth, depth // sides.groups, blocks.rows, weights.dtype)
+    cut = cut_depth(depth, depth // sides.groups, blocks.rows, weights.dtype, zeros is not None)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     items = group_tiles(group_sizes, total, blocks.rows)
     spec = pltpu.PrefetchScalarGridSpec(
@@ -47,7 +47,7 @@ def grouped_matmul_tpu(
         ),
         scratch_shapes=[
             pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
-            *sides.scratch(blocks.columns, depth // cut.chunk),
+            *sides.scratch(blocks.columns, cut.side_shape(depth)),
             *sums,
         ],
     )

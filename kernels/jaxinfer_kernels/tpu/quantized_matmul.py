@@ -28,7 +28,7 @@ def quantized_matmul_tpu(
     (total, depth), columns = x.shape, weight.shape[0]
     given = [scales] if zeros is None else [scales, zeros]
     sides = sides_of(given, weight.dtype)
-    cut = cut_depth(depth, depth // sides.groups, blocks.rows, weight.dtype)
+    cut = cut_depth(depth, depth // sides.groups, blocks.rows, weight.dtype, zeros is not None)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     vmem = vmem_bytes(blocks, depth, x.dtype, weight.dtype, out_dtype, sides.groups, cut, bool(sums))
     return pl.pallas_call(
@@ -43,7 +43,7 @@ def quantized_matmul_tpu(
         out_specs=pl.BlockSpec((blocks.rows, blocks.columns), lambda column, row: (row, column)),
         scratch_shapes=[
             pltpu.VMEM((blocks.rows, blocks.columns), jnp.float32),
-            *sides.scratch(blocks.columns, depth // cut.chunk),
+            *sides.scratch(blocks.columns, cut.side_shape(depth)),
             *sums,
         ],
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel"), vmem_limit_bytes=vmem),

@@ -44,10 +44,9 @@ class Sides(NamedTuple):
         block = (columns, self.groups) if self.lanes_hold_groups else (self.groups, columns)
         return [pl.BlockSpec((*[None] * lead, *block), index) for _ in range(self.count)]
 
-    def scratch(self, columns: int, chunks: int) -> list[Any]:
-        """What `load` fills, where a kernel walks K in so many chunks."""
-        shape = (chunks, max(self.groups // chunks, 1), columns)
-        return [pltpu.VMEM(shape, jnp.float32) for _ in range(self.count)]
+    def scratch(self, columns: int, shape: tuple[int, int]) -> list[Any]:
+        """What `load` fills, where a kernel walks K in so many chunks of so many groups; the last may have fewer."""
+        return [pltpu.VMEM((*shape, columns), jnp.float32) for _ in range(self.count)]
 
     def load(self, blocks: Sequence[Any], scratch: Sequence[Any]) -> None:
         """Blocks to [chunks, groups a chunk, columns] float32; of one group all chunks share, the first holds it.
@@ -61,6 +60,8 @@ class Sides(NamedTuple):
             count = wide.shape[1]
             for chunk in range(self.groups // count):
                 wide[chunk] = values[chunk * count : (chunk + 1) * count]
+            if rest := self.groups % count:
+                wide[wide.shape[0] - 1, :rest] = values[self.groups - rest :]
 
 
 def sides_of(arrays: Sequence[jax.Array], weight: jnp.dtype) -> Sides:

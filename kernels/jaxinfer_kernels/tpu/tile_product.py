@@ -34,7 +34,8 @@ class Tile(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How the product of a tile walks K. chunk: values of K widened at once. group: values of K that share a scale.
+    """How the product of a tile walks K. chunk: values of K widened at once; where it does not divide K, the rest comes
+    last. group: values of K that share a scale.
 
     early: scale weights before the product; else the product is scaled, once a group.
     """
@@ -43,13 +44,17 @@ class Cut(NamedTuple):
     group: int
     early: bool
 
+    def side_shape(self, depth: int) -> tuple[int, int]:
+        """Chunks, and groups of a whole chunk, at least one."""
+        return -(-depth // self.chunk), max(self.chunk // self.group, 1)
 
-def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype) -> Cut:
+
+def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype, zeros: bool = False) -> Cut:
     """The walk over `depth` for tiles of `rows` rows and weights of that type, by the cost of scaling.
 
     Late scaling multiplies rows * columns values a group, and codes enter the product exact, as they are; early
     scaling multiplies columns * group values and rounds them to x's type. Late is the cheaper one while rows <= group.
-    Raises ValueError for groups that do not fall on the lanes.
+    zeros: whether they come with scales. Raises ValueError for groups that do not fall on the lanes.
     """
     early = rows > group
     sizes = _CHUNKS
@@ -57,11 +62,13 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype) -> Cut:
         sizes = _SHORTEST_CHUNKS if early and weight == E2M1 else _SHORT_CHUNKS
     if group == depth:
         return Cut(next((chunk for chunk in sizes if depth % chunk == 0), depth), group, False)
-    if depth % LANES or (LANES % group and group % LANES):
+    if (LANES % group and group % LANES) or depth < LANES or (zeros and depth % LANES):
         raise ValueError(
-            f"scales must have groups that divide {LANES} or are multiples of it, and K must be a multiple of {LANES}, "
-            f"for mosaic_tpu; K is {depth} with groups of {group}"
+            f"scales must have groups that divide {LANES} or are multiples of it, and K must be at least {LANES}, with "
+            f"zeros a multiple of it, for mosaic_tpu; K is {depth} with groups of {group}"
         )
+    if depth % LANES:
+        return Cut(next(chunk for chunk in sizes if chunk <= depth), group, early)
     return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
 
@@ -93,7 +100,10 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
     if depth == cut.chunk:
         step(0, None)
     else:
-        jax.lax.fori_loop(0, depth // cut.chunk, step, None)
+        whole = depth // cut.chunk
+        jax.lax.fori_loop(0, whole, step, None)
+        if rest := depth % cut.chunk:
+            acc[...] += _chunk_product(tile, whole, pl.ds(whole * cut.chunk, rest), cut)
     if tile.scales is not None and cut.group == depth:
         if tile.zeros is not None:
             acc[...] -= jnp.sum(tile.x[...].astype(jnp.float32), axis=1, keepdims=True) * tile.zeros[0]
@@ -131,18 +141,20 @@ def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> 
     if tile.scales is None or cut.group == tile.x.shape[1]:
         return multiply(x, weight)
     scales = tile.scales[index]
+    scales = scales[: x.shape[1] // cut.group] if x.shape[1] < cut.chunk else scales
     if cut.early:
         return multiply(x, (weight.astype(jnp.float32) * _along_lanes(scales, cut.group)).astype(x.dtype))
     return _late(x, weight, scales, cut.group)
 
 
 def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, group: int) -> jax.Array:
-    """x @ (weight * scales).T, [rows, columns] float32; scales [chunk // group, columns]."""
+    """x @ (weight * scales).T, [rows, columns] float32; scales [groups, columns]."""
     total = None
-    rows, piece = x.shape[0], max(group, LANES)
-    for first in range(0, x.shape[1], piece):
-        product = multiply(_stacked(x[:, first : first + piece], group), weight[:, first : first + piece])
-        for step in range(piece // group):
+    rows, most = x.shape[0], max(group, LANES)
+    for first in range(0, x.shape[1], most):
+        piece = x[:, first : first + most]
+        product = multiply(_stacked(piece, group), weight[:, first : first + most])
+        for step in range(piece.shape[1] // group):
             index = first // group + step
             term = product[step * rows : (step + 1) * rows] * scales[index : index + 1]
             total = term if total is None else total + term
@@ -188,7 +200,7 @@ def vmem_bytes(
     x, weight, out: types. summed: with `sums_scratch`, and what its product with zeros takes in three bfloat16 parts.
     """
     rows, columns = -(-blocks.rows // 16) * 16, -(-blocks.columns // LANES) * LANES
-    sides = max(groups, 8) * 2 + max(groups, 8 * depth // cut.chunk)
+    sides = max(groups, 8) * 2 + max(groups, 8 * cut.side_shape(depth)[0])
     block = rows * (depth * value_bytes(x) + columns * value_bytes(out))
     block += columns * (depth * value_bytes(weight) + sides * 4)
     if summed:
