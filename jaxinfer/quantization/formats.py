@@ -106,8 +106,11 @@ class Gptq:
 
 @dataclass(frozen=True)
 class Mxfp4:
-    """e2m1, two in a byte, with an e8m0 scale for MXFP4_GROUP. experts: those of gpt-oss, `_blocks` and `_scales`; otherwise
-    compressed-tensors' `weight_packed` and `weight_scale`."""
+    """e2m1, two in a byte, with an e8m0 scale for MXFP4_GROUP.
+
+    experts: those of gpt-oss, `_blocks` and `_scales`; otherwise compressed-tensors' `weight_packed` and
+    `weight_scale`.
+    """
 
     experts: bool
 

@@ -28,11 +28,12 @@ def grouped_matmul(
     Quantised weights count as (weights - zeros) * scales.
 
     x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4,
-    float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong to no group and
-    their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8, int4, e4m3 and e2m1
-    alone, [E, N] or [E, N, K // group], float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
-    need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
-    `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong
+    to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8,
+    int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros:
+    as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they need not be whole.
+    out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default
+    by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.

@@ -23,10 +23,11 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn. scales: [N], or [N, K // group]
-    for a scale every `group` values of K; float32 or bfloat16. zeros: as scales, or None for symmetric weights; they
-    need not be whole. out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
-    `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn. scales: [N], or
+    [N, K // group] for a scale every `group` values of K; float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros: as
+    scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they need not be whole. out_dtype:
+    by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the
+    shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
@@ -35,12 +36,13 @@ def quantized_matmul(
     (on Hopper; x in bfloat16) widens them in registers, exact, and scales the product of each group.
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, block_sizes with `xla` or of another backend, on `mosaic_tpu` for groups that neither divide 128 nor are
-    multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups that are neither 32 nor so.
+    multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups of other sizes than 16, 32
+    and those.
 
     Weight-only quantisation as in GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978), which give such weights.
 
-    Cost: 2 T N K FLOPs; N K bytes of weights (half for int4), N K / group scales of 4, x again for every block of
-    columns, T N out. Per byte of int8 weight there are 2 T FLOPs. A chip whose matmul rate is r FLOPs for each byte
+    Cost: 2 T N K FLOPs; N K bytes of weights (half for int4 and e2m1), N K / group scales of 4, x again for every block
+    of columns, T N out. Per byte of int8 weight there are 2 T FLOPs. A chip whose matmul rate is r FLOPs for each byte
     it reads (v5e 240, v5p 166, v6e 560, v7x 313) is bound by reading weights below T = r / 2 (int4: r / 4), and by
     the MXU above. At T = 8 all four chips wait for memory, at T = 4096 all for the MXU; at T = 256 only v6e still
     waits for int8 weights, and none for int4. By the schedules that the TPU compiler writes, widening int4 takes about

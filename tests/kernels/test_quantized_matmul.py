@@ -172,7 +172,9 @@ def test_nan_stays_in_its_row(backend: str):
 
 @pytest.mark.parametrize("rows", [1, 8, 64, 256, 4096])
 @pytest.mark.parametrize(("columns", "depth"), [(14336, 4096), (768, 2048), (2048, 7168), (16384, 53248), (200, 1408)])
-@pytest.mark.parametrize(("weight_type", "group"), [(jnp.bfloat16, 0), (jnp.int8, 0), (jnp.int4, 128), (E2M1, 32), (E2M1, 16)])
+@pytest.mark.parametrize(
+    ("weight_type", "group"), [(jnp.bfloat16, 0), (jnp.int8, 0), (jnp.int4, 128), (E2M1, 32), (E2M1, 16)]
+)
 def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows: int, weight_type: Any, group: int):
     dtype = jnp.dtype(jnp.bfloat16)
     blocks = matmul_blocks(rows, columns, depth, 2, value_bytes(weight_type), 1)
@@ -207,7 +209,10 @@ def test_out_dtype():
         ({"zeros": jnp.ones(2, E4M3)}, "zeros must be float32 or bfloat16, not float8_e4m3fn"),
         ({"weight": jnp.ones((2, 8), E2M1), "zeros": jnp.ones(2)}, "zeros do not go with e2m1"),
         ({"zeros": jnp.ones((2, 4))}, r"zeros must be \(2,\), as scales, not \(2, 4\)"),
-        ({"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"}, "K must be at least 128, with zeros a multiple of it, for mosaic_tpu; K is 8"),
+        (
+            {"scales": jnp.ones((2, 4)), "backend": "mosaic_tpu"},
+            "K must be at least 128, with zeros a multiple of it, for mosaic_tpu; K is 8",
+        ),
     ],
 )
 def test_errors(change: dict[str, Any], message: str):

@@ -13,9 +13,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxinfer.checkpoint.model_files import read_model_files
+from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
 from jaxinfer.quantization.scheme import Scheme
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -132,6 +132,7 @@ def test_matrices_are_held_as_codes(tmp_path: Path, name: str, bits: float) -> N
     held = [one for one in plan_model(model.config, model.dtype).weights if one.scheme is not None]
     assert {one.path[-1] for one in held} == {"qkv", "out", "gate_up", "down"}
     for one in held:
+        assert one.scheme is not None
         assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape)
 
 

@@ -12,6 +12,10 @@ from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import KVLayout
 
 _HALF_BYTES = tuple(map(jnp.dtype, (jnp.int4, jnp.uint4, jnp.float4_e2m1fn)))
+_SHORT = {
+    **{"bfloat16": "bf16", "float32": "f32", "float8_e4m3fn": "fp8"},
+    **{"float4_e2m1fn": "e2m1", "float8_e8m0fnu": "e8m0"},
+}
 LEAST_KEPT = 1 << 20
 """Bytes below which an array is not watched: activations are as large, and copying it costs little."""
 
@@ -98,4 +102,4 @@ def kept_weights(arrays: Sequence[tuple[str, Sequence[int], Any]]) -> tuple[Kept
 def short_name(kind: Any) -> str:
     """A dtype as the table calls it."""
     name = jnp.dtype(kind).name
-    return {"bfloat16": "bf16", "float32": "f32", "float8_e4m3fn": "fp8", "float4_e2m1fn": "e2m1", "float8_e8m0fnu": "e8m0"}.get(name, name)
+    return _SHORT.get(name, name)

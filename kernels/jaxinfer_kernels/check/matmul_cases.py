@@ -48,18 +48,27 @@ class Weights(NamedTuple):
         return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}{scales}"
 
 
+class Kind(NamedTuple):
+    """How weights are held, as `Weights` says."""
+
+    type: Any
+    group: int | None = None
+    zeros: bool = False
+    scales: Any = jnp.float32
+
+
+_MXFP4, _NVFP4 = Kind(jnp.float4_e2m1fn, 32, scales=jnp.float8_e8m0fnu), Kind(jnp.float4_e2m1fn, 16)
 _KINDS = (
-    (jnp.int8, None, False),
-    (jnp.int4, 128, False),
-    (jnp.int4, 128, True),
-    (jnp.float8_e4m3fn, None, False),
-    (jnp.float4_e2m1fn, 32, False, jnp.float8_e8m0fnu),
-    (jnp.float4_e2m1fn, 16, False),
-    (jnp.float8_e4m3fn, 128, False),
-    (jnp.int4, 32, False),
+    Kind(jnp.int8),
+    Kind(jnp.int4, 128),
+    Kind(jnp.int4, 128, True),
+    Kind(jnp.float8_e4m3fn),
+    _MXFP4,
+    _NVFP4,
+    Kind(jnp.float8_e4m3fn, 128),
+    Kind(jnp.int4, 32),
 )
-"""Type, group, zeros, and type of scales where it is not float32; those of AWQ and GPTQ are int4 in groups of 128 with
-zeros, those of MXFP4 and NVFP4 e2m1."""
+"""Those of AWQ and GPTQ are int4 in groups of 128 with zeros."""
 
 _FIRST = 6
 """How many of them are compiled where not all are wanted."""
@@ -73,7 +82,6 @@ QUANTIZED = tuple(
     )
     for kind in _KINDS
 )
-_MXFP4 = _KINDS[_KINDS.index((jnp.float4_e2m1fn, 32, False, jnp.float8_e8m0fnu))]
 GPT_OSS = Weights("gpt-oss-20b", 32, 2880, 2880, *_MXFP4)
 """Experts whose K is no multiple of 128."""
 
@@ -84,7 +92,7 @@ GROUPED = tuple(
         ("Qwen3-30B-A3B", 128, 768, 2048),
         ("DeepSeek-V3", 256, 2048, 7168),
     )
-    for kind in ((jnp.bfloat16, None, False), *_KINDS)
+    for kind in (Kind(jnp.bfloat16), *_KINDS)
 )
 
 
