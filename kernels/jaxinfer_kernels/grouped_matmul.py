@@ -9,7 +9,7 @@ from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, side
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_backends import check_backend
-from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
 
 
 def grouped_matmul(
@@ -73,7 +73,7 @@ def _on_tpu(
     from jaxinfer_kernels.tpu.grouped_matmul import grouped_matmul_tpu
 
     (rows, depth), (experts, columns, _) = x.shape, weights.shape
-    item = value_bytes(weights.dtype)
+    item = arriving_bytes(weights.dtype, depth if scales is None else depth // scales.shape[2])
     blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, experts)
     return grouped_matmul_tpu(x, weights, group_sizes, scales, zeros, out_dtype, blocks)
 

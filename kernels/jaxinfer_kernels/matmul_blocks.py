@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 LANES = 128
+_SCALE_BYTES = 4
+_SHORT_GROUP = 32
 _HALF_BYTES = (jnp.dtype(jnp.int4), jnp.dtype(jnp.float4_e2m1fn))
 _DECODE_ROWS = 256
 _DECODE_WEIGHT_BYTES = 4 << 20
@@ -44,6 +46,11 @@ def matmul_blocks(rows: int, columns: int, depth: int, x_bytes: int, weight_byte
 def value_bytes(dtype: jnp.dtype) -> float:
     """Bytes a value takes in HBM and VMEM; half a one for int4 and e2m1."""
     return 0.5 if dtype in _HALF_BYTES else jnp.dtype(dtype).itemsize
+
+
+def arriving_bytes(dtype: jnp.dtype, group: int) -> float:
+    """Bytes a value of a block takes, with its share of a float32 scale where short groups make that much of it."""
+    return value_bytes(dtype) + (_SCALE_BYTES / group if group < _SHORT_GROUP else 0)
 
 
 def _row_block(rows: int, row_bytes: int, groups: int) -> int:

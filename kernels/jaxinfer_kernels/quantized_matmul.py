@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.matmul_backends import check_backend
-from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
 
 
 def quantized_matmul(
@@ -62,7 +62,8 @@ def _on_tpu(
     from jaxinfer_kernels.tpu.quantized_matmul import quantized_matmul_tpu
 
     (rows, depth), columns = x.shape, weight.shape[0]
-    blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, value_bytes(weight.dtype), 1)
+    item = arriving_bytes(weight.dtype, depth // scales.shape[1])
+    blocks = sizes or matmul_blocks(rows, columns, depth, x.dtype.itemsize, item, 1)
     return quantized_matmul_tpu(x, weight, scales, zeros, out_dtype, blocks)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels.matmul_blocks import MatmulBlocks, matmul_blocks, value_bytes
+from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from jaxinfer_kernels.tpu.tile_product import cut_depth, vmem_bytes
 
@@ -177,7 +177,7 @@ def test_nan_stays_in_its_row(backend: str):
 )
 def test_the_rule_keeps_within_the_smallest_vmem(columns: int, depth: int, rows: int, weight_type: Any, group: int):
     dtype = jnp.dtype(jnp.bfloat16)
-    blocks = matmul_blocks(rows, columns, depth, 2, value_bytes(weight_type), 1)
+    blocks = matmul_blocks(rows, columns, depth, 2, arriving_bytes(weight_type, group or depth), 1)
     assert blocks.rows == rows or blocks.rows % 16 == 0
     assert blocks.columns == columns or blocks.columns % 128 == 0
     cut = cut_depth(depth, group or depth, blocks.rows, weight_type)

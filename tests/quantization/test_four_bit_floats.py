@@ -17,6 +17,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
+from jaxinfer.quantization.array import part_type, quantise
 from jaxinfer.quantization.scheme import Scheme
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS
@@ -134,6 +135,17 @@ def test_matrices_are_held_as_codes(tmp_path: Path, name: str, bits: float) -> N
     for one in held:
         assert one.scheme is not None
         assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape)
+
+
+@pytest.mark.parametrize("scheme", [Scheme("e2m1", 32, scales="e8m0"), Scheme("e2m1", 16)], ids=str)
+def test_values_are_rounded_to_near_codes(scheme: Scheme) -> None:
+    """For random weights. The largest of a group is 6 at most, and two codes are 2 apart at most."""
+    values = np.random.default_rng(0).standard_normal((5, 64)).astype("f4")
+    codes, scales = (np.asarray(part) for part in quantise(jnp.asarray(values), scheme))
+    assert (codes.dtype, scales.dtype) == tuple(part_type(scheme, part, "") for part in scheme.parts)
+    each = np.repeat(scales.astype("f4"), scheme.group or 64, axis=1)
+    assert (np.abs(codes.astype("f4") * each - values) <= 1.001 * each).all()
+    assert (np.abs(values) <= 6.001 * each).all()
 
 
 def test_a_scale_of_a_whole_matrix_stays_that_of_its_rows(tmp_path: Path) -> None:
