@@ -84,7 +84,9 @@ def _attention(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
     found = {f"self_attn.{kind}_proj": (rows, hidden) for kind, rows in (("q", queries), ("k", keys), ("v", keys))}
     found["self_attn.o_proj"] = (hidden, queries)
-    return {**found, "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    found |= {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)}
+    normed = config["architectures"][0].startswith("Qwen3")
+    return found | ({f"self_attn.{kind}_norm": (dim,) for kind in "qk"} if normed else {})
 
 
 def _mlp(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -94,8 +96,7 @@ def _mlp(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _experts(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     hidden, size, count = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
-    found: dict[str, tuple[int, ...]] = {f"self_attn.{kind}_norm": (config["head_dim"],) for kind in "qk"}
-    found["mlp.gate"] = (count, hidden)
+    found: dict[str, tuple[int, ...]] = {"mlp.gate": (count, hidden)}
     for expert in range(count):
         found |= {f"mlp.experts.{expert}.{kind}_proj": (size, hidden) for kind in ("gate", "up")}
         found[f"mlp.experts.{expert}.down_proj"] = (hidden, size)
