@@ -73,16 +73,20 @@ class Weight(NamedTuple):
         """Where each leaf lies; of a table that is gathered from, its rows are contiguous.
 
         Where its columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of it in
-        every step to gather a few rows (compiled for a v6e: gpt-oss, 2880 columns). Raises ParameterError where an axis
-        cannot be split so.
+        every step to gather a few rows (compiled for a v6e: gpt-oss, 2880 columns). Scales of whole rows are one
+        column, of which a TPU would make 128. Raises ParameterError where an axis cannot be split so.
         """
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
             self._check_groups(self.scheme, whole)
-        found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in self.leaves(_platform(mesh))]
+        leaves = self.leaves(_platform(mesh))
+        found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
         if self.path[-1] not in _GATHERED:
             return tuple(found)
-        return tuple(Format(Layout(tuple(range(len(self.shape)))), sharding) for sharding in found)
+        by_rows = Layout(tuple(range(len(self.shape))))
+        return tuple(
+            Format(by_rows, place) if leaf.shape[-1] > 1 else place for leaf, place in zip(leaves, found, strict=True)
+        )
 
     def _check_groups(self, scheme: Scheme, whole: NamedSharding) -> None:
         depth, part = self.shape[-1], whole.shard_shape(self.shape)[-1]
