@@ -29,7 +29,9 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
+from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.runner.products import with_products
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 
@@ -45,22 +47,33 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 # Without a kernel of ours, programs differ little between TPUs; the largest takes minutes to compile.
 _LEFT_OUT = {"v5e": ("admit", "sample", "mixed"), "v5p": ("admit", "sample", "mixed"), "v7x": ("admit", "sample")}
 _FAMILY_TARGETS = ("v6e", "h200")
+_QUANTISED_TARGETS = ("v5e", "v6e", "h200")
+# NOTE: with a scale a row, mosaic_gpu's quantised_matmul asks for more shared memory than there is where results are
+# float32 and of more than 32 to 95 rows: engines pass over it. With int4 in groups of 32 the TPU's spills on a v6e, at
+# 430 of 1404 bundles.
+_DECODE_ALONE = {"h200": ("int8", "fp8"), "v6e": ("int4",)}
 # Larger ones take minutes (gpt-oss, mixed 1920: almost five for a v6e). No activation has a weight's size.
 _FAMILY_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
 
 
 class Model(NamedTuple):
-    """A model by the fields of its config.json that programs follow from."""
+    """A model by the fields of its config.json that programs follow from. quantization: how it holds its weights."""
 
     name: str
     fields: dict[str, Any]
+    quantization: str = "none"
 
     def config(self, layers: int | None) -> DecoderConfig:
         """With so many layers, but one of every kind at least; None: all of them."""
         config = parse_config(_COMMON | self.fields)
         kinds = dict.fromkeys(config.layers)
         few = config.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
-        return replace(config, layers=few)
+        return replace(config, layers=few).quantised(self.quantization)
+
+    @property
+    def title(self) -> str:
+        """What the table calls it."""
+        return self.name if self.quantization == "none" else f"{self.name} in {self.quantization}"
 
 
 _COMMON = {
@@ -180,6 +193,14 @@ GEMMA3 = Model(
         "tie_word_embeddings": True,
     },
 )
+QUANTISED = (
+    *(Model(DENSE[1].name, DENSE[1].fields, quantization) for quantization in ("int8", "fp8", "int4")),
+    Model(QWEN3_MOE.name, QWEN3_MOE.fields, "int4"),
+)
+"""Codes of each type, with a scale for a row and for 32 values; of experts too."""
+FITTING = {"v5e": QUANTISED[:2]}
+"""Models of which a target holds all layers beside `FITTING_SEQUENCES` of `FITTING_LENGTH` tokens."""
+FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
 FAMILIES = (GPT_OSS, QWEN3_MOE, GEMMA3)
 """What differs from a dense model with one kind of layer: experts, windows, sinks, heads of 64 and of 256."""
 EXPERTS = tuple(
@@ -192,9 +213,8 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
     """Programs of every model, for one device of the target."""
     first, *others = (backend for backend in _BACKENDS[target.platform] if not unavailable(backend))
     if everything:
-        cases = [
-            case for model in (*DENSE, *FAMILIES) for case in _model_cases(target, model, None, first, _every_name)
-        ]
+        models = (*DENSE, *FAMILIES, *QUANTISED)
+        cases = [case for model in models for case in _model_cases(target, model, None, first, _every_name)]
     else:
         cases = _model_cases(target, DENSE[0], _FEW_LAYERS, first, partial(_some_names, target))
         # The second has larger weights. Its admit and sample follow slots and the vocabulary, as the first's do; its
@@ -208,27 +228,48 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
     if not everything and target.name in _FAMILY_TARGETS:
         for model in FAMILIES:
             cases += _model_cases(target, model, 1, first, lambda _: _FAMILY_PROGRAMS)
+    if not everything and target.name in _QUANTISED_TARGETS:
+        cases += _quantised_cases(target, first)
+    if target.name in FITTING:
+        for model in FITTING[target.name]:
+            cases += _model_cases(target, model, None, first, _largest_forward, fitting_shapes)
+    return cases
+
+
+def _quantised_cases(target: Target, backend: str) -> list[Case]:
+    cases = []
+    for model in QUANTISED:
+        if model not in FITTING.get(target.name, ()):
+            names = _FAMILY_PROGRAMS[: 1 if model.quantization in _DECODE_ALONE.get(target.name, ()) else None]
+            cases += _model_cases(target, model, 1, backend, lambda _, names=names: names)
     return cases
 
 
 def _model_cases(
-    target: Target, model: Model, layers: int | None, backend: str, names: Callable[[EngineShapes], Sequence[Name]]
+    target: Target,
+    model: Model,
+    layers: int | None,
+    backend: str,
+    names: Callable[[EngineShapes], Sequence[Name]],
+    shapes_of: Callable[[DecoderConfig, int], EngineShapes] | None = None,
 ) -> list[Case]:
+    """shapes_of: of the model's config and a block's tokens; by default those of large steps."""
     config, block_size, layout = model.config(layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
-    plan, shapes = plan_model(config, _DTYPE), _shapes(config, block_size)
+    plan, shapes = plan_model(config, _DTYPE), (shapes_of or _shapes)(config, block_size)
     backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
     kv_shapes = [
         _kv_shape(group, pool, block_size, layout) for group, pool in zip(config.kv_groups, shapes.groups, strict=True)
     ]
     kv_bytes = sum(array_bytes(shape, _DTYPE) for shape in kv_shapes)
-    described = [(".".join(map(str, w.path)), w.shape, w.dtype) for w in (*plan.weights, *plan.head)]
+    described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform)]
     needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
     programs = cache(partial(_programs, config, shapes, backends, backend))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
-            f"{model.name}, {config.num_layers} layers, {run_by}",
+            f"{model.title}, {config.num_layers} layers{taken}, {run_by}",
             partial(_lower, programs, name),
             (*_kept_groups(kv_shapes, layout), *kept_weights(described)),
             kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
@@ -236,6 +277,14 @@ def _model_cases(
         )
         for name in names(shapes)
     ]
+
+
+def _described(weight: Weight, platform: str) -> Iterator[tuple[str, tuple[int, ...], jnp.dtype]]:
+    """Name, shape and type of each array that a weight is held in."""
+    name = ".".join(map(str, weight.path))
+    parts = ("",) if weight.scheme is None else (f" ({part})" for part in weight.scheme.parts)
+    for part, leaf in zip(parts, weight.leaves(platform), strict=True):
+        yield f"{name}{part}", leaf.shape, leaf.dtype
 
 
 def _kv_shape(group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayout) -> tuple[int, ...]:
@@ -303,7 +352,8 @@ def _programs(
     devices: tuple[Any, ...],
 ) -> Programs:
     model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(devices=devices))
-    return Programs(replace(model, backends=backends, experts_backend=experts_backend), shapes)
+    model = replace(model, backends=backends, experts_backend=experts_backend)
+    return Programs(with_products(model, experts_backend), shapes)
 
 
 def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
@@ -318,6 +368,23 @@ def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
         ),
         vocab_size=config.vocab_size,
         decode_steps=_DECODE_STEPS,
+    )
+
+
+def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    """As an engine has them that is asked for these sequences.
+
+    It would take 2048 tokens a step, of which activations are as large as a weight's codes.
+    """
+    blocks = 1 + FITTING_SEQUENCES * (FITTING_LENGTH // block_size)
+    return EngineShapes(
+        max_num_seqs=FITTING_SEQUENCES,
+        max_num_batched_tokens=_TOKENS,
+        max_scored=FITTING_SEQUENCES + 64,
+        max_model_len=FITTING_LENGTH,
+        block_size=block_size,
+        groups=tuple(KVGroup(group.window, blocks) for group in config.kv_groups),
+        vocab_size=config.vocab_size,
     )
 
 

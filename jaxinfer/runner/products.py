@@ -46,8 +46,7 @@ def choose_products(
     if not matrices or asked == "xla" or model.mesh.size > 1:
         return model
     if interpreted(asked, model.mesh):
-        taken = [matrix for matrix in matrices if _takes(matrix, asked, model.dtype)]
-        return replace(model, product_backends=tuple((matrix, asked) for matrix in taken))
+        return with_products(model, asked)
     candidates = CANDIDATES[platform_of(model.mesh)]
     if len(candidates) == 1:
         return model
@@ -58,6 +57,12 @@ def choose_products(
         measure = partial(_measured, model, shapes, matrix)
         chosen.append((matrix, remembered_choice(f"product {_named(matrix)}", file, candidates, measure)))
     return replace(model, product_backends=tuple(chosen))
+
+
+def with_products(model: LoadedModel, backend: str) -> LoadedModel:
+    """The model with this backend for each shape of its quantised matrices that it takes."""
+    taken = [matrix for matrix in matrix_shapes(model) if _takes(matrix, backend, model.dtype)]
+    return replace(model, product_backends=tuple((matrix, backend) for matrix in taken))
 
 
 def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
