@@ -1,24 +1,45 @@
-"""`jaxinfer inspect`: what a model is made of, and what it takes of this machine. Reads no weights."""
+"""`jaxinfer inspect`: what a model is made of, and what it takes of this machine or of another. Reads no weights."""
 
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from jaxinfer.cli.flags import parse_flags
 from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, Quantization
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.quantization.kv import KV_CODES
+
+if TYPE_CHECKING:
+    from jaxinfer.runner.inspection import Device
+
+Platform = Literal["auto", "cpu", "gpu", "tpu"]
+
+
+class _Asked(NamedTuple):
+    """What the flags say."""
+
+    model: str
+    dtype: DType
+    architecture: str | None
+    quantization: Quantization
+    kv_cache_dtype: KVCacheDType
+    block_size: int | None
+    platform: Platform
+    device_memory: float | None
+    gpu_memory_utilization: float
+    max_model_len: int | None
+    json: bool
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints the report; `--json` prints it for programs."""
-    asked = parse_flags(_flags, "inspect", arguments)
-    report = _report(*asked[:-1])
-    if asked[-1]:
+    asked: _Asked = parse_flags(_flags, "inspect", arguments)
+    report = _report(asked)
+    if asked.json:
         json.dump(report, sys.stdout, indent=2)
         print()
     else:
@@ -34,9 +55,13 @@ def _flags(
     quantization: Quantization = "none",
     kv_cache_dtype: KVCacheDType = "auto",
     block_size: int | None = None,
+    platform: Platform = "auto",
+    device_memory: float | None = None,
+    gpu_memory_utilization: float = 0.9,
+    max_model_len: int | None = None,
     json: bool = False,
-) -> tuple[str, DType, str | None, Quantization, KVCacheDType, int | None, bool]:
-    """Show what a model is made of, and what it takes of this machine.
+) -> _Asked:
+    """Show what a model is made of, and what it takes of this machine or of another.
 
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
@@ -45,25 +70,26 @@ def _flags(
         quantization: How the weights are held while KV blocks are counted.
         kv_cache_dtype: Type of keys and values in KV blocks; auto: that of activations.
         block_size: Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU.
+        platform: Of the device that is to hold the model; auto: this machine's.
+        device_memory: GiB of that device; by default of this machine's first.
+        gpu_memory_utilization: Share of the device's memory that everything together may take.
+        max_model_len: Count the sequences of so many tokens that fit at once.
         json: Print JSON.
     """
-    return model, dtype, architecture, quantization, kv_cache_dtype, block_size, json
+    return _Asked(
+        *(model, dtype, architecture, quantization, kv_cache_dtype, block_size),
+        *(platform, device_memory, gpu_memory_utilization, max_model_len, json),
+    )
 
 
-def _report(
-    model: str,
-    dtype: DType,
-    architecture: str | None,
-    quantization: Quantization,
-    kv_cache_dtype: KVCacheDType,
-    block_size: int | None,
-) -> dict[str, Any]:
+def _report(asked: _Asked) -> dict[str, Any]:
     from jaxinfer.folder_files import read_object
     from jaxinfer.model_config.registry import declared_architecture, parse_config
     from jaxinfer.models.declared import read_declared
     from jaxinfer.runner.inspection import inspect_model
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
+    model, architecture, quantization = asked.model, asked.architecture, asked.quantization
     path = Path(model).expanduser()
     if path.is_file():
         if path.suffix != ".json":
@@ -76,9 +102,30 @@ def _report(
         folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
         raw, config = read_object(folder / "config.json"), read_declared(folder, architecture).config
     name = architecture or declared_architecture(raw)
-    config, size = config.keeping(KV_CODES[kv_cache_dtype]), block_size or default_block_size()
-    sizes = inspect_model(config, resolve_dtype(dtype), quantization, size)
+    device = _device(asked)
+    dtype = resolve_dtype(asked.dtype, device.platform)
+    block_size = asked.block_size or default_block_size(device.platform)
+    config = config.keeping(KV_CODES[asked.kv_cache_dtype])
+    sizes = inspect_model(config, dtype, quantization, block_size, device, asked.max_model_len)
     return {"model": model, "architecture": name, "quantization": quantization, **sizes}
+
+
+def _device(asked: _Asked) -> "Device":
+    from jaxinfer.runner.inspection import Device, this_device
+
+    for name in ("device_memory", "gpu_memory_utilization", "max_model_len"):
+        value = getattr(asked, name)
+        if value is not None and not value > 0:
+            raise ParameterError(name, f"must be above 0, not {value}")
+    here = this_device(asked.gpu_memory_utilization)
+    platform = here.platform if asked.platform == "auto" else asked.platform
+    if asked.device_memory is not None:
+        return Device(platform, int(asked.device_memory * 2**30 * asked.gpu_memory_utilization))
+    if platform not in (here.platform, "cpu"):
+        raise ParameterError("device_memory", f"must be given for a {platform}, which is not here")
+    if asked.max_model_len is not None and (platform == "cpu" or here.memory is None):
+        raise ParameterError("device_memory", "must be given to count sequences on a CPU")
+    return Device(platform, None if platform == "cpu" else here.memory)
 
 
 def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
@@ -99,16 +146,19 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         kept = f"{size}{padding}; {group['layers']} layers keep {window}"
         lines.append((f"KV group {i}", kept))
     lines.append(("KV blocks that fit", _fitting(report)))
+    if report["sequences"] is not None:
+        lines.append(("sequences that fit", f"{report['sequences']:,} of {report['length']:,} tokens each"))
     return lines
 
 
 def _fitting(report: dict[str, Any]) -> str:
     size, platform = report["block_size"], report["platform"]
     if not report["blocks"]:
-        return f"none: the weights alone take more than the {_bytes(report['memory_bytes'])} of this {platform}"
+        return f"none: the weights alone take more than {_bytes(report['memory_bytes'])} of a {platform}"
     groups = ", ".join(f"{blocks:,}" for blocks in report["blocks"])
-    bound = "at most on a CPU" if platform == "cpu" else "before what steps take"
-    return f"{groups} of {size} tokens on this {platform}, {bound}"
+    if report["memory_bytes"] is None:
+        return f"{groups} of {size} tokens on a CPU, at most"
+    return f"{groups} of {size} tokens in {_bytes(report['memory_bytes'])} of a {platform}, before what steps take"
 
 
 def _billions(count: int) -> str:

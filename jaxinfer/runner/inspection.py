@@ -1,7 +1,7 @@
 """What a model is made of, and what it takes of this machine, from its declaration alone."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,21 +18,42 @@ from jaxinfer.runner.memory import cpu_blocks, fit_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
 
 _PLAIN = ("float32", "bfloat16")
-_SHARE = 0.9
 _MOST_BLOCKS = 2**31
 
 
-def inspect_model(config: DecoderConfig, dtype: jnp.dtype, quantization: str, block_size: int) -> dict[str, Any]:
+class Device(NamedTuple):
+    """One that holds a model. memory: bytes that everything together may take; None on a CPU, where it is not bound."""
+
+    platform: str
+    memory: int | None
+
+
+def this_device(share: float) -> Device:
+    """The first of this machine. share: of its memory that may be taken."""
+    return Device(platform_name(), usable_memory(share))
+
+
+def inspect_model(
+    config: DecoderConfig,
+    dtype: jnp.dtype,
+    quantization: str,
+    block_size: int,
+    device: Device,
+    length: int | None = None,
+) -> dict[str, Any]:
     """Sizes in bytes, of one device that holds all of it; block_size in tokens. Allocates nothing.
 
-    quantization: how it holds the weights, a name of `DecoderConfig.quantised`.
+    quantization: how it holds the weights, a name of `DecoderConfig.quantised`. length: tokens of the sequences that
+    are counted, if they are.
     """
-    plan, platform = plan_model(config, dtype), platform_name()
+    plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
     layout = platform_layout(platform)
     groups = [_kv_group(group, layout, dtype) for group in config.kv_groups]
-    memory = usable_memory(_SHARE)
     costs = [group["token_bytes"] * block_size for group in groups]
+    held = _bytes(config.quantised(quantization), dtype, platform)
+    blocks = _blocks(memory, held, costs)
+    counted = None if length is None or memory is None else _sequences(config, blocks, costs, block_size, length)
     return {
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
         "context": config.max_position_embeddings,
@@ -43,7 +64,9 @@ def inspect_model(config: DecoderConfig, dtype: jnp.dtype, quantization: str, bl
         "platform": platform,
         "memory_bytes": memory,
         "block_size": block_size,
-        "blocks": _blocks(memory, _bytes(config.quantised(quantization), dtype, platform), costs),
+        "blocks": blocks,
+        "length": length,
+        "sequences": counted,
     }
 
 
@@ -118,3 +141,11 @@ def _blocks(memory: int | None, weights: int, costs: list[int]) -> list[int]:
     if memory is None:
         return cpu_blocks(costs)
     return fit_blocks(memory - weights, costs, [_MOST_BLOCKS] * len(costs)) if memory > weights else []
+
+
+def _sequences(config: DecoderConfig, blocks: list[int], costs: list[int], block_size: int, length: int) -> int:
+    """How many of so many tokens have all their blocks at once, where groups share the bytes of all but a block each,
+    which no sequence gets. A window may begin and end within a block."""
+    tokens = [length if group.window is None else min(length, group.window + block_size) for group in config.kv_groups]
+    each = sum(cost * -(-count // block_size) for cost, count in zip(costs, tokens, strict=True))
+    return sum(cost * (count - 1) for cost, count in zip(costs, blocks, strict=False)) // each

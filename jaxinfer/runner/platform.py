@@ -42,16 +42,17 @@ def _kind(platform: str) -> str:
     return "gpu" if platform in ("cuda", "rocm") else platform
 
 
-def resolve_dtype(name: DType) -> jnp.dtype:
-    """auto is bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16 products of vectors are slow."""
+def resolve_dtype(name: DType, platform: str | None = None) -> jnp.dtype:
+    """auto is bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16 products of vectors are slow. platform: by
+    default this process's."""
     if name == "auto":
-        name = "float32" if platform_name() == "cpu" else "bfloat16"
+        name = "float32" if (platform or platform_name()) == "cpu" else "bfloat16"
     return jnp.dtype(_DTYPES[name])
 
 
-def default_block_size() -> int:
-    """Tokens a KV block where none was asked for."""
-    return {"cpu": 16, "gpu": 64, "tpu": 128}[platform_name()]
+def default_block_size(platform: str | None = None) -> int:
+    """Tokens a KV block where none was asked for. platform: by default this process's."""
+    return {"cpu": 16, "gpu": 64, "tpu": 128}[platform or platform_name()]
 
 
 def default_token_budget() -> int:

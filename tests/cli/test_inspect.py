@@ -59,7 +59,7 @@ def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert found["blocks"] == [(2**20 - found["weight_bytes"]["bfloat16"]) // (128 * token)]
     monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 1000)
     assert inspect.run([path]) == 0
-    assert "none: the weights alone take more than the 1000 B of this tpu" in capsys.readouterr().out
+    assert "none: the weights alone take more than 1000 B of a tpu" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("name", "kept"), [("bf16", "bfloat16"), ("fp8", "float8_e4m3fn"), ("int8", "int8")])
@@ -87,6 +87,39 @@ def test_bytes_of_quantised_weights(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert found["blocks"] == [(2**20 - norms - table - int4) // (128 * token)]
 
 
+LLAMA_8B = {
+    **{"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256},
+    **{"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
+    **{"max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
+}
+
+
+@pytest.mark.parametrize(("quantization", "sequences"), [("none", 0), ("int8", 27), ("fp8", 27), ("int4", 37)])
+def test_sequences_that_a_device_holds_which_is_not_here(
+    quantization: str, sequences: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Llama-3.1-8B beside sequences of 2,048 tokens on a v5e: 16 GiB, of which nine tenths are taken."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_8B))
+    device = ("--platform", "tpu", "--device-memory", "16", "--quantization", quantization)
+    found = report(capsys, str(path), *device, "--max-model-len", "2048")
+    token = 32 * 2 * 8 * 128 * 2
+    room = int(0.9 * 2**34) - found["weight_bytes"]["bfloat16" if quantization == "none" else quantization]
+    assert (found["kv_groups"][0]["token_bytes"], found["block_size"]) == (token, 128)
+    assert found["sequences"] == sequences == max(room - 128 * token, 0) // (2048 * token)
+    assert inspect.run([str(path), *device, "--max-model-len", "2048"]) == 0
+    assert f"sequences that fit    {sequences} of 2,048 tokens each" in capsys.readouterr().out
+
+
+def test_sequences_beside_a_window(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gemma 3, tiny: two layers with a window of 7 tokens, which may lie in two blocks of 16, and one without."""
+    path, asked = str(GOLDENS / "gemma3"), ("--platform", "gpu", "--block-size", "16", "--max-model-len", "64")
+    found = report(capsys, path, *asked, "--device-memory", "0.01", "--gpu-memory-utilization", "0.5")
+    windowed, full = (16 * group["token_bytes"] for group in found["kv_groups"])
+    room = int(0.5 * 0.01 * 2**30) - found["weight_bytes"]["bfloat16"] - windowed - full
+    assert found["sequences"] == room // (2 * windowed + 4 * full)
+
+
 def test_active_parameters_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
     """Mixtral, tiny: two of four experts of three matrices of 32 x 48 in each of two layers, and one row of the
     embedding of 96."""
@@ -104,6 +137,9 @@ def test_a_config_alone(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["inspect", "demo", "--platform", "tpu"], "device_memory: must be given for a tpu, which is not here"),
+        (["inspect", "demo", "--max-model-len", "64"], "device_memory: must be given to count sequences on a CPU"),
+        (["inspect", "demo", "--device-memory", "0"], "--device-memory: must be above 0, not 0"),
         (["inspect", str(Path(__file__))], "must be a folder, a hub id or a config.json"),
         (["inspect", "demo", "--architecture", "Nobody"], "'Nobody' is not supported; `jaxinfer models` lists"),
         (["inspect", "demo", "--architecture", "Llama"], "'Llama' is not supported; did you mean LlamaForCausalLM?"),
