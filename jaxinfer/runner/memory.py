@@ -15,7 +15,8 @@ from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.xla_options import Options, described
 
-_GRID = 64
+_SHARE_BITS, _MOST_BITS = 7, 6
+"""Of the step of a number of blocks: it is a power of two, at most a 64th of the number, at most 64."""
 _TRIAL_BLOCKS = 64
 _CPU_BLOCKS = 4096
 _CPU_BYTES = 2 << 30
@@ -32,7 +33,7 @@ def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
 
 
 def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
-    """Blocks a group: as many for each as the budget allows, at most its cap, on a coarse grid.
+    """Blocks a group: as many for each as the budget allows, at most its cap, on a grid that leaves at most a 64th.
 
     budget: bytes. costs: bytes of a block a group. caps: most blocks that are of use to a group.
     What a group's cap leaves is shared by the others.
@@ -44,7 +45,8 @@ def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[i
             low = middle
         else:
             high = middle - 1
-    return [min(low // _GRID * _GRID or low, cap) for cap in caps]
+    step = 1 << min(max(low.bit_length() - _SHARE_BITS, 0), _MOST_BITS)
+    return [min(low // step * step, cap) for cap in caps]
 
 
 def cpu_blocks(costs: Sequence[int]) -> list[int]:
