@@ -3,7 +3,9 @@
 The models are those of tests/goldens, each with what an independent implementation generated from it. An engine is
 built as `jaxinfer serve` builds it; the same prompt comes twice, so that its blocks are reused. The exit status is 1
 where tokens differ. Then a few families come once for each way of `--quantization`: there the count says how many
-tokens are still those of the plain model, and what fails is that the second text differs from the first. On a machine
+tokens are still those of the plain model, and what fails is that the second text differs from the first. Last come
+checkpoints that are quantised already, in every format, whose tokens NumPy has from the values that were written. On a
+machine
 with an accelerator this shows that every family and scheme runs on it; `--attention-backend mosaic_tpu` runs the
 kernels for TPUs on a CPU, in an interpreter.
 """
@@ -11,6 +13,7 @@ kernels for TPUs on a CPU, in an interpreter.
 import argparse
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -30,7 +33,10 @@ from jaxinfer.config import (
 from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.quantization.made import MADE
 from jaxinfer.sampling import SamplingParams
+from tests.quantization.circumstances import ACTIVATIONS, FORMS, checkpoint_of
+from tests.quantization.reference import Reference
 
 GOLDENS = Path(__file__).resolve().parent.parent / "tests" / "goldens"
 _LENGTH, _BLOCK, _BLOCKS = 64, 4, 60
@@ -38,6 +44,11 @@ _LENGTH, _BLOCK, _BLOCKS = 64, 4, 60
 
 QUANTISED = ("llama3", "gemma3", "qwen2_moe", "gpt_oss")
 """Dense, with windows, with experts of both kinds."""
+
+
+FORMATS = tuple(name for name in FORMS if name not in ACTIVATIONS)
+"""Of checkpoints, but those whose activations are rounded: of two codes as near either may be right."""
+_PROMPT = 12
 
 
 class Row(NamedTuple):
@@ -56,8 +67,9 @@ class Row(NamedTuple):
 
     @property
     def passed(self) -> bool:
-        """True where all tokens are right, or of quantised weights those of both texts, and the prefix was reused."""
-        right = self.right == self.wanted or self.quantization != "none"
+        """True where all tokens are right, or of weights that were made those of both texts, and the prefix was
+        reused."""
+        right = self.right == self.wanted or self.quantization in MADE
         return right and self.repeated and self.cached > 0
 
 
@@ -75,6 +87,19 @@ def check(folder: Path, backend: AttentionBackend, tokens: int, quantization: Qu
     seconds, backends = time.perf_counter() - started, core.info.attention_backend
     counts = (right, len(wanted), found == again and len(found) == len(wanted), cached)
     return Row(folder.name, quantization, architecture, backends, *counts, seconds)
+
+
+def check_format(name: str, backend: AttentionBackend, tokens: int) -> Row:
+    """The same for a small Llama in a format of FORMATS, which is written first."""
+    checkpoint = checkpoint_of(name)
+    decoder, size = Reference(checkpoint.config, checkpoint.plain), checkpoint.config["vocab_size"]
+    prompt = text = np.random.default_rng(0).integers(0, size, _PROMPT)
+    for _ in range(min(tokens, _LENGTH - _PROMPT - 1)):
+        text = np.append(text, decoder.logits(text)[-1].argmax())
+    with tempfile.TemporaryDirectory() as place:
+        folder = checkpoint.write(Path(place) / "checkpoint")
+        np.savez(folder / "golden.npz", prompt=prompt, greedy=text[_PROMPT:])
+        return check(folder, backend, tokens)._replace(family="llama", quantization=name)
 
 
 def _config(folder: Path, backend: AttentionBackend, quantization: Quantization) -> EngineConfig:
@@ -105,6 +130,12 @@ def _line(row: Row) -> str:
     return f"{row.family:20}{row.architecture:34}{row.quantization:12}{row.backends:12}{figures}{said}"
 
 
+def _failed(row: Row) -> bool:
+    """Prints its line."""
+    print(_line(row), flush=True)
+    return not row.passed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = sorted(path.name for path in GOLDENS.iterdir())
@@ -118,9 +149,9 @@ def main() -> int:
     quantised = [name for name in chosen if name in QUANTISED]
     for quantization in get_args(Quantization):
         for name in chosen if quantization == "none" else quantised:
-            row = check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization)
-            failed += not row.passed
-            print(_line(row), flush=True)
+            failed += _failed(check(GOLDENS / name, asked.attention_backend, asked.tokens, quantization))
+    for name in FORMATS if not asked.families else ():
+        failed += _failed(check_format(name, asked.attention_backend, asked.tokens))
     print(f"{failed} failed")
     return 1 if failed else 0
 

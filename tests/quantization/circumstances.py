@@ -44,6 +44,14 @@ KINDS: dict[str, dict[str, Any]] = {"dense": SMALL, "windowed": {**SMALL, **WIND
 
 STATIC = {**TOKEN, "strategy": "tensor", "dynamic": False}
 FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
+    "w4a16": (
+        config_of_groups("pack-quantized", weights(4, "group", group_size=32, symmetric=False)),
+        partial(integers.packed, zeros=True),
+    ),
+    "mxfp4": (
+        config_of_groups("mxfp4-pack-quantized", weights(4, "group", type="float", group_size=32)),
+        e2m1.mxfp4,
+    ),
     "awq": ({**AWQ, "group_size": 32}, awq.gemm),
     "gptq-order": ({**GPTQ, "group_size": 32, "desc_act": True}, partial(gptq, in_order=False)),
     "fp8-blocks": ({**BLOCKS, "weight_block_size": [24, 32]}, partial(fp8.by_blocks, block=(24, 32))),
@@ -88,12 +96,12 @@ class Row(NamedTuple):
 ROWS = [Row(**row) for row in pairwise(TABLE)]
 
 
-def checkpoint_of(row: Row) -> Checkpoint:
+def checkpoint_of(scheme: str, kind: str = "dense") -> Checkpoint:
     """Of a scheme that is made while it is read, what is written is plain, and `plain` the values that result."""
-    quantization, writer = FORMS.get(row.scheme, ({}, partial(_rounded, row.scheme)))
-    config, tensors, plain = made(KINDS[row.kind], quantization, writer, left=("lm_head", "gate"))
+    quantization, writer = FORMS.get(scheme, ({}, partial(_rounded, scheme)))
+    config, tensors, plain = made(KINDS[kind], quantization, writer, left=("lm_head", "gate"))
     norms = {name: 1 + tensor for name, tensor in plain.items() if tensor.ndim == 1}
-    if row.scheme in FORMS:
+    if scheme in FORMS:
         return Checkpoint(config, {**tensors, **norms}, {**plain, **norms})
     del config["quantization_config"]
     tables = {name: int8_values(plain[name]) for name in ("model.embed_tokens.weight", "lm_head.weight")}
@@ -116,7 +124,7 @@ def model_of(row: Row, folder: Path) -> LoadedModel:
 
 def check(row: Row, folder: Path) -> None:
     """Runs an engine over the row's model, written into `folder`; its tokens and logits must be the reference's."""
-    checkpoint = checkpoint_of(row)
+    checkpoint = checkpoint_of(row.scheme, row.kind)
     model = model_of(row, checkpoint.write(folder))
     _check_split(row, model)
     runner = JaxRunner(model, tiny_shapes(model, max_num_seqs=3, max_num_batched_tokens=32, max_model_len=40))

@@ -9,9 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format
 from safetensors.numpy import load_file, save_file
 
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.quantization.made import MADE
 from scripts.numpy_decoder import NumpyDecoder
 from tests.models.goldens import GOLDENS, load
@@ -126,3 +129,12 @@ def test_bytes_on_the_device_are_as_computed(family: str, name: str) -> None:
     for one in plan.weights:
         if one.scheme is not None:
             assert 8 * one.bytes("gpu") == one.scheme.bits(one.shape)
+
+
+def test_rows_of_a_table_are_contiguous_and_a_column_of_scales_is_not() -> None:
+    """A TPU would give each scale of a column by rows 128 lanes."""
+    config = load(GOLDENS / "llama3").config.quantised("int8")
+    (embed,) = [one for one in plan_model(config, jnp.dtype(jnp.float32)).weights if one.path == ("embed",)]
+    codes, scales = embed.shardings(DEFAULT_RULES, make_mesh())
+    assert isinstance(codes, Format)
+    assert not isinstance(scales, Format)
