@@ -31,6 +31,7 @@ from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.runner.products import with_products
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -48,32 +49,35 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 _LEFT_OUT = {"v5e": ("admit", "sample", "mixed"), "v5p": ("admit", "sample", "mixed"), "v7x": ("admit", "sample")}
 _FAMILY_TARGETS = ("v6e", "h200")
 _QUANTISED_TARGETS = ("v5e", "v6e", "h200")
-# NOTE: with a scale a row, mosaic_gpu's quantised_matmul asks for more shared memory than there is where results are
-# float32 and of more than 32 to 95 rows: engines pass over it. With int4 in groups of 32 the TPU's spills on a v6e, at
-# 430 of 1404 bundles.
-_DECODE_ALONE = {"h200": ("int8", "fp8"), "v6e": ("int4",)}
+# NOTE: with int4 in groups of 32 the TPU's quantised_matmul spills on a v6e, at 430 of 1404 bundles.
+_DECODE_ALONE = {"v6e": ("int4",)}
 # Larger ones take minutes (gpt-oss, mixed 1920: almost five for a v6e). No activation has a weight's size.
 _FAMILY_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
 
 
 class Model(NamedTuple):
-    """A model by the fields of its config.json that programs follow from. quantization: how it holds its weights."""
+    """A model by the fields of its config.json that programs follow from.
+
+    quantization, kv_cache_dtype: how it holds its weights, and keys and values.
+    """
 
     name: str
     fields: dict[str, Any]
     quantization: str = "none"
+    kv_cache_dtype: str = "auto"
 
     def config(self, layers: int | None) -> DecoderConfig:
         """With so many layers, but one of every kind at least; None: all of them."""
         config = parse_config(_COMMON | self.fields)
         kinds = dict.fromkeys(config.layers)
         few = config.layers if layers is None else tuple(islice(cycle(kinds), max(layers, len(kinds))))
-        return replace(config, layers=few).quantised(self.quantization)
+        return replace(config, layers=few).quantised(self.quantization).keeping(KV_CODES[self.kv_cache_dtype])
 
     @property
     def title(self) -> str:
         """What the table calls it."""
-        return self.name if self.quantization == "none" else f"{self.name} in {self.quantization}"
+        weights = self.name if self.quantization == "none" else f"{self.name} in {self.quantization}"
+        return weights if self.kv_cache_dtype == "auto" else f"{weights}, KV in {self.kv_cache_dtype}"
 
 
 _COMMON = {
@@ -195,6 +199,7 @@ GEMMA3 = Model(
 )
 QUANTISED = (
     *(Model(DENSE[1].name, DENSE[1].fields, quantization) for quantization in ("int8", "fp8", "int4")),
+    *(Model(DENSE[1].name, DENSE[1].fields, kv_cache_dtype=codes) for codes in ("fp8", "int8")),
     Model(QWEN3_MOE.name, QWEN3_MOE.fields, "int4"),
 )
 """Codes of each type, with a scale for a row and for 32 values; of experts too."""
@@ -257,10 +262,8 @@ def _model_cases(
     config, block_size, layout = model.config(layers), _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), (shapes_of or _shapes)(config, block_size)
     backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
-    kv_shapes = [
-        _kv_shape(group, pool, block_size, layout) for group, pool in zip(config.kv_groups, shapes.groups, strict=True)
-    ]
-    kv_bytes = sum(array_bytes(shape, _DTYPE) for shape in kv_shapes)
+    kv = [_blocks(group, pool, block_size, layout) for group, pool in zip(config.kv_groups, shapes.groups, strict=True)]
+    kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
     described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform)]
     needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
@@ -271,7 +274,7 @@ def _model_cases(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
             f"{model.title}, {config.num_layers} layers{taken}, {run_by}",
             partial(_lower, programs, name),
-            (*_kept_groups(kv_shapes, layout), *kept_weights(described)),
+            (*_kept_groups(kv, layout), *kept_weights(described)),
             kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
         )
@@ -287,8 +290,9 @@ def _described(weight: Weight, platform: str) -> Iterator[tuple[str, tuple[int, 
         yield f"{name}{part}", leaf.shape, leaf.dtype
 
 
-def _kv_shape(group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayout) -> tuple[int, ...]:
-    return layout.shape(
+def _blocks(group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayout) -> jax.ShapeDtypeStruct:
+    """The KV blocks of a group."""
+    shape = layout.shape(
         layers=len(group.layers),
         pages=pool.num_blocks,
         page_size=block_size,
@@ -296,6 +300,7 @@ def _kv_shape(group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayou
         key_dim=group.kv.key_dim,
         value_dim=group.kv.value_dim,
     )
+    return jax.ShapeDtypeStruct(shape, _DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
 
 
 def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size: int) -> str:
@@ -311,11 +316,11 @@ def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size:
     return backend
 
 
-def _kept_groups(shapes: Sequence[tuple[int, ...]], layout: KVLayout) -> Iterator[Kept]:
+def _kept_groups(groups: Sequence[jax.ShapeDtypeStruct], layout: KVLayout) -> Iterator[Kept]:
     """The pages of every KV group, which have names where there are several."""
-    for number, shape in enumerate(shapes):
-        of_group = f" of group {number}" if len(shapes) > 1 else ""
-        for kept in kept_pages(shape, _DTYPE, layout):
+    for number, blocks in enumerate(groups):
+        of_group = f" of group {number}" if len(groups) > 1 else ""
+        for kept in kept_pages(blocks.shape, blocks.dtype, layout):
             yield kept._replace(name=f"{kept.name}{of_group}")
 
 

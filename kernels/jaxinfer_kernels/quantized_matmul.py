@@ -71,7 +71,7 @@ def _on_gpu(
     x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
 ) -> jax.Array:
     (rows, depth), (columns, groups) = x.shape, scales.shape
-    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weight.dtype, 1, depth // groups)
+    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weight.dtype, 1, depth // groups, out_dtype.itemsize)
     check_gpu_matmul(x, weight, groups, blocks)
     from jaxinfer_kernels.gpu.quantized_matmul import quantized_matmul_gpu  # needs jax 0.11, see `unavailable`
 

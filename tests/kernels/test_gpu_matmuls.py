@@ -227,16 +227,26 @@ def test_small_groups_have_one_item_each():
     ("columns", "depth"), [(14336, 4096), (4096, 14336), (768, 2048), (2048, 7168), (16384, 53248), (192, 1408)]
 )
 @pytest.mark.parametrize(
-    ("weight_type", "group", "experts"),
-    [(jnp.bfloat16, 0, 128), (jnp.int8, 0, 1), (jnp.int4, 128, 1), (jnp.int4, 32, 8), (E2M1, 16, 1)],
+    ("weight_type", "group", "experts", "out_bytes"),
+    [
+        (jnp.bfloat16, 0, 128, 2),
+        (jnp.int8, 0, 1, 2),
+        (jnp.int8, 0, 1, 4),
+        (jnp.int4, 128, 1, 4),
+        (jnp.int4, 32, 1, 4),
+        (jnp.int4, 32, 8, 2),
+        (E2M1, 16, 1, 4),
+    ],
 )
-def test_the_rule_fits_shared_memory(columns: int, depth: int, rows: int, weight_type: Any, group: int, experts: int):
-    blocks = gpu_matmul_blocks(rows, columns, depth, jnp.dtype(weight_type), experts, group or depth)
+def test_the_rule_fits_shared_memory(
+    columns: int, depth: int, rows: int, weight_type: Any, group: int, experts: int, out_bytes: int
+):
+    blocks = gpu_matmul_blocks(rows, columns, depth, jnp.dtype(weight_type), experts, group or depth, out_bytes)
     weights: Any = jax.ShapeDtypeStruct((columns, depth), weight_type)
     x: Any = jax.ShapeDtypeStruct((rows, depth), jnp.bfloat16)
     check_gpu_matmul(x, weights, depth // (group or depth), blocks)
     stage = blocks.depth * (blocks.columns * value_bytes(jnp.dtype(weight_type)) + 2 * blocks.rows)
-    made = blocks.rows * blocks.columns * (2 if blocks.splits == 1 else 4)
+    made = blocks.rows * blocks.columns * (out_bytes if blocks.splits == 1 else 4)
     assert blocks.stages >= 3
     assert blocks.stages * (stage + 16) + made <= 227 << 10
 

@@ -52,25 +52,27 @@ class GpuMatmulBlocks:
 
 
 def gpu_matmul_blocks(
-    rows: int, columns: int, depth: int, weight_dtype: jnp.dtype, experts: int, group: int
+    rows: int, columns: int, depth: int, weight_dtype: jnp.dtype, experts: int, group: int, out_bytes: int = 2
 ) -> GpuMatmulBlocks:
     """Sizes for x [rows, depth] in bfloat16 and weights [experts, columns, depth], `group` values of K to a scale.
+    out_bytes: of a value of the result, tiles of which lie in shared memory too.
 
     Few rows: four warpgroups, which hide each other's latency, of 64 outputs each, and more than 100 KiB of weights on
     their way. More rows: two warpgroups, whose sums take more registers; 256 outputs a tile, so that x is read less
-    often, but half as many for many rows where scales belong to groups, as two sums live in registers then; for groups
-    of 16, whose sums come one after another in registers of their own, half as many rows too.
+    often, but half as many for many rows where scales belong to groups, as two sums live in registers then, or where
+    results are float32, which leave too little shared memory; for groups of 16, whose sums come one after another in
+    registers of their own, half as many rows too.
     """
     most = 128 if group >= 32 else 64
     tile, item = _tile_rows(rows, experts, most), value_bytes(weight_dtype)
-    wide = (128,) if 2 * tile > most and group < depth else (256, 128)
+    wide = (128,) if 2 * tile > most and (group < depth or out_bytes > 2) else (256, 128)
     sizes = [size for size in (*wide, WARPGROUP_ROWS) if columns % size == 0] or [WARPGROUP_ROWS]
     chunk = _chunk(depth, group, weight_dtype)
     outputs, splits = sizes[0], 1
     if experts == 1 and rows <= 64:
         unit = max(chunk, group if group < depth else 0)
         outputs, splits = _spread(rows, columns, depth, item, sizes, unit)
-    room = _SHARED_BYTES - outputs * tile * (2 if splits == 1 else 4)
+    room = _SHARED_BYTES - outputs * tile * (out_bytes if splits == 1 else 4)
     if chunk == 128 and (room < 4 * _stage_bytes(chunk, outputs, tile, item) or (tile > 16 and group < chunk)):
         chunk = 64  # for more stages, or for fewer registers
     stages = min(_MOST_STAGES, room // _stage_bytes(chunk, outputs, tile, item))
