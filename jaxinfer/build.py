@@ -129,10 +129,11 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, make_mesh())
     sizes = plan_shapes(config, decoder)
+    text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
     if needs_measuring(model):
-        model = with_measured_scales(model, load_text(config).tokenizer.encode(MEASURED_TEXT))
+        model = with_measured_scales(model, text)
     laps.end("load")
     model = choose_attention(model, sizes, config.runner.attention_backend, notes)
     model = choose_experts(model, sizes, config.runner.attention_backend, notes)

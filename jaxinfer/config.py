@@ -15,7 +15,7 @@ FairShare = Literal["key", "user", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
 DType = Literal["auto", "bfloat16", "float16", "float32"]
 Quantization = Literal["none", "int8", "int4", "fp8", "int8-w8a8", "fp8-w8a8"]
-KVCacheDType = Literal["auto", "bf16", "fp8", "int8"]
+KVCacheDType = Literal["auto", "bf16", "bfloat16", "fp8", "fp8_e4m3", "int8"]
 AttentionBackend = Literal["auto", "xla", "mosaic_tpu", "mosaic_gpu"]
 
 
@@ -51,7 +51,7 @@ class CacheConfig:
     block_size: int | None = None
     """Tokens a KV block; by default 16 on CPU, 64 on GPU, 128 on TPU. A power of two, 1 to 256."""
     kv_cache_dtype: KVCacheDType = "auto"
-    """Type of keys and values in KV blocks; auto: that of activations. fp8 (e4m3) and int8 have a scale a layer for
+    """Type of keys and values in KV blocks; auto: that of activations. fp8 (fp8_e4m3) and int8 have a scale a layer for
     keys and one for values: the checkpoint's, where it has some for this type; else 1 for fp8, measured at startup for
     int8."""
     num_blocks: int | None = None

@@ -16,6 +16,7 @@ ABSENT = {
     "--data-parallel-size": _DEVICES,
     "-dp": _DEVICES,
     "--enable-expert-parallel": _DEVICES,
+    "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
     "--speculative-config": "speculation is not supported yet",

@@ -8,6 +8,7 @@ from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stac
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
+from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.kv_scales import kv_scale
 from jaxinfer.quantization.formats import TensorFormat
 
@@ -18,7 +19,7 @@ def unused_tensors(config: DecoderConfig) -> Unused:
     """What a checkpoint may hold though the model has no use for it."""
     names, declared = config.names, config.declared
     begins = (*names.skipped, *((f"{names.head}.",) if config.tie_word_embeddings else ()))
-    return Unused(begins) if declared is None else Unused(begins, declared.unused, declared.zeros)
+    return Unused(begins, KV_SCALES) if declared is None else Unused(begins, declared.unused, declared.zeros)
 
 
 def embedding_table(config: DecoderConfig) -> Tensor:

@@ -1,27 +1,38 @@
 """Scales of keys and values that are kept in few bits: where checkpoints have them. No jax."""
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from jaxinfer.checkpoint.quantized.scales import PositiveScale
 from jaxinfer.checkpoint.sources import Filled, Joined, Source, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.model_config.tensor_names import TensorNames
-from jaxinfer.quantization.kv import ScaledKVCodes
+from jaxinfer.quantization.kv import SCALED, ScaledKVCodes
+
+log = logging.getLogger(__name__)
+
+_ONE_NUMBER = ((), (1, 1), (1, 1, 1))
+"""Shapes that a scale may have, beside [1]."""
 
 
 def with_kv_scales(config: DecoderConfig, found: Collection[str]) -> DecoderConfig:
     """The decoder with the names of its layers' scales, where a checkpoint of these tensors has some of the type that
     keys and values are kept in."""
-    scaled = [layer for layer, kind in enumerate(config.layers) if kind.attention.kv.scaled]
-    if not scaled or scales_of(config) != config.layers[scaled[0]].attention.kv.codes:
+    codes = config.layers[0].attention.kv.codes
+    if codes not in SCALED:
         return config
-    first = config.names.of_body(f"{config.names.layers}{scaled[0]}.")
-    known = next((names for names in _names(config.names) if f"{first}{names[0]}" in found), None)
-    return replace(config, kv_scales=known)
+    fitting = _names(config.names) if _scales_of(config) == codes else iter(())
+    layers = [config.names.of_body(f"{config.names.layers}{layer}.") for layer in range(config.num_layers)]
+    known = (names for names in fitting if any(f"{layer}{name}" in found for layer in layers for name in names))
+    names = next(known, None)
+    if names is None and (other := sorted(name for name in found if name.endswith(KV_SCALES))):
+        log.warning("%s and scales like it are not used: they are not one number a layer for %s", other[0], codes)
+    return replace(config, kv_scales=names)
 
 
-def scales_of(config: DecoderConfig) -> ScaledKVCodes | None:
+def _scales_of(config: DecoderConfig) -> ScaledKVCodes | None:
     """The type that a checkpoint's scales of keys and values, should it have some, are for."""
     return "float8_e4m3fn" if config.declared is None else config.declared.kv_codes
 
@@ -30,8 +41,8 @@ def kv_scale(config: DecoderConfig, prefix: str) -> Source:
     """[2]: the scales of a layer's keys and values, both 1 where the checkpoint has none."""
     if config.kv_scales is None:
         return Filled((2,), 1.0)
-    one, other = (PositiveScale(Tensor(f"{prefix}{name}", (1,), others=((),))) for name in config.kv_scales)
-    return Joined((one, other))
+    one, other = (Tensor(f"{prefix}{name}", (1,), others=_ONE_NUMBER) for name in config.kv_scales)
+    return Joined((PositiveScale(one), PositiveScale(other)))
 
 
 def _names(names: TensorNames) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,11 @@ KVCodes = Literal["bfloat16", "float8_e4m3fn", "int8"]
 ScaledKVCodes = Literal["float8_e4m3fn", "int8"]
 """Those that are divided by a scale first."""
 
-KV_CODES: dict[str, KVCodes | None] = {"auto": None, "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
+KV_CODES: dict[str, KVCodes | None] = {
+    "auto": None,
+    **dict.fromkeys(("bf16", "bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp8", "fp8_e4m3"), "float8_e4m3fn"),
+    "int8": "int8",
+}
 """By the names of the setting `kv_cache_dtype`."""
 SCALED: tuple[ScaledKVCodes, ...] = ("float8_e4m3fn", "int8")

@@ -49,9 +49,10 @@ def trial_kind(model: LoadedModel, group: int) -> AttentionKind:
 def trial_heads(model: LoadedModel, group: int, tokens: int) -> Heads:
     """Random queries, keys and values of a KV group's heads. Scales are powers of two: none of their quotients is
     rounded, which programs might do otherwise."""
-    kind, rng = trial_kind(model, group), np.random.default_rng(0)
+    kind = trial_kind(model, group)
     shapes = [(tokens, heads, kind.head_dim) for heads in (kind.num_heads, kind.num_kv_heads, kind.num_kv_heads)]
-    q, k, v = (jnp.asarray(rng.standard_normal(shape, np.float32), model.dtype) for shape in shapes)
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (jax.random.normal(*each, jnp.float32).astype(model.dtype) for each in zip(keys, shapes, strict=True))
     sinks = jnp.linspace(-1, 1, kind.num_heads, dtype=jnp.float32) if kind.sinks else None
     return Heads(q, k, v, sinks, jnp.full(2, TRIAL_SCALE, jnp.float32) if kind.kv.scaled else None)
 

@@ -112,6 +112,9 @@ def active_parameters(plan: ModelPlan) -> int:
 
 
 def _size(leaf: Weight) -> int:
+    """Parameters that it has; scales of keys and values are none."""
+    if str(leaf.path[-1]) == "kv_scale":
+        return 0
     return int(np.prod(leaf.shape, dtype=np.int64))
 
 

@@ -1,4 +1,8 @@
-"""Scales of int8 keys and values, measured: the largest of each layer over a fixed text."""
+"""Scales of int8 keys and values, measured: the largest of each layer over a fixed text.
+
+Keys are kept as rope has turned them, and the text is short: of two channels that turn together the length counts,
+which either may have somewhere in a longer text.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxinfer.errors import ModelError
 from jaxinfer.layers.attention import Heads
 from jaxinfer.models.decoder import KV, Place
 from jaxinfer.models.loaded import LoadedModel
@@ -49,19 +54,24 @@ def needs_measuring(model: LoadedModel) -> bool:
 
 
 def with_measured_scales(model: LoadedModel, token_ids: Sequence[int]) -> LoadedModel:
-    """The model with scales for int8 keys and values: by those of `token_ids`, of which the first MOST_TOKENS count.
+    """The model with scales for int8 keys and values: by those of `token_ids`, of which the first MOST_TOKENS
+    of the vocabulary count.
 
-    Raises ValueError where there are no tokens.
+    Raises ModelError where none is, and for a layer whose keys or values are not finite.
     """
     config = model.config
-    tokens = np.array(token_ids[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
+    known = [token_id for token_id in token_ids if token_id < config.vocab_size]
+    tokens = np.array(known[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
     if not len(tokens):
-        raise ValueError("token_ids is empty: scales are measured over at least one token")
+        raise ModelError("int8 keys and values need scales, and the text to measure them on has no token of this model")
     largest = jax.jit(partial(_largest, model))(model.weights, tokens)
-    scales = np.empty((config.num_layers, 2), np.float32)
+    most = np.empty((config.num_layers, 2), np.float32)
     for group, found in zip(config.kv_groups, largest, strict=True):
-        scales[list(group.layers)] = np.maximum(np.asarray(found), np.finfo(np.float32).tiny) * (ROOM / _LARGEST)
-    return _with_scales(model, scales)
+        most[list(group.layers)] = np.asarray(found)
+    if not np.isfinite(most).all():
+        layer = int(np.flatnonzero(~np.isfinite(most).all(axis=1))[0])
+        raise ModelError(f"keys or values of layer {layer} are not finite: int8 cannot hold them")
+    return _with_scales(model, np.where(most > 0, most * (ROOM / _LARGEST), 1).astype(np.float32))
 
 
 def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> list[jax.Array]:
@@ -77,15 +87,29 @@ def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> list[jax.Arr
 
     def attend(heads: Heads, kv: KV, place: Place) -> tuple[jax.Array, KV]:
         group, changed = place.group, list(kv)
-        found = jnp.stack([jnp.abs(heads.k).max(), jnp.abs(heads.v).max()]).astype(jnp.float32)
+        found = jnp.stack([_longest(heads.k, turned[group]), jnp.abs(heads.v).max().astype(jnp.float32)])
         changed[count + group] = kv[count + group].at[place.index].set(found)
         attention = group_attention(plain, group, place.scoring)
         out, changed[group] = attention(heads._replace(kv_scale=None), kv[group], place.index, rows, short_rows=0)
         return out, tuple(changed)
 
+    turned = [_turned(plain, group) for group in range(count)]
     positions = jnp.arange(len(tokens), dtype=jnp.int32)
     _, kv = model.build(weights)(tokens, positions, (*pages, *largest), attend)
     return list(kv[count:])
+
+
+def _turned(model: LoadedModel, group: int) -> set[int]:
+    """How many channels of a head rope turns in the layers of a KV group; 0 where it turns none."""
+    kinds = (model.config.layers[layer].attention for layer in model.config.kv_groups[group].layers)
+    return {0 if kind.rope is None else kind.rope.turned(kind.head_dim) for kind in kinds}
+
+
+def _longest(k: jax.Array, turned: set[int]) -> jax.Array:
+    """The largest of keys [T, Hkv, D] at any position: channels i and i + turned / 2 turn together."""
+    wide = jnp.abs(k.astype(jnp.float32))
+    pairs = [jnp.hypot(wide[..., : n // 2], wide[..., n // 2 : n]).max() for n in turned if n]
+    return jnp.stack([wide.max(), *pairs]).max()
 
 
 def _with_scales(model: LoadedModel, scales: np.ndarray) -> LoadedModel:

@@ -65,6 +65,7 @@ def test_padding_and_memory_of_a_tpu(monkeypatch: pytest.MonkeyPatch, capsys: py
 @pytest.mark.parametrize(("name", "kept"), [("bf16", "bfloat16"), ("fp8", "float8_e4m3fn"), ("int8", "int8")])
 def test_keys_and_values_in_few_bits(name: str, kept: str, capsys: pytest.CaptureFixture[str]) -> None:
     plain, found = (report(capsys, str(GOLDENS / "gemma3"), *flags) for flags in ([], ["--kv-cache-dtype", name]))
+    assert found["parameters"] == plain["parameters"]
     share = 4 // np.dtype(kept).itemsize
     for before, after in zip(plain["kv_groups"], found["kv_groups"], strict=True):
         assert after == {**before, "dtype": kept, "token_bytes": before["token_bytes"] // share}

@@ -5,14 +5,17 @@ from functools import cache
 
 import numpy as np
 import pytest
-from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels import KVLayout, gpu_blocks
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.attention_check import check_attention
-from jaxinfer.runner.group_attention import with_backend
+from jaxinfer.runner.costs import step_costs
+from jaxinfer.runner.group_attention import block_sizes, token_bytes, with_backend
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kernel_backends import kernel_interpreter
+from jaxinfer.runner.memory import block_bytes
+from jaxinfer.runner.programs import Programs
 from tests.runner.tiny import (
     Judge,
     check_all,
@@ -67,6 +70,24 @@ def test_tokens_are_rounded(codes: KVCodes) -> None:
     tokens = random_prompt(np.random.default_rng(31), 60)
     plain, rounded = (made(kept, (None, None))[1].logits(tokens) for kept in (None, codes))
     assert 3e-3 < np.abs(plain - rounded).max() < 3
+
+
+@pytest.mark.parametrize("codes", ["bfloat16", "float8_e4m3fn"])
+def test_a_step_does_not_widen_all_blocks(codes: KVCodes) -> None:
+    """As XLA on a CPU does with arrays of short floats (e4m3 in jax 0.12; bfloat16 before 0.11)."""
+    model = tiny_model((None, None), codes=codes)
+    shapes = tiny_shapes(model, blocks=4096)
+    steps = Programs(model, shapes).compile(("decode", 8))
+    assert steps.memory_analysis().temp_size_in_bytes < 4096 * block_bytes(model, 0, 4) / 4
+
+
+@pytest.mark.parametrize(("codes", "width"), [(None, 4), ("bfloat16", 2), ("float8_e4m3fn", 1), ("int8", 1)])
+def test_costs_and_block_sizes_are_of_the_type(codes: KVCodes | None, width: int) -> None:
+    model = tiny_model((None, 12), codes=codes)
+    assert step_costs(model).kv_bytes == (2 * 2 * 8 * width,) * 2
+    assert token_bytes(model, 0) == 2 * 2 * 8 * width
+    on_gpu = with_backend(model, 0, "mosaic_gpu")
+    assert block_sizes(on_gpu, 0) == gpu_blocks(8, 8, narrow=width == 1)
 
 
 @pytest.mark.parametrize("codes", CODES)

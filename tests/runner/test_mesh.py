@@ -20,18 +20,19 @@ rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((13, heads, 8), np.float32) for heads in (4, 2, 2))
 rows = RaggedRows(*(jnp.asarray(x, jnp.int32) for x in ([[1, 4], [2, 0], [3, 5]], [20, 3, 0], [0, 1, 2], [1, 1, 11])))
 
-def attended(mesh, short_rows):
-    model = tiny_model((6, 6), mesh=mesh)
-    pages = jax.device_put(np.ones(model.kv_shape(0, 6, 16), np.float32), model.kv_sharding(0, 6, 16))
+def attended(mesh, short_rows, codes=None):
+    model = tiny_model((6, 6), mesh=mesh, codes=codes)
+    scales = None if codes is None else jnp.array([1 / 8, 1 / 2])
+    pages = jax.device_put(np.ones(model.kv_shape(0, 6, 16), model.kv_dtype(0)), model.kv_sharding(0, 6, 16))
     static = "short_rows" if isinstance(short_rows, int) else ()
     attention = jax.jit(group_attention(model, 0, Scoring(8**-0.5, sinks=True)), static_argnames=static)
-    out, pages = attention(Heads(q, k, v, jnp.arange(4.0)), pages, 1, rows, short_rows=short_rows)
+    out, pages = attention(Heads(q, k, v, jnp.arange(4.0), scales), pages, 1, rows, short_rows=short_rows)
     assert pages.sharding.is_equivalent_to(model.kv_sharding(0, 6, 16), pages.ndim), pages.sharding
     return np.asarray(out), np.asarray(pages)
 
 two = make_mesh(MeshSizes(tensor=2))
-for short_rows in (np.int32(2), 0):
-    for got, want in zip(attended(two, short_rows), attended(None, short_rows), strict=True):
+for short_rows, codes in ((np.int32(2), None), (0, None), (0, "int8")):
+    for got, want in zip(attended(two, short_rows, codes), attended(None, short_rows, codes), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6)
 model = tiny_model(mesh=two)
 assert min(time_attention(model, tiny_shapes(model), 0)) > 0

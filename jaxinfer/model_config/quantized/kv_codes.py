@@ -1,10 +1,9 @@
 """What a file says of keys and values: the type that a checkpoint's scales of them are for."""
 
-from jaxinfer.errors import quoted
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.kv import ScaledKVCodes
 
-_EIGHT_BITS: dict[object, ScaledKVCodes] = {"float": "float8_e4m3fn", "int": "int8"}
+_EIGHT_BITS: dict[str, ScaledKVCodes] = {"float": "float8_e4m3fn", "int": "int8"}
 
 
 def read_kv_codes(config: ConfigReader) -> ScaledKVCodes | None:
@@ -16,8 +15,7 @@ def read_kv_codes(config: ConfigReader) -> ScaledKVCodes | None:
     scheme = config.get("kv_cache_scheme")
     if scheme in (None, "static", "dynamic"):  # AutoFP8's
         return "float8_e4m3fn"
-    if not isinstance(scheme, dict):
-        raise config.error("kv_cache_scheme", f"must be an object, not {quoted(scheme)}")
     wanted = {"num_bits": 8, "symmetric": True, "strategy": "tensor"}
-    known = all(scheme.get(name, value) == value for name, value in wanted.items())
-    return _EIGHT_BITS.get(scheme.get("type")) if known else None
+    if not isinstance(scheme, dict) or any(scheme.get(name, value) != value for name, value in wanted.items()):
+        return None
+    return next((codes for kind, codes in _EIGHT_BITS.items() if scheme.get("type") == kind), None)
