@@ -121,7 +121,7 @@ def packed(segments: jax.Array) -> Callable[..., tuple[jax.Array, KV]]:
     bias = jnp.where(mask, 0.0, -1e9)[:, None, None]
 
     def attend(given: Heads, kv: KV, place: Place) -> tuple[jax.Array, KV]:
-        q, k, v, _ = given
+        q, k, v = given[:3]
         heads, dim = k.shape[1:]
         q = q.reshape(batch, length, heads, -1, dim).transpose(0, 2, 3, 1, 4)
         k, v = (x.reshape(batch, length, heads, dim).transpose(0, 2, 1, 3) for x in (k, v))
