@@ -1,8 +1,10 @@
 """Keys and values kept in few bits: every way to compute a token sees them as they were rounded once."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 from jaxinfer_kernels import KVLayout, gpu_blocks
@@ -30,6 +32,14 @@ from tests.runner.tiny import (
 )
 
 CODES: list[KVCodes] = ["bfloat16", "float8_e4m3fn", "int8"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_end_with_their_file() -> Iterator[None]:
+    """Each holds mappings of memory, of which a process has 65,530."""
+    yield
+    made.cache_clear()
+    jax.clear_caches()
 
 
 @cache
