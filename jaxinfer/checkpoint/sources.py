@@ -95,6 +95,19 @@ class _Of:
 
 
 @dataclass(frozen=True)
+class Lengthened(_Of):
+    """One axis made `length` long."""
+
+    axis: int
+    length: int
+
+    @property
+    def shape(self) -> Shape:
+        shape = self.source.shape
+        return (*shape[: self.axis], self.length, *shape[self.axis + 1 :])
+
+
+@dataclass(frozen=True)
 class Split(_Of):
     """Each axis split into the axes that `view` has in its place."""
 

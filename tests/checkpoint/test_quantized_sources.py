@@ -41,15 +41,15 @@ def scaled(numbers: np.ndarray) -> np.ndarray:
 
 EIGHT, ODD = tuple(range(8)), (0, 4, 1, 5, 2, 6, 3, 7)
 CASES: list[tuple[Source, np.ndarray]] = [
-    (Unpacked(WORDS, 1, 4, EIGHT, 40, less=8), codes_of("words", (12, 40), 4, EIGHT, 1) - 8),
-    (Unpacked(WORDS, 1, 4, EIGHT, 37), codes_of("words", (12, 37), 4, EIGHT, 1)),
-    (Unpacked(WORDS, 0, 4, EIGHT, 96), codes_of("words", (96, 5), 4, EIGHT, 0)),
-    (Unpacked(WORDS, 1, 4, ODD, 40), codes_of("words", (12, 40), 4, ODD, 1)),
-    (Unpacked(WORDS, 1, 8, (0, 1, 2, 3), 20, less=128), codes_of("words", (12, 20), 8, (0, 1, 2, 3), 1) - 128),
-    (Unpacked(WORDS, 1, 4, EIGHT, 40, less=8, plus=1), (codes_of("words", (12, 40), 4, EIGHT, 1) + 1) % 16 - 8),
-    (Unpacked(BYTES, 1, 4, (0, 1), 10), codes_of("bytes", (12, 10), 4, (0, 1), 1)),
-    (Spread(SCALES, 0, 3, 34), FILE["scales"].repeat(3, 0)[:34]),
-    (Spread(SCALES, 1, 4, 20), FILE["scales"].repeat(4, 1)),
+    (Unpacked(WORDS, 1, 40, 4, EIGHT, less=8), codes_of("words", (12, 40), 4, EIGHT, 1) - 8),
+    (Unpacked(WORDS, 1, 37, 4, EIGHT), codes_of("words", (12, 37), 4, EIGHT, 1)),
+    (Unpacked(WORDS, 0, 96, 4, EIGHT), codes_of("words", (96, 5), 4, EIGHT, 0)),
+    (Unpacked(WORDS, 1, 40, 4, ODD), codes_of("words", (12, 40), 4, ODD, 1)),
+    (Unpacked(WORDS, 1, 20, 8, (0, 1, 2, 3), less=128), codes_of("words", (12, 20), 8, (0, 1, 2, 3), 1) - 128),
+    (Unpacked(WORDS, 1, 40, 4, EIGHT, less=8, plus=1), (codes_of("words", (12, 40), 4, EIGHT, 1) + 1) % 16 - 8),
+    (Unpacked(BYTES, 1, 10, 4, (0, 1)), codes_of("bytes", (12, 10), 4, (0, 1), 1)),
+    (Spread(SCALES, 0, 34, 3), FILE["scales"].repeat(3, 0)[:34]),
+    (Spread(SCALES, 1, 20, 4), FILE["scales"].repeat(4, 1)),
     (RowScales(Tensor("row", (12, 1))), FILE["row"][:, None]),
     (RowScales(Tensor("one", (12, 1))), np.full((12, 1), 3, np.float32)),
     (Values(CODES, SCALES, 8), scaled(np.arange(40) // 8)),
@@ -82,10 +82,10 @@ def test_parts_equal_slices_of_the_whole(case: int) -> None:
 @pytest.mark.parametrize(
     ("source", "index", "count"),
     [
-        (Unpacked(WORDS, 1, 4, EIGHT, 40), (slice(2, 5), slice(9, 15)), 3),
-        (Unpacked(WORDS, 1, 4, EIGHT, 40), (slice(2, 5), slice(7, 9)), 6),
-        (Unpacked(WORDS, 0, 4, EIGHT, 96), (slice(8, 24), slice(0, 2)), 4),
-        (Spread(SCALES, 0, 3, 36), (slice(3, 9), slice(0, 5)), 10),
+        (Unpacked(WORDS, 1, 40, 4, EIGHT), (slice(2, 5), slice(9, 15)), 3),
+        (Unpacked(WORDS, 1, 40, 4, EIGHT), (slice(2, 5), slice(7, 9)), 6),
+        (Unpacked(WORDS, 0, 96, 4, EIGHT), (slice(8, 24), slice(0, 2)), 4),
+        (Spread(SCALES, 0, 36, 3), (slice(3, 9), slice(0, 5)), 10),
         (Values(CODES, SCALES, 8), (slice(0, 2), slice(8, 24)), 32 + 4),
     ],
 )

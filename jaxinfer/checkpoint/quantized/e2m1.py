@@ -95,7 +95,7 @@ class _Flat:
 
 def _e2m1(packed: Source, depth: int) -> Source:
     """The first of two values in the low bits."""
-    return _Numbers(Unpacked(packed, len(packed.shape) - 1, 4, (0, 1), depth))
+    return _Numbers(Unpacked(packed, len(packed.shape) - 1, depth, 4, (0, 1)))
 
 
 def mxfp4_parts(form: Mxfp4, module: str, shape: tuple[int, ...]) -> Parts:

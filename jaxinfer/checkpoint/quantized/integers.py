@@ -44,7 +44,7 @@ def awq_parts(form: Awq, module: str, shape: tuple[int, int]) -> Parts:
 
     def read(name: str, length: int) -> Source:
         tensor = Tensor(f"{module}.{name}", (length, across), _INT32)
-        return Turned(Unpacked(tensor, 1, 4, _AWQ_ORDER, rows, less=8), (1, 0))
+        return Turned(Unpacked(tensor, 1, rows, 4, _AWQ_ORDER, less=8), (1, 0))
 
     scales = Turned(Finite(Tensor(f"{module}.scales", (count, rows))), (1, 0))
     return Parts(read("qweight", depth), scales, group, read("qzeros", count))

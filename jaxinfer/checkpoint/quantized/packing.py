@@ -1,37 +1,24 @@
 """Codes of few bits, packed into integers. No jax."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor
+from jaxinfer.checkpoint.sources import Index, Lengthened, Read, Tensor
 
 
 @dataclass(frozen=True)
-class Unpacked:
-    """An axis of whole numbers, each of which holds several codes, made an axis of `length` codes, int8.
+class Unpacked(Lengthened):
+    """An axis of whole numbers, each of which holds several codes, made an axis of codes, int8.
 
     order: the place of each code of a word, from its lowest bits: code j is word >> (bits * order[j]), whose lowest
     `bits` bits count. less: what is taken off. plus: what is added before, within the bits of a code.
     """
 
-    source: Source
-    axis: int
     bits: int
     order: tuple[int, ...]
-    length: int
     less: int = 0
     plus: int = 0
-
-    @property
-    def shape(self) -> Shape:
-        shape = self.source.shape
-        return (*shape[: self.axis], self.length, *shape[self.axis + 1 :])
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.source.tensors
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         first, last, _ = index[self.axis].indices(self.length)
@@ -53,7 +40,7 @@ class Unpacked:
 
 def unpacked(tensor: Tensor, axis: int, bits: int, length: int, **differences: int) -> Unpacked:
     """Codes that lie in a word in their order, the first in its lowest bits. tensor: of int32."""
-    return Unpacked(tensor, axis, bits, tuple(range(32 // bits)), length, **differences)
+    return Unpacked(tensor, axis, length, bits, tuple(range(32 // bits)), **differences)
 
 
 def words(length: int, bits: int) -> int:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
+from jaxinfer.checkpoint.sources import FLOATS, Index, Lengthened, Read, Shape, Source, Tensor, TensorFault
 
 
 @dataclass(frozen=True)
-class Finite:
-    """A tensor of scales. Raises TensorFault where one is not a finite number."""
+class _Scales:
+    """Read from one tensor, of its shape."""
 
     tensor: Tensor
 
@@ -22,23 +22,16 @@ class Finite:
     def tensors(self) -> Iterator[Tensor]:
         yield self.tensor
 
+
+class Finite(_Scales):
+    """A tensor of scales. Raises TensorFault where one is not a finite number."""
+
     def read(self, index: Index, read: Read) -> np.ndarray:
         return finite(self.tensor.read(index, read), self.tensor.name)
 
 
-@dataclass(frozen=True)
-class PositiveScale:
+class PositiveScale(_Scales):
     """[1] of a tensor that is one scale, of whatever axes of length 1. Raises TensorFault where it is not above 0."""
-
-    tensor: Tensor
-
-    @property
-    def shape(self) -> Shape:
-        return (1,)
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.tensor
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         scale = finite(self.tensor.read((), read), self.tensor.name).astype(np.float32).reshape(1)
@@ -47,19 +40,8 @@ class PositiveScale:
         return scale[index]
 
 
-@dataclass(frozen=True)
-class RowScales:
+class RowScales(_Scales):
     """[N, 1] of a tensor with a scale for each row, or one for all, of whatever axes of length 1."""
-
-    tensor: Tensor
-
-    @property
-    def shape(self) -> Shape:
-        return self.tensor.shape
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.tensor
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         scales = finite(self.tensor.read((), read), self.tensor.name).reshape(-1, 1)
@@ -72,22 +54,10 @@ def row_scales(name: str, rows: int) -> RowScales:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """An axis made `length` long: element i is the source's element i // times."""
+class Spread(Lengthened):
+    """Element i of the axis is the source's element i // times."""
 
-    source: Source
-    axis: int
     times: int
-    length: int
-
-    @property
-    def shape(self) -> Shape:
-        shape = self.source.shape
-        return (*shape[: self.axis], self.length, *shape[self.axis + 1 :])
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.source.tensors
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         first, last, _ = index[self.axis].indices(self.length)
@@ -100,7 +70,7 @@ class Spread:
 
 def spread(source: Source, axis: int, times: int, length: int) -> Source:
     """The source itself where its axis is as long already."""
-    return source if times == 1 and source.shape[axis] == length else Spread(source, axis, times, length)
+    return source if times == 1 and source.shape[axis] == length else Spread(source, axis, length, times)
 
 
 def finite(scales: np.ndarray, name: str) -> np.ndarray:
