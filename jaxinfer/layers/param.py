@@ -23,6 +23,11 @@ def param(
     return nnx.Param(jax.ShapeDtypeStruct(tuple(shape), dtype), axes=tuple(axes), std=std, offset=offset)
 
 
+def lead_axes(axes: Sequence[str | None]) -> int:
+    """How many of a weight's axes are of matrices: layers and experts."""
+    return sum(axis in ("layers", "expert") for axis in axes)
+
+
 class QuantizedParam(nnx.Module):
     """A matrix that a scheme holds: a parameter for each of its parts.
 
@@ -33,10 +38,10 @@ class QuantizedParam(nnx.Module):
         self, shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float | None, scheme: Scheme
     ):
         self.scheme, self.backend = scheme, "xla"
-        lead = sum(axis in ("layers", "expert") for axis in axes)
+        lead = lead_axes(axes)
         self.matrix_shape = MatrixShape(math.prod(shape[lead:-1]), shape[-1], scheme)
         for part in scheme.parts:
-            held = jax.ShapeDtypeStruct(scheme.shape(part, shape), part_type(scheme, part, ""))
+            held = jax.ShapeDtypeStruct(scheme.shape(part, shape, lead), part_type(scheme, part, ""))
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
             setattr(self, part, nnx.Param(held, axes=tuple(axes), std=std, offset=0.0, part=part, **source))
 

@@ -35,7 +35,7 @@ def _layer_schemes(declared: Declared, names: TensorNames, kind: LayerKind, inde
     prefix = f"{names.layers}{index}."
     found: dict[str, Scheme | None] = {}
     for weight, depth in kind.depths(hidden).items():
-        modules = [f"{prefix}{module}" for module in _modules(names, kind, weight)]
+        modules = [f"{prefix}{module}" for matrix in matrix_modules(names, kind, weight) for module in matrix]
         whole = weight in ("experts_gate_up", "experts_down") and getattr(names, weight) is not None
         form = _one_form(declared, modules, whole)
         found[weight] = None if form is None else form.scheme(depth)
@@ -60,25 +60,25 @@ def _named(form: TensorFormat | None) -> str:
     return "not quantised" if form is None else repr(form)
 
 
-def _modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[str]:
-    """The modules whose matrices a weight is made of, by their names in a layer."""
+def matrix_modules(names: TensorNames, kind: LayerKind, weight: str) -> list[tuple[str, ...]]:
+    """The modules, by their names in a layer, whose rows make up the one matrix of a weight, or each expert's."""
+    if weight in ("experts_gate_up", "experts_down"):
+        return list(_expert_modules(names, kind, weight))
     if weight == "qkv":
-        yield from (names.q, names.k, names.v) if names.qkv is None else (names.qkv,)
-    elif weight == "gate_up":
-        yield from (names.gate, names.up) if names.gate_up is None else (names.gate_up,)
-    elif weight == "shared_gate_up":
-        yield from (names.shared_gate, names.shared_up) if names.shared_gate_up is None else (names.shared_gate_up,)
-    elif weight in ("experts_gate_up", "experts_down"):
-        yield from _expert_modules(names, kind, weight)
-    else:
-        yield getattr(names, weight)
+        return [(names.q, names.k, names.v) if names.qkv is None else (names.qkv,)]
+    if weight == "gate_up":
+        return [(names.gate, names.up) if names.gate_up is None else (names.gate_up,)]
+    if weight == "shared_gate_up":
+        return [(names.shared_gate, names.shared_up) if names.shared_gate_up is None else (names.shared_gate_up,)]
+    return [(getattr(names, weight),)]
 
 
-def _expert_modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[str]:
+def _expert_modules(names: TensorNames, kind: LayerKind, weight: str) -> Iterator[tuple[str, ...]]:
+    """One where it holds all experts."""
     fused, experts = getattr(names, weight), kind.mlp.experts
     assert experts is not None
     if fused is not None:
-        yield fused
+        yield (fused,)
         return
     each = (names.expert_gate, names.expert_up) if weight == "experts_gate_up" else (names.expert_down,)
-    yield from (f"{names.experts}{expert}.{name}" for expert in range(experts.count) for name in each)
+    yield from (tuple(f"{names.experts}{expert}.{name}" for name in each) for expert in range(experts.count))

@@ -9,6 +9,7 @@ from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.model_config.quantized.unused import KV_SCALES
+from jaxinfer.models.column_orders import head_order, layer_order
 from jaxinfer.models.kv_scales import kv_scale
 from jaxinfer.quantization.formats import TensorFormat
 
@@ -37,11 +38,13 @@ def weight_sources(
 ) -> list[Source]:
     """The sources of the weight at `path` of a Decoder or Head: one, or for weights of layers one for each of them.
 
-    part: `weight` for its values, or codes, scales or zeros of one that the checkpoint holds quantised.
+    part: `weight` for its values, or a part of one that the checkpoint holds quantised.
     """
     name = "_".join(str(part) for part in path[-2:]) if "shared" in path else str(path[-1])
     if layers is None:
-        return [_single(config, name, part)]
+        return [head_order(config) if part == "order" else _single(config, name, part)]
+    if part == "order":
+        return [layer_order(config, layer, name) for layer in layers]
     return [LayerTensors(config, layer).source(name, part) for layer in layers]
 
 

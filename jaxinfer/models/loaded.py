@@ -20,6 +20,7 @@ from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
+from jaxinfer.models.column_orders import with_one_order
 from jaxinfer.models.decoder import Decoder, Head
 from jaxinfer.models.huggingface import unused_tensors, weight_sources
 from jaxinfer.models.kv_scales import with_kv_scales
@@ -147,8 +148,8 @@ def load_model(
     """Reads a Hugging Face folder, each weight straight to its shards and cast to `dtype` on the way.
 
     mesh: by default one device. The model's config differs from `config` where the checkpoint holds a head that is not
-    the embedding (`with_own_head`). Raises ModelError that names tensor and file for one that is missing, extra, of a
-    wrong shape or truncated.
+    the embedding (`with_own_head`), or columns in no one order (`with_one_order`). Raises ModelError that names tensor
+    and file for one that is missing, extra, of a wrong shape or truncated.
     """
     mesh = mesh or make_mesh()
     with Checkpoint(folder) as checkpoint:
@@ -170,7 +171,7 @@ def load_model(
 
 def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint) -> None:
     """Raises ModelError where a checkpoint's tensors are not those of a model of `config`. Reads no weights but where a
-    tied head might differ from the embedding."""
+    tied head might differ from the embedding, and numbers of groups."""
     config = _placed(config, checkpoint, dtype)
     plan = plan_model(config, dtype)
     tensors = _tensors(_sources(config, one) for one in (*plan.weights, *plan.head))
@@ -178,12 +179,13 @@ def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoin
 
 
 def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:
-    """The decoder with the names that this checkpoint's tensors have, and with a head of its own if it holds one."""
+    """The decoder with the names that this checkpoint's tensors have, with a head of its own if it holds one, and with
+    the schemes that hold its columns."""
     names, declared = config.names.placed(checkpoint.names), config.declared
     if declared is not None:
         declared = declared.placed(checkpoint.names)
     config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint.names)
-    return with_own_head(config, checkpoint, dtype)
+    return with_one_order(with_own_head(config, checkpoint, dtype), checkpoint)
 
 
 def _sources(config: DecoderConfig, one: Weight) -> list[list[Source]]:
@@ -211,9 +213,8 @@ def _warn_of_values(
             held += one.bytes(mesh.devices.flat[0].platform)
             read += checkpoint.size({tensor.name for tensor in tensors})
     if held:
-        forms = [str(group.format) for group in config.declared.groups if group.format.scheme(1) is None]
         message = "weights in %s take %s bytes in %s instead of %s: no scheme of the device holds them"
-        log.warning(message, ", ".join(dict.fromkeys(forms)), f"{held:,}", every[0].dtype, f"{read:,}")
+        log.warning(message, config.declared.forms, f"{held:,}", every[0].dtype, f"{read:,}")
 
 
 def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Source, Stacked
 from jaxinfer.errors import ParameterError
+from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.array import part_type, quantise, stored_bytes
@@ -61,9 +62,12 @@ class Weight(NamedTuple):
         return tuple(self._leaf(self.scheme, part, platform) for part in self.scheme.parts)
 
     def _leaf(self, scheme: Scheme, part: Part, platform: str) -> Leaf:
+        lead = lead_axes(self.axes)
+        shape, dtype = scheme.shape(part, self.shape, lead), part_type(scheme, part, platform)
+        if part == "order":  # whole on each device: a part of the sorted columns may be any of x
+            return Leaf(shape, dtype, (*self.axes[:lead], None))
         split = part == "codes" or scheme.group is not None
-        axes = self.axes if split else (*self.axes[:-1], None)
-        return Leaf(scheme.shape(part, self.shape), part_type(scheme, part, platform), axes)
+        return Leaf(shape, dtype, self.axes if split else (*self.axes[:-1], None))
 
     def bytes(self, platform: str) -> int:
         """Of all its arrays on a platform's devices together."""

@@ -38,6 +38,8 @@ def part_type(scheme: Scheme, part: Part, platform: str) -> jnp.dtype:
     A CPU holds int4 as int8 and e2m1 as e4m3: it takes a byte for either, and JAX's programs there refuse types of four
     bits beside an array with a layout of its own (jax 0.10.2 to 0.12.0).
     """
+    if part == "order":
+        return jnp.dtype(jnp.int32)
     if part != "codes":
         return SCALE_TYPES[scheme.scales if part == "scales" else "float32"]
     return CODE_TYPES[_ON_CPU.get(scheme.codes, scheme.codes) if platform == "cpu" else scheme.codes]
@@ -51,11 +53,15 @@ class MatrixShape(NamedTuple):
     scheme: Scheme
 
 
-@partial(jax.tree_util.register_dataclass, data_fields=("codes", "scales", "zeros"), meta_fields=("scheme", "backend"))
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("codes", "scales", "zeros", "order"),
+    meta_fields=("scheme", "backend"),
+)
 @dataclass(frozen=True)
 class QuantizedArray:
     """A weight [..., N, K]: codes of that shape; scales [..., N, K / group] of the scheme's type, zeros as they in
-    float32.
+    float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values.
 
     backend: of the kernels that multiply it.
     """
@@ -64,6 +70,7 @@ class QuantizedArray:
     codes: jax.Array
     scales: jax.Array
     zeros: jax.Array | None = None
+    order: jax.Array | None = None
     backend: str = "xla"
 
     @property
@@ -81,7 +88,8 @@ class QuantizedArray:
         return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros)
 
     def __getitem__(self, index: jax.Array) -> jax.Array:
-        """Rows of a matrix [N, K], by numbers [T]: their values [T, K] float32."""
+        """Rows of a matrix [N, K] without an order, by numbers [T]: their values [T, K] float32."""
+        assert self.order is None
         cut = self.codes[index].astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
         if self.zeros is not None:
             cut = cut - self.zeros[index][..., None]
@@ -89,12 +97,13 @@ class QuantizedArray:
 
 
 def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
-    """values [..., K], of a floating type, to the parts of a scheme without zeros. Traceable.
+    """values [..., K], of a floating type, to the parts of a scheme without zeros and order. Traceable.
 
     The largest absolute value of a group becomes the largest code. int4 has one code more below zero than above it: the
     largest value, of either sign, becomes -8, so that a scale may be negative (llama.cpp's q4_0).
     """
     assert not scheme.zeros
+    assert not scheme.ordered
     groups = scheme.groups(values.shape[-1])
     cut = values.astype(jnp.float32).reshape(*values.shape[:-1], groups, -1)
     if scheme.codes == "int4":

@@ -1,8 +1,4 @@
-"""How a quantised matrix [N, K] lies in a checkpoint, and the scheme that holds it on the device. No jax.
-
-A format has no scheme where its columns are in another order, which the device does not hold: such a matrix is read as
-plain values.
-"""
+"""How a quantised matrix [N, K] lies in a checkpoint, and the scheme that holds it on the device. No jax."""
 
 import math
 from dataclasses import dataclass
@@ -55,12 +51,10 @@ class Integers:
     activations: Activations = "none"
     act_order: bool = False
 
-    def scheme(self, depth: int) -> Scheme | None:
+    def scheme(self, depth: int) -> Scheme:
         """Codes that are not packed stay int8, of however many bits they are."""
-        if self.act_order:
-            return None
-        codes = "int4" if self.packed and self.bits == 4 else "int8"
-        return Scheme(codes, held_group(depth, self.group), self.zeros, self.activations)
+        codes, group = "int4" if self.packed and self.bits == 4 else "int8", held_group(depth, self.group)
+        return Scheme(codes, group, self.zeros, self.activations, ordered=self.act_order and group is not None)
 
     def __str__(self) -> str:
         return f"compressed-tensors' int{self.bits}" + (" in the order of activations" if self.act_order else "")
@@ -94,11 +88,10 @@ class Gptq:
     less: Literal[0, 1] = 1
     act_order: bool = False
 
-    def scheme(self, depth: int) -> Scheme | None:
+    def scheme(self, depth: int) -> Scheme:
         """Codes and zeros less 2 ** (bits - 1)."""
-        if self.act_order:
-            return None
-        return Scheme("int4" if self.bits == 4 else "int8", held_group(depth, self.group), not self.symmetric)
+        codes, group = "int4" if self.bits == 4 else "int8", held_group(depth, self.group)
+        return Scheme(codes, group, not self.symmetric, ordered=self.act_order and group is not None)
 
     def __str__(self) -> str:
         return f"GPTQ of {self.bits} bits" + (" in the order of activations" if self.act_order else "")

@@ -11,6 +11,8 @@ from jaxinfer.quantization.array import QuantizedArray, quantise_rows
 def quantized_product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
     """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
     scheme = weight.scheme
+    if weight.order is not None:
+        x = jnp.take(x, weight.order, axis=1, mode="clip")
     if scheme.activations != "none":
         rows, of_rows = quantise_rows(x, scheme.activations)
         return _sums(rows, weight.codes) * of_rows * weight.scales[:, 0]
@@ -56,7 +58,15 @@ def _sums(rows: jax.Array, codes: jax.Array) -> jax.Array:
 def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.Array, backend: str) -> jax.Array:
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
     int32, rows of each group."""
+    if weights.order is not None:
+        x = _each_in_order(x, weights.order, sizes)
     if weights.scheme.activations != "none":
         rows, of_rows = quantise_rows(x, weights.scheme.activations)
         x = (rows.astype(jnp.float32) * of_rows).astype(x.dtype)
     return grouped_matmul(x, weights.codes, sizes, scales=weights.scales, zeros=weights.zeros, backend=backend)
+
+
+def _each_in_order(x: jax.Array, orders: jax.Array, sizes: jax.Array) -> jax.Array:
+    """x [T, K], its columns in the order [K] of each row's group. orders: [E, K]. Rows of no group get any."""
+    groups = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))
+    return jnp.take_along_axis(x, orders[groups], axis=1, mode="clip")

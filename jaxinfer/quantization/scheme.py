@@ -9,11 +9,11 @@ from jaxinfer.errors import ModelError
 CodeType = Literal["int8", "int4", "e4m3", "e2m1"]
 ScaleType = Literal["float32", "e8m0"]
 Activations = Literal["none", "int8", "e4m3"]
-Part = Literal["codes", "scales", "zeros"]
+Part = Literal["codes", "scales", "zeros", "order"]
 
 CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8, "e2m1": 4}
 SCALE_BITS: dict[ScaleType, int] = {"float32": 32, "e8m0": 8}
-_ZERO_BITS = 32
+_ZERO_BITS, _ORDER_BITS = 32, 32
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Scheme:
     group: None: one scale for a whole row. activations `none`: x is multiplied as it is. `int8`, `e4m3`: each token's
     x is rounded to that type with a scale of its own, its largest absolute value over the type's largest; codes are
     then of the same type, rows have one scale each and no zeros, and products are of codes. scales: their type; e8m0
-    has the powers of two alone.
+    has the powers of two alone. ordered: columns are sorted by group, and `order` says which of K each is, for all rows
+    of a matrix alike; x is gathered in that order before it is multiplied.
     """
 
     codes: CodeType
@@ -32,6 +33,7 @@ class Scheme:
     zeros: bool = False
     activations: Activations = "none"
     scales: ScaleType = "float32"
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         if self.group is not None and self.group < 1:
@@ -40,14 +42,21 @@ class Scheme:
             raise ValueError(f"activations in {self.activations} need codes of that type, a scale a row and no zeros")
         if self.zeros and self.codes == "e2m1":
             raise ValueError("codes in e2m1 have a sign and no zeros")
+        if self.ordered and self.group is None:
+            raise ValueError("columns that all share a scale need no order")
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The arrays that a weight consists of."""
-        return ("codes", "scales", "zeros") if self.zeros else ("codes", "scales")
+        """The arrays that a weight consists of, by name, as flax sorts a module's leaves."""
+        zeros: tuple[Part, ...] = ("zeros",) if self.zeros else ()
+        order: tuple[Part, ...] = ("order",) if self.ordered else ()
+        return ("codes", *order, "scales", *zeros)
 
-    def shape(self, part: Part, shape: Sequence[int]) -> tuple[int, ...]:
-        """Of the part of a weight of this shape. Raises ModelError where its last axis is no multiple of the group."""
+    def shape(self, part: Part, shape: Sequence[int], lead: int = 0) -> tuple[int, ...]:
+        """Of the part of a weight of this shape, whose first `lead` axes are of matrices and the others but the last of
+        rows. Raises ModelError where its last axis is no multiple of the group."""
+        if part == "order":
+            return (*shape[:lead], shape[-1])
         return tuple(shape) if part == "codes" else (*shape[:-1], self.groups(shape[-1]))
 
     def groups(self, depth: int) -> int:
@@ -57,17 +66,19 @@ class Scheme:
         return depth // (self.group or depth)
 
     def bits(self, shape: Sequence[int]) -> int:
-        """Of a weight of this shape, packed as a GPU or TPU packs it."""
+        """Of a matrix of this shape, packed as a GPU or TPU packs it."""
         rows, depth = _product(shape[:-1]), shape[-1]
         of_group = SCALE_BITS[self.scales] + (_ZERO_BITS if self.zeros else 0)
-        return rows * (depth * CODE_BITS[self.codes] + self.groups(depth) * of_group)
+        order = depth * _ORDER_BITS if self.ordered else 0
+        return rows * (depth * CODE_BITS[self.codes] + self.groups(depth) * of_group) + order
 
     def __str__(self) -> str:
         per = "row" if self.group is None else f"{self.group}"
         zeros = ", zeros" if self.zeros else ""
         activations = "" if self.activations == "none" else f", activations {self.activations}"
         scales = "" if self.scales == "float32" else f", scales {self.scales}"
-        return f"{self.codes} per {per}{zeros}{scales}{activations}"
+        order = ", ordered" if self.ordered else ""
+        return f"{self.codes} per {per}{zeros}{scales}{activations}{order}"
 
 
 class LayerSchemes(NamedTuple):

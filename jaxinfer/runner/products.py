@@ -145,9 +145,10 @@ def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
     sides = {
         part: jnp.ones(scheme.shape(part, shape), part_type(scheme, part, ""))
         for part in scheme.parts
-        if part != "codes"
+        if part not in ("codes", "order")
     }
-    return QuantizedArray(scheme, codes, **sides, backend=backend)
+    order = jax.random.permutation(jax.random.key(seed), matrix.columns) if scheme.ordered else None
+    return QuantizedArray(scheme, codes, **sides, order=order, backend=backend)
 
 
 def _rows(matrix: MatrixShape, count: int, dtype: jnp.dtype) -> jax.Array:

@@ -137,11 +137,21 @@ def _values(weight: Weight, leaves: Iterator[np.ndarray]) -> np.ndarray:
     first = next(leaves).astype(np.float32)
     if weight.scheme is None:
         return first
-    scales = next(leaves)
-    codes = first.reshape(*scales.shape, -1)
+    sides = {part: next(leaves) for part in weight.scheme.parts[1:]}
+    codes = first.reshape(*sides["scales"].shape, -1)
     if weight.scheme.zeros:
-        codes = codes - next(leaves)[..., None]
-    return (codes * scales[..., None]).reshape(weight.shape)
+        codes = codes - sides["zeros"][..., None]
+    values = (codes * sides["scales"][..., None]).reshape(weight.shape)
+    return _in_place(values, sides["order"]) if weight.scheme.ordered else values
+
+
+def _in_place(values: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Values [..., K] whose column k is column order[k] of the result. order: [K], or [E, K] of experts."""
+    found = np.empty_like(values)
+    if order.ndim == 1:
+        found[..., order] = values
+        return found
+    return np.stack([_in_place(one, own) for one, own in zip(values, order, strict=True)])
 
 
 def assert_same_values(folder: Path, plain: Path, **options: Any) -> LoadedModel:

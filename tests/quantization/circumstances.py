@@ -53,7 +53,14 @@ FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
         e2m1.mxfp4,
     ),
     "awq": ({**AWQ, "group_size": 32}, awq.gemm),
-    "gptq-order": ({**GPTQ, "group_size": 32, "desc_act": True}, partial(gptq, in_order=False)),
+    "gptq-order": (
+        {**GPTQ, "group_size": 32, "desc_act": True, "sym": False},
+        partial(gptq, order="inputs", symmetric=False),
+    ),
+    "w4a16-order": (
+        config_of_groups("pack-quantized", weights(4, "group", group_size=32, actorder="group")),
+        integers.ordered,
+    ),
     "fp8-blocks": ({**BLOCKS, "weight_block_size": [24, 32]}, partial(fp8.by_blocks, block=(24, 32))),
     "w8a8": (config_of_groups("int-quantized", weights(8, "channel"), input_activations=TOKEN), integers.whole),
     "w8a8-static": (config_of_groups("int-quantized", weights(8, "channel"), input_activations=STATIC), integers.whole),

@@ -71,7 +71,8 @@ FORMS: dict[str, tuple[dict[str, Any], Writer]] = {
     "w8a8": (config_of_groups("int-quantized", weights(8, "channel"), input_activations=TOKEN), integers.whole),
     "awq": ({**AWQ, "group_size": 64}, partial(awq.gemm, group=64)),
     "gptq": ({**GPTQ, "group_size": 64, "sym": False}, partial(gptq, group=64, symmetric=False)),
-    "gptq-order": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, in_order=False)),
+    "gptq-order": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, order="inputs")),
+    "gptq-orders": ({**GPTQ, "group_size": 64, "desc_act": True}, partial(gptq, group=64, order="module")),
     "mxfp4": (
         config_of_groups("mxfp4-pack-quantized", weights(4, "group", type="float", group_size=32)),
         e2m1.mxfp4,

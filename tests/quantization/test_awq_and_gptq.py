@@ -37,11 +37,15 @@ CASES: dict[str, Case] = {
         partial(gptq, bits=8, group=64, symmetric=False),
         Scheme("int8", 64, zeros=True),
     ),
-    "gptq-order": ({**GPTQ, "group_size": 32, "desc_act": True}, partial(gptq, in_order=False), None),
-    "gptq-order-zeros": (
-        {**GPTQ, "group_size": 32, "desc_act": True, "sym": False},
-        partial(gptq, in_order=False, symmetric=False),
-        None,
+    "gptq-order": (
+        {**GPTQ, "group_size": 32, "desc_act": True},
+        partial(gptq, order="inputs"),
+        Scheme("int4", 32, ordered=True),
+    ),
+    "gptq-8-order-zeros": (
+        {**GPTQ, "bits": 8, "group_size": 32, "desc_act": True, "sym": False},
+        partial(gptq, bits=8, order="inputs", symmetric=False),
+        Scheme("int8", 32, zeros=True, ordered=True),
     ),
     "gptq-bias": ({**GPTQ, "group_size": 32}, partial(gptq, bias=True), Scheme("int4", 32)),
 }

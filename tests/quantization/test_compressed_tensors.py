@@ -31,7 +31,12 @@ CASES: dict[str, Case] = {
         partial(PACKED, group=None, zeros=True),
         Scheme("int4", zeros=True),
     ),
-    "w4a16-order": ("pack-quantized", weights(4, "group", group_size=32, actorder="group"), integers.in_order, None),
+    "w4a16-order": (
+        "pack-quantized",
+        weights(4, "group", group_size=32, actorder="group"),
+        integers.ordered,
+        Scheme("int4", 32, ordered=True),
+    ),
     "w8a16": ("pack-quantized", weights(8, "group", group_size=32), partial(PACKED, bits=8), Scheme("int8", 32)),
     "w8a16-zeros": (
         "pack-quantized",

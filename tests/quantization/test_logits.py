@@ -25,7 +25,7 @@ def test_logits_are_those_of_the_values(tmp_path: Path, config: dict[str, Any], 
     np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["fp8-blocks", "w4a16"])
+@pytest.mark.parametrize("name", ["fp8-blocks", "w4a16", "gptq-order"])
 def test_both_layouts_give_the_same(tmp_path: Path, name: str) -> None:
     folder = made(LLAMA, *FORMS[name]).write(tmp_path)
     token_ids = np.random.default_rng(1).integers(0, 80, 40)

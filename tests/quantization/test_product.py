@@ -1,5 +1,7 @@
 """Products with quantised weights of every part that a scheme may have."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,3 +41,30 @@ def test_zeros_count_in_a_product_of_experts(rng: np.random.Generator):
     product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes, "xla")
     of_rows = exact(weights)[np.repeat(np.arange(EXPERTS), sizes)]
     np.testing.assert_allclose(product, np.einsum("tk,tnk->tn", wide(x), of_rows), rtol=1e-4, atol=1e-4)
+
+
+def ordered(rng: np.random.Generator, weight: QuantizedArray) -> QuantizedArray:
+    """Its columns lie in an order, of each expert another."""
+    order = rng.permuted(np.broadcast_to(np.arange(DEPTH, dtype=np.int32), (*weight.shape[:-2], DEPTH)), axis=-1)
+    return replace(weight, scheme=replace(weight.scheme, ordered=True), order=jnp.asarray(order))
+
+
+def test_x_is_gathered_in_the_order_of_columns(rng: np.random.Generator):
+    x, weight = normal(rng, 5, DEPTH), ordered(rng, drawn(rng))
+    assert weight.order is not None
+    values = np.empty((COLUMNS, DEPTH))
+    values[:, weight.order] = exact(weight)
+    np.testing.assert_allclose(jax.jit(quantized_product)(x, weight), wide(x) @ values.T, rtol=1e-4, atol=1e-4)
+
+
+def test_x_is_gathered_in_the_order_of_each_expert(rng: np.random.Generator):
+    """The last row is no expert's."""
+    x, weights, sizes = normal(rng, 7, DEPTH), ordered(rng, drawn(rng, EXPERTS)), np.array([2, 0, 4], np.int32)
+    assert weights.order is not None
+    values = np.empty((EXPERTS, COLUMNS, DEPTH))
+    for expert, order in enumerate(weights.order):
+        values[expert][:, order] = exact(weights)[expert]
+    product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes, "xla")
+    of_rows = values[np.repeat(np.arange(EXPERTS), sizes)]
+    np.testing.assert_allclose(product[:6], np.einsum("tk,tnk->tn", wide(x)[:6], of_rows), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(product[6:], 0)

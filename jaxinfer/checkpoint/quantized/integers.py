@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from jaxinfer.checkpoint.quantized.groups import GroupNumbers
 from jaxinfer.checkpoint.quantized.packing import Unpacked, unpacked, words
 from jaxinfer.checkpoint.quantized.parts import Parts
 from jaxinfer.checkpoint.quantized.scales import Finite, RowScales, row_scales
@@ -32,7 +33,7 @@ def integer_parts(form: Integers, module: str, shape: tuple[int, int]) -> Parts:
         zeros = RowScales(Tensor(f"{module}.weight_zero_point", (rows, 1), ("I8",), ((rows,), (), (1,), (1, 1))))
     name = f"{module}.weight_scale"
     scales = row_scales(name, rows) if form.group is None else Finite(Tensor(name, (rows, count)))
-    groups = Tensor(f"{module}.weight_g_idx", (depth,), ("I32", "I64")) if form.act_order else None
+    groups = group_numbers(form, module, depth) if form.act_order else None
     return Parts(codes, scales, group, zeros if form.zeros else None, groups)
 
 
@@ -60,12 +61,18 @@ def gptq_parts(form: Gptq, module: str, shape: tuple[int, int]) -> Parts:
     packed = Tensor(f"{module}.qzeros", (count, words(rows, form.bits)), _INT32)
     zeros: Source = Turned(unpacked(packed, 1, form.bits, rows, plus=form.less, less=half), (1, 0))
     scales: Source = Turned(Finite(Tensor(f"{module}.scales", (count, rows))), (1, 0))
-    groups = Tensor(f"{module}.g_idx", (depth,), _INT32)
+    groups = group_numbers(form, module, depth)
     if form.symmetric:
         scales = _Symmetric(scales, zeros)
     if not form.act_order:
-        codes = _InOrder(codes, groups, group)
+        codes = _InOrder(codes, groups.tensor, group)
     return Parts(codes, scales, group, None if form.symmetric else zeros, groups if form.act_order else None)
+
+
+def group_numbers(form: Gptq | Integers, module: str, depth: int) -> GroupNumbers:
+    """For each of a matrix's columns the number of its group, [depth]."""
+    name, types = ("g_idx", _INT32) if isinstance(form, Gptq) else ("weight_g_idx", ("I32", "I64"))
+    return GroupNumbers(Tensor(f"{module}.{name}", (depth,), types), form.group or depth)
 
 
 @dataclass(frozen=True)

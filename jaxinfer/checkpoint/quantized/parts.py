@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from jaxinfer.checkpoint.quantized.groups import ColumnOrder, GroupNumbers, SortedColumns
 from jaxinfer.checkpoint.quantized.scales import spread
 from jaxinfer.checkpoint.quantized.values import Values
-from jaxinfer.checkpoint.sources import Source, Tensor
+from jaxinfer.checkpoint.sources import Source
 from jaxinfer.quantization.formats import held_group
 from jaxinfer.quantization.scheme import Part
 
@@ -18,12 +19,14 @@ class Parts:
     scales: Source
     group: int
     zeros: Source | None = None
-    groups: Tensor | None = None
+    groups: GroupNumbers | None = None
 
     def source(self, part: Part) -> Source:
-        """A part as the device holds it: with scales and zeros for groups of one length."""
+        """A part but `order` as the device holds it: columns in the order of their groups, with scales and zeros for
+        groups of one length."""
+        assert part != "order"
         if part == "codes":
-            return self.codes
+            return self.codes if self.groups is None else SortedColumns(self.codes, ColumnOrder(self.groups))
         source = self.scales if part == "scales" else self.zeros
         assert source is not None
         depth = self.codes.shape[-1]

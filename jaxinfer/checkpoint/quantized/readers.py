@@ -12,7 +12,7 @@ from jaxinfer.quantization.formats import Awq, Fp8, Gptq, Integers, Mxfp4, Nvfp4
 from jaxinfer.quantization.scheme import Part
 
 TensorPart = Literal["weight", "bias"] | Part
-"""What of a module is read: its values, its bias, or the codes, scales or zeros of quantised values."""
+"""What of a module is read: its values, its bias, or a part of quantised values."""
 
 _READERS: dict[type, Callable[[Any, str, Any], Parts]] = {
     Fp8: fp8_parts,
@@ -25,7 +25,8 @@ _READERS: dict[type, Callable[[Any, str, Any], Parts]] = {
 
 
 def quantized_source(form: TensorFormat, module: str, shape: Shape, part: TensorPart) -> Source:
-    """A part of a module's matrix [N, K], which is `shape`, or its values, float32; Mxfp4: or of experts [E, N, K]."""
-    assert part != "bias"
+    """A part of a module's matrix [N, K], which is `shape`, but its order, or its values, float32; Mxfp4: or of experts
+    [E, N, K]."""
+    assert part not in ("bias", "order")
     parts = _READERS[type(form)](form, module, shape)
     return parts.values if part == "weight" else parts.source(part)

@@ -5,22 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor, TensorFault
+from jaxinfer.checkpoint.quantized.groups import GroupNumbers
+from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor
 
 
 @dataclass(frozen=True)
 class Values:
     """(codes - zeros) * scales, float32, of codes [..., N, K].
 
-    scales, zeros: [..., N, K / group], the last group may be shorter; zeros None: none are taken off. groups: for each
-    column the number of its group, [K]; None: `group` columns in a row share one.
+    scales, zeros: [..., N, K / group], the last group may be shorter; zeros None: none are taken off. groups None:
+    `group` columns in a row share one.
     """
 
     codes: Source
     scales: Source
     group: int
     zeros: Source | None = None
-    groups: Tensor | None = None
+    groups: GroupNumbers | None = None
 
     @property
     def shape(self) -> Shape:
@@ -43,11 +44,8 @@ class Values:
         return values
 
     def _numbers(self, columns: slice, read: Read) -> np.ndarray:
-        """Of the groups of some columns. Raises TensorFault for one that there is not."""
+        """Of the groups of some columns."""
         first, last, _ = columns.indices(self.shape[-1])
         if self.groups is None:
             return np.arange(first, last) // self.group
-        numbers, count = self.groups.read((slice(first, last),), read), self.scales.shape[-1]
-        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
-            raise TensorFault(self.groups.name, f"has a group that is not among the {count} that have scales")
-        return numbers
+        return self.groups.read((slice(first, last),), read)

@@ -1,8 +1,25 @@
 """Writers of compressed-tensors' integers: tensors by their names, and the values [N, K] float32 that they mean."""
 
+import re
+import zlib
+from typing import Literal
+
 import numpy as np
 
 from tests.quantization.writers.fp8 import Written, scales_of
+
+Order = Literal["columns", "inputs", "module"]
+"""In which the columns of a matrix are in groups: as they lie; in one that modules with the same inputs share, as tools
+write them; or in one of the module's own."""
+
+
+def groups_of(rng: np.random.Generator, module: str, depth: int, group: int, order: Order) -> np.ndarray:
+    """For each column the number of its group, [depth] int32."""
+    groups = (np.arange(depth) // group).astype(np.int32)
+    if order == "columns":
+        return groups
+    inputs = re.sub("(q|k|v|gate|up)_proj$", "", module)
+    return (rng if order == "module" else np.random.default_rng(zlib.crc32(inputs.encode()))).permutation(groups)
 
 
 def pack(codes: np.ndarray, bits: int) -> np.ndarray:
@@ -31,10 +48,10 @@ def packed(
     return tensors, _values(codes, scales, middle)
 
 
-def in_order(rng: np.random.Generator, module: str, rows: int, depth: int) -> Written:
-    """4 bits, groups of 32 columns that are anywhere."""
+def ordered(rng: np.random.Generator, module: str, rows: int, depth: int, *, order: Order = "inputs") -> Written:
+    """4 bits, groups of 32 columns."""
     codes, scales = rng.integers(-8, 8, (rows, depth)), scales_of(rng, (rows, depth // 32), 8)
-    groups = rng.permutation(np.arange(depth) // 32).astype(np.int32)
+    groups = groups_of(rng, module, depth, 32, order)
     values = np.stack([codes[:, k].astype(np.float32) * scales[:, groups[k]] for k in range(depth)], axis=1)
     tensors = {"weight_packed": pack(codes + 8, 4), "weight_scale": scales, "weight_g_idx": groups}
     tensors["weight_shape"] = np.array([rows, depth], np.int64)

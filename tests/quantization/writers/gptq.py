@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.quantization.writers.compressed_tensors import pack
+from tests.quantization.writers.compressed_tensors import Order, groups_of, pack
 from tests.quantization.writers.fp8 import Written, scales_of
 
 
@@ -16,17 +16,15 @@ def gptq(
     group: int | None = 32,
     version=1,
     symmetric=True,
-    in_order=True,
+    order: Order = "columns",
     bias=False,
 ) -> Written:
-    """version 1: zeros are stored less one. symmetric: all zeros are in the middle. in_order: groups lie as columns do.
-    bias: one of zeros, as AutoGPTQ writes for modules that have none."""
+    """version 1: zeros are stored less one. symmetric: all zeros are in the middle. bias: one of zeros, as AutoGPTQ
+    writes for modules that have none."""
     size, codes = group or depth, rng.integers(0, 2**bits, (rows, depth))
     count = -(-depth // size)
     zeros = np.full((rows, count), 2 ** (bits - 1)) if symmetric else rng.integers(0, 2**bits, (rows, count))
-    groups = np.arange(depth) // size
-    if not in_order:
-        groups = rng.permutation(groups)
+    groups = groups_of(rng, module, depth, size, order)
     scales = scales_of(rng, zeros.shape, 2 ** (bits - 1), "f2")
     values = np.empty(codes.shape, np.float32)
     for column in range(depth):

@@ -1,0 +1,71 @@
+"""Columns of a matrix that are in groups by a tensor, and sorted by group. No jax."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor, TensorFault
+
+
+@dataclass(frozen=True)
+class GroupNumbers:
+    """For each column the number of its group, [K]. group: columns of each; the last may have fewer. Raises TensorFault
+    for a number that there is not."""
+
+    tensor: Tensor
+    group: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.tensor.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield self.tensor
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        numbers, count = self.tensor.read(index, read), -(-self.shape[0] // self.group)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
+            raise TensorFault(self.tensor.name, f"has a group that is not among the {count} that have scales")
+        return numbers
+
+
+@dataclass(frozen=True)
+class ColumnOrder:
+    """The columns of each group after those of the groups before it, [K] int32; those of a group as they lie."""
+
+    numbers: GroupNumbers
+
+    @property
+    def shape(self) -> Shape:
+        return self.numbers.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.numbers.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        numbers = self.numbers.read((slice(None),), read)
+        return np.argsort(numbers, kind="stable").astype(np.int32)[index]
+
+
+@dataclass(frozen=True)
+class SortedColumns:
+    """Codes [N, K], their columns in an order; reads whole rows."""
+
+    codes: Source
+    order: ColumnOrder
+
+    @property
+    def shape(self) -> Shape:
+        return self.codes.shape
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.codes.tensors
+        yield from self.order.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        rows, columns = index
+        return self.codes.read((rows, slice(None)), read)[:, self.order.read((columns,), read)]

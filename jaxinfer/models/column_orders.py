@@ -1,0 +1,102 @@
+"""The order in which the columns of a quantised weight lie: which tensors have it, and whether all its modules share
+it. No jax."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from jaxinfer.checkpoint.quantized.groups import ColumnOrder, GroupNumbers
+from jaxinfer.checkpoint.quantized.integers import group_numbers
+from jaxinfer.checkpoint.safetensors import Checkpoint
+from jaxinfer.checkpoint.sources import Source, Stacked
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.model_config.schemes import matrix_modules
+from jaxinfer.quantization.formats import Gptq, Integers, TensorFormat
+from jaxinfer.quantization.scheme import Scheme, TableSchemes
+
+log = logging.getLogger(__name__)
+
+
+def layer_order(config: DecoderConfig, layer: int, weight: str) -> Source:
+    """That of a weight of LayerSchemes, [K] int32, or [E, K] of experts."""
+    orders = [ColumnOrder(modules[0]) for modules in _layer_numbers(config, layer, weight)]
+    return Stacked(orders) if weight in ("experts_gate_up", "experts_down") else orders[0]
+
+
+def head_order(config: DecoderConfig) -> Source:
+    """That of a head that is not the embedding, [hidden] int32."""
+    return ColumnOrder(_head_numbers(config))
+
+
+def with_one_order(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConfig:
+    """The decoder with no schemes for the weights that no one order holds, whose values are read then; logs a warning
+    that names the first. Experts have an order each.
+
+    Raises ModelError that names file and tensor where one with numbers of groups is missing or wrong.
+    """
+    found = [_faults(config, checkpoint, layer) for layer in range(config.num_layers)]
+    layers = tuple(map(_without, config.layers, found))
+    table, tables = config.tables.table, config.tables
+    if _is_ordered(table) and (fault := _fault([_head_numbers(config)], checkpoint)):
+        tables, found = TableSchemes(tables.embed), [*found, {"table": fault}]
+    if every := [fault for faults in found for fault in faults.values()]:
+        log.warning("no one order of columns holds %d of the weights: %s", len(every), every[0])
+    return replace(config, layers=layers, tables=tables)
+
+
+def _is_ordered(scheme: Scheme | None) -> bool:
+    return scheme is not None and scheme.ordered
+
+
+def _without(kind: LayerKind, weights: dict[str, str]) -> LayerKind:
+    return replace(kind, schemes=kind.schemes._replace(**dict.fromkeys(weights))) if weights else kind
+
+
+def _faults(config: DecoderConfig, checkpoint: Checkpoint, layer: int) -> dict[str, str]:
+    """Why a weight of a layer has no one order, by its name; of those for which that is so."""
+    ordered = [name for name, scheme in config.layers[layer].schemes._asdict().items() if _is_ordered(scheme)]
+    every = {name: _layer_numbers(config, layer, name) for name in ordered}
+    faults = {name: [_fault(modules, checkpoint) for modules in matrices] for name, matrices in every.items()}
+    return {name: first for name, several in faults.items() if (first := next(filter(None, several), None))}
+
+
+def _fault(modules: list[GroupNumbers], checkpoint: Checkpoint) -> str | None:
+    """Why the modules of one matrix have no order that sorts columns into groups of one length."""
+    first, *others = [_read(numbers, checkpoint) for numbers in modules]
+    named = modules[0].tensor.name
+    if (np.sort(first) != np.arange(len(first)) // modules[0].group).any():
+        return f"in {named} groups differ in length"
+    for numbers, other in zip(modules[1:], others, strict=True):
+        if (first != other).any():
+            return f"{named} and {numbers.tensor.name} differ"
+    return None
+
+
+def _read(numbers: GroupNumbers, checkpoint: Checkpoint) -> np.ndarray:
+    checkpoint.check_tensor(numbers.tensor)
+    return checkpoint.read_source(numbers, (slice(None),))
+
+
+def _layer_numbers(config: DecoderConfig, layer: int, weight: str) -> list[list[GroupNumbers]]:
+    """Of each module of each matrix of a weight."""
+    kind, names, declared = config.layers[layer], config.names, config.declared
+    assert declared is not None
+    prefix, depth = f"{names.layers}{layer}.", kind.depths(config.hidden_size)[weight]
+
+    def numbers(module: str) -> GroupNumbers:
+        form = declared.of_matrix(f"{prefix}{module}")
+        return _numbers(form, names.of_body(f"{prefix}{module}"), depth)
+
+    return [[numbers(module) for module in modules] for modules in matrix_modules(names, kind, weight)]
+
+
+def _head_numbers(config: DecoderConfig) -> GroupNumbers:
+    assert config.declared is not None
+    return _numbers(config.declared.of_head(), config.names.head, config.hidden_size)
+
+
+def _numbers(form: TensorFormat | None, module: str, depth: int) -> GroupNumbers:
+    assert isinstance(form, Gptq | Integers)
+    return group_numbers(form, module, depth)
