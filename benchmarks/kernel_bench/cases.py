@@ -105,9 +105,11 @@ class MatmulCase(NamedTuple):
         return "grouped" if self.experts else "quantized"
 
     @property
-    def is_mxfp4(self) -> bool:
-        """True where scales are e8m0; those of e2m1 in groups of 16, NVFP4's, are float32."""
-        return self.weights == "e2m1" and self.group == 32
+    def scales(self) -> Literal["float32", "float8_e8m0fnu", "float8_e4m3fn"]:
+        """Their type: with e2m1 that of MXFP4 in groups of 32, of NVFP4 in others."""
+        if self.weights != "e2m1":
+            return "float32"
+        return "float8_e8m0fnu" if self.group == 32 else "float8_e4m3fn"
 
     @property
     def name(self) -> str:

@@ -72,7 +72,7 @@ def _scale_bytes(case: MatmulCase) -> int:
         return 0
     if case.group is None:
         return _SCALE_BYTES * (case.hidden + case.inner)
-    each = 1 if case.is_mxfp4 else _SCALE_BYTES
+    each = _SCALE_BYTES if case.scales == "float32" else 1
     return each * 2 * case.hidden * case.inner // case.group
 
 

@@ -90,7 +90,5 @@ def _side(key: Any, rows: int, columns: int, *, case: MatmulCase, dtype: jnp.dty
     drawn = jax.random.randint(key, shape, -most, most, jnp.int8)
     spread = (4 * most**2 / 12) ** 0.5
     groups = () if case.group is None else (columns // case.group,)
-    scales = jnp.full((*shape[:-1], *groups), columns**-0.5 / spread, jnp.float32)
-    if case.is_mxfp4:
-        scales = scales.astype(jnp.float8_e8m0fnu)
+    scales = jnp.full((*shape[:-1], *groups), columns**-0.5 / spread, jnp.float32).astype(case.scales)
     return {"weight": drawn.astype(_STORED[case.weights]), "scales": scales}

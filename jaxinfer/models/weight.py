@@ -66,7 +66,7 @@ class Weight(NamedTuple):
         shape, dtype = scheme.shape(part, self.shape, lead), part_type(scheme, part, platform)
         if part == "order":  # whole on each device: a part of the sorted columns may be any of x
             return Leaf(shape, dtype, (*self.axes[:lead], None))
-        split = part == "codes" or scheme.group is not None
+        split = part == "codes" or (scheme.group is not None and part != "factors")
         return Leaf(shape, dtype, self.axes if split else (*self.axes[:-1], None))
 
     def bytes(self, platform: str) -> int:

@@ -18,7 +18,11 @@ CODE_TYPES: dict[CodeType, jnp.dtype] = {
     "e4m3": jnp.dtype(jnp.float8_e4m3fn),
     "e2m1": jnp.dtype(jnp.float4_e2m1fn),
 }
-SCALE_TYPES: dict[ScaleType, jnp.dtype] = {"float32": jnp.dtype(jnp.float32), "e8m0": jnp.dtype(jnp.float8_e8m0fnu)}
+SCALE_TYPES: dict[ScaleType, jnp.dtype] = {
+    "float32": jnp.dtype(jnp.float32),
+    "e8m0": jnp.dtype(jnp.float8_e8m0fnu),
+    "e4m3": jnp.dtype(jnp.float8_e4m3fn),
+}
 _ON_CPU: dict[CodeType, CodeType] = {"int4": "int8", "e2m1": "e4m3"}
 _HALF_BYTES = (CODE_TYPES["int4"], CODE_TYPES["e2m1"])
 _LARGEST = {"int8": 127.0, "e4m3": 448.0, "e2m1": 6.0}
@@ -55,13 +59,14 @@ class MatrixShape(NamedTuple):
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("codes", "scales", "zeros", "order"),
+    data_fields=("codes", "scales", "zeros", "order", "factors"),
     meta_fields=("scheme", "backend"),
 )
 @dataclass(frozen=True)
 class QuantizedArray:
     """A weight [..., N, K]: codes of that shape; scales [..., N, K / group] of the scheme's type, zeros as they in
-    float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values.
+    float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values; factors
+    [..., N, 1] float32.
 
     backend: of the kernels that multiply it.
     """
@@ -71,6 +76,7 @@ class QuantizedArray:
     scales: jax.Array
     zeros: jax.Array | None = None
     order: jax.Array | None = None
+    factors: jax.Array | None = None
     backend: str = "xla"
 
     @property
@@ -84,12 +90,13 @@ class QuantizedArray:
         def flat(array: jax.Array) -> jax.Array:
             return array.reshape(*array.shape[:lead], -1, array.shape[-1])
 
-        zeros = None if self.zeros is None else flat(self.zeros)
-        return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros)
+        zeros, factors = (None if part is None else flat(part) for part in (self.zeros, self.factors))
+        return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros, factors=factors)
 
     def __getitem__(self, index: jax.Array) -> jax.Array:
-        """Rows of a matrix [N, K] without an order, by numbers [T]: their values [T, K] float32."""
+        """Rows of a matrix [N, K] without order and factors, by numbers [T]: their values [T, K] float32."""
         assert self.order is None
+        assert self.factors is None
         cut = self.codes[index].astype(jnp.float32).reshape(*index.shape, self.scales.shape[-1], -1)
         if self.zeros is not None:
             cut = cut - self.zeros[index][..., None]
@@ -97,13 +104,14 @@ class QuantizedArray:
 
 
 def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
-    """values [..., K], of a floating type, to the parts of a scheme without zeros and order. Traceable.
+    """values [..., K], of a floating type, to the parts of a scheme without zeros, order and factors. Traceable.
 
     The largest absolute value of a group becomes the largest code. int4 has one code more below zero than above it: the
     largest value, of either sign, becomes -8, so that a scale may be negative (llama.cpp's q4_0).
     """
     assert not scheme.zeros
     assert not scheme.ordered
+    assert not scheme.factors
     groups = scheme.groups(values.shape[-1])
     cut = values.astype(jnp.float32).reshape(*values.shape[:-1], groups, -1)
     if scheme.codes == "int4":

@@ -126,8 +126,8 @@ class Nvfp4:
     compressed: bool
 
     def scheme(self, depth: int) -> Scheme:
-        """Both scales as one, in float32: their quotient is exact in no shorter type. Activations stay as they are."""
-        return Scheme("e2m1", held_group(depth, NVFP4_GROUP))
+        """The scale for all is the factor of each row. Activations stay as they are."""
+        return Scheme("e2m1", held_group(depth, NVFP4_GROUP), scales="e4m3", factors=True)
 
     def __str__(self) -> str:
         return "NVFP4"

@@ -1,5 +1,7 @@
 """Products with quantised weights."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
@@ -18,7 +20,8 @@ def quantized_product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
         return _sums(rows, weight.codes) * of_rows * weight.scales[:, 0]
     if scheme.codes == "int8" and scheme.group is None and weight.backend == "xla":
         return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_widened)
-    return _widened(x, weight)
+    sums = _widened(x, weight)
+    return sums if weight.factors is None else sums * weight.factors[:, 0]
 
 
 def _widened(x: jax.Array, weight: QuantizedArray) -> jax.Array:
@@ -59,14 +62,17 @@ def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
     int32, rows of each group."""
     if weights.order is not None:
-        x = _each_in_order(x, weights.order, sizes)
+        x = jnp.take_along_axis(x, weights.order[_groups(x, sizes)], axis=1, mode="clip")
     if weights.scheme.activations != "none":
         rows, of_rows = quantise_rows(x, weights.scheme.activations)
         x = (rows.astype(jnp.float32) * of_rows).astype(x.dtype)
-    return grouped_matmul(x, weights.codes, sizes, scales=weights.scales, zeros=weights.zeros, backend=backend)
+    multiply = partial(grouped_matmul, x, weights.codes, sizes, scales=weights.scales, zeros=weights.zeros)
+    if weights.factors is None:
+        return multiply(backend=backend)
+    sums = multiply(backend=backend, out_dtype=jnp.dtype(jnp.float32))
+    return (sums * weights.factors[_groups(x, sizes), :, 0]).astype(x.dtype)
 
 
-def _each_in_order(x: jax.Array, orders: jax.Array, sizes: jax.Array) -> jax.Array:
-    """x [T, K], its columns in the order [K] of each row's group. orders: [E, K]. Rows of no group get any."""
-    groups = jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))
-    return jnp.take_along_axis(x, orders[groups], axis=1, mode="clip")
+def _groups(x: jax.Array, sizes: jax.Array) -> jax.Array:
+    """The group of each row of x [T, K], [T] int32; of rows of none it is any."""
+    return jnp.repeat(jnp.arange(len(sizes)), sizes, total_repeat_length=len(x))

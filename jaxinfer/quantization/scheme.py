@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 from jaxinfer.errors import ModelError
 
 CodeType = Literal["int8", "int4", "e4m3", "e2m1"]
-ScaleType = Literal["float32", "e8m0"]
+ScaleType = Literal["float32", "e8m0", "e4m3"]
 Activations = Literal["none", "int8", "e4m3"]
-Part = Literal["codes", "scales", "zeros", "order"]
+Part = Literal["codes", "factors", "order", "scales", "zeros"]
 
 CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8, "e2m1": 4}
-SCALE_BITS: dict[ScaleType, int] = {"float32": 32, "e8m0": 8}
-_ZERO_BITS, _ORDER_BITS = 32, 32
+SCALE_BITS: dict[ScaleType, int] = {"float32": 32, "e8m0": 8, "e4m3": 8}
+_ZERO_BITS = _ORDER_BITS = _FACTOR_BITS = 32
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Scheme:
     x is rounded to that type with a scale of its own, its largest absolute value over the type's largest; codes are
     then of the same type, rows have one scale each and no zeros, and products are of codes. scales: their type; e8m0
     has the powers of two alone. ordered: columns are sorted by group, and `order` says which of K each is, for all rows
-    of a matrix alike; x is gathered in that order before it is multiplied.
+    of a matrix alike; x is gathered in that order before it is multiplied. factors: a row's values have a float32
+    factor, too, with which its sum is multiplied.
     """
 
     codes: CodeType
@@ -34,11 +35,13 @@ class Scheme:
     activations: Activations = "none"
     scales: ScaleType = "float32"
     ordered: bool = False
+    factors: bool = False
 
     def __post_init__(self) -> None:
         if self.group is not None and self.group < 1:
             raise ValueError(f"group must be at least 1, not {self.group}")
-        if self.activations != "none" and (self.group or self.zeros or self.activations != self.codes):
+        plain = not (self.group or self.zeros or self.factors)
+        if self.activations != "none" and not (plain and self.activations == self.codes):
             raise ValueError(f"activations in {self.activations} need codes of that type, a scale a row and no zeros")
         if self.zeros and self.codes == "e2m1":
             raise ValueError("codes in e2m1 have a sign and no zeros")
@@ -50,13 +53,16 @@ class Scheme:
         """The arrays that a weight consists of, by name, as flax sorts a module's leaves."""
         zeros: tuple[Part, ...] = ("zeros",) if self.zeros else ()
         order: tuple[Part, ...] = ("order",) if self.ordered else ()
-        return ("codes", *order, "scales", *zeros)
+        factors: tuple[Part, ...] = ("factors",) if self.factors else ()
+        return ("codes", *factors, *order, "scales", *zeros)
 
     def shape(self, part: Part, shape: Sequence[int], lead: int = 0) -> tuple[int, ...]:
         """Of the part of a weight of this shape, whose first `lead` axes are of matrices and the others but the last of
         rows. Raises ModelError where its last axis is no multiple of the group."""
         if part == "order":
             return (*shape[:lead], shape[-1])
+        if part == "factors":
+            return (*shape[:-1], 1)
         return tuple(shape) if part == "codes" else (*shape[:-1], self.groups(shape[-1]))
 
     def groups(self, depth: int) -> int:
@@ -69,8 +75,9 @@ class Scheme:
         """Of a matrix of this shape, packed as a GPU or TPU packs it."""
         rows, depth = _product(shape[:-1]), shape[-1]
         of_group = SCALE_BITS[self.scales] + (_ZERO_BITS if self.zeros else 0)
+        of_row = self.groups(depth) * of_group + (_FACTOR_BITS if self.factors else 0)
         order = depth * _ORDER_BITS if self.ordered else 0
-        return rows * (depth * CODE_BITS[self.codes] + self.groups(depth) * of_group) + order
+        return rows * (depth * CODE_BITS[self.codes] + of_row) + order
 
     def __str__(self) -> str:
         per = "row" if self.group is None else f"{self.group}"
@@ -78,7 +85,8 @@ class Scheme:
         activations = "" if self.activations == "none" else f", activations {self.activations}"
         scales = "" if self.scales == "float32" else f", scales {self.scales}"
         order = ", ordered" if self.ordered else ""
-        return f"{self.codes} per {per}{zeros}{scales}{activations}{order}"
+        factors = ", factors" if self.factors else ""
+        return f"{self.codes} per {per}{zeros}{scales}{factors}{activations}{order}"
 
 
 class LayerSchemes(NamedTuple):

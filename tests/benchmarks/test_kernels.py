@@ -90,7 +90,7 @@ def test_work_of_matmuls_is_that_of_their_arrays(case: MatmulCase) -> None:
     of_codes = 2 * case.hidden * case.inner // case.group if case.group else case.hidden + case.inner
     scales = 0 if case.weights == "plain" else of_codes
     bytes_a_weight = {"plain": 4, "int8": 1, "e4m3": 1, "int4": 0.5, "e2m1": 0.5}[case.weights]
-    of_scale = 1 if case.is_mxfp4 else 4
+    of_scale = 1 if case.weights == "e2m1" else 4
     weights = read * (2 * case.hidden * case.inner * bytes_a_weight + of_scale * scales)
     moved = 4 * rows * sum((case.hidden, case.inner, case.inner, case.hidden))
     assert work_of(case, 4) == Work(int(weights) + moved, 4 * rows * case.hidden * case.inner)

@@ -13,11 +13,14 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxinfer.checkpoint.model_files import read_model_files
+from jaxinfer.checkpoint.quantized.readers import quantized_source
+from jaxinfer.checkpoint.safetensors import Checkpoint as Files
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
 from jaxinfer.quantization.array import part_type, quantise
+from jaxinfer.quantization.formats import Nvfp4
 from jaxinfer.quantization.scheme import Scheme
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.models.goldens import GOLDENS
@@ -44,6 +47,9 @@ CASES: dict[str, tuple[dict[str, Any], Writer]] = {
     "modelopt": (MODELOPT, partial(e2m1.nvfp4, compressed=False)),
     "modelopt-fp8": ({**MODELOPT, "quant_algo": "FP8"}, fp8.by_matrix),
 }
+
+ROUNDED = {"nvfp4": 2.0**-22}
+"""How far values may be off whose factor is one over the number that scales are divided by: by two roundings more."""
 
 
 def test_a_file_of_its_own_for_what_modelopt_says(tmp_path: Path) -> None:
@@ -78,8 +84,18 @@ def gpt_oss() -> Checkpoint:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
 def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, Any], name: str) -> None:
+    """Bit for bit where scales are multiplied by that of the matrix."""
     checkpoint = made(config, *CASES[name], left=("lm_head", "gate"))
-    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"), ROUNDED.get(name, 0))
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_values_that_are_read_as_such_are_exact(tmp_path: Path, compressed: bool) -> None:
+    checkpoint, module = made(LLAMA, *CASES["nvfp4" if compressed else "modelopt"]), "model.layers.0.mlp.up_proj"
+    values = quantized_source(Nvfp4(compressed), module, (384, 256), "weight")
+    with Files(checkpoint.write(tmp_path)) as files:
+        found = files.read_source(values, (slice(None), slice(None)))
+    np.testing.assert_array_equal(found, checkpoint.plain[f"{module}.weight"])
 
 
 @pytest.mark.parametrize("name", ["nvfp4", "mxfp4"])
@@ -88,7 +104,7 @@ def test_values_are_those_that_were_written(tmp_path: Path, config: dict[str, An
 def test_heads(tmp_path: Path, kv_heads: int, head_dim: int, name: str) -> None:
     heads = {"num_attention_heads": 8, "num_key_value_heads": kv_heads, "head_dim": head_dim, "num_hidden_layers": 1}
     checkpoint = made({**LLAMA, **heads}, *CASES[name])
-    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"))
+    assert_same_values(checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p"), ROUNDED.get(name, 0))
 
 
 def test_gpt_oss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,14 +143,15 @@ def generated(model: LoadedModel, prompt: list[int]) -> list[list[int]]:
     return [first.tokens, others["second", 0].tokens, others["third", 0].tokens]
 
 
-@pytest.mark.parametrize(("name", "bits"), [("mxfp4", 4.25), ("modelopt", 6), ("nvfp4", 6)])
+@pytest.mark.parametrize(("name", "bits"), [("mxfp4", 4.25), ("modelopt", 4.5), ("nvfp4", 4.5)])
 def test_matrices_are_held_as_codes(tmp_path: Path, name: str, bits: float) -> None:
     model = loaded(made(LLAMA, *CASES[name]).write(tmp_path))
     held = [one for one in plan_model(model.config, model.dtype).weights if one.scheme is not None]
     assert {one.path[-1] for one in held} == {"qkv", "out", "gate_up", "down"}
     for one in held:
         assert one.scheme is not None
-        assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape)
+        factors = 0 if name == "mxfp4" else 32 * math.prod(one.shape[:-1])
+        assert one.bytes("tpu") * 8 == one.scheme.bits(one.shape) == bits * math.prod(one.shape) + factors
 
 
 @pytest.mark.parametrize("scheme", [Scheme("e2m1", 32, scales="e8m0"), Scheme("e2m1", 16)], ids=str)
@@ -198,6 +215,7 @@ DOWN = "model.layers.0.mlp.down_proj."
         ("nvfp4", "weight_packed", lambda x: x[:, 1:], r"weight_packed has shape \[256, 191\]"),
         ("nvfp4", "weight_packed", lambda x: x.view(np.int8), "weight_packed is I8; U8 can be read"),
         ("nvfp4", "weight_global_scale", lambda x: x * 0, "weight_global_scale is 0, and scales are divided by it"),
+        ("nvfp4", "weight_global_scale", lambda x: x * 0 + 1e-45, "weight_global_scale has a scale that is not a finite"),
         ("nvfp4", "weight_global_scale", None, "weight_global_scale is missing"),
         ("modelopt", "weight_scale_2", lambda x: x * np.nan, "weight_scale_2 has a scale that is not a finite number"),
         ("mxfp4", "weight_scale", lambda x: x * 0 + 255, "weight_scale has a scale that is not a finite number"),

@@ -68,3 +68,38 @@ def test_x_is_gathered_in_the_order_of_each_expert(rng: np.random.Generator):
     of_rows = values[np.repeat(np.arange(EXPERTS), sizes)]
     np.testing.assert_allclose(product[:6], np.einsum("tk,tnk->tn", wide(x)[:6], of_rows), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(product[6:], 0)
+
+
+def factored(rng: np.random.Generator, *lead: int) -> QuantizedArray:
+    """e2m1 with e4m3 scales and a factor a row, as NVFP4 has them."""
+    scheme = Scheme("e2m1", 16, scales="e4m3", factors=True)
+    held = rng.integers(-6, 7, (*lead, COLUMNS, DEPTH)).astype("f4")
+    scales = rng.uniform(50, 400, (*lead, COLUMNS, DEPTH // 16)).astype("f4")
+    parts = [jnp.asarray(held, jnp.float8_e4m3fn), jnp.asarray(scales, jnp.float8_e4m3fn)]
+    return QuantizedArray(scheme, *parts, factors=jnp.asarray(rng.uniform(1, 2, (*lead, COLUMNS, 1)) / 2000, "f4"))
+
+
+def exact_factored(weight: QuantizedArray) -> np.ndarray:
+    assert weight.factors is not None
+    return dequantised(weight.codes, weight.scales) * wide(weight.factors)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sums_have_a_factor_a_row(rng: np.random.Generator, dtype: str):
+    """With x in bfloat16 values are not rounded: codes times scales have six bits at most."""
+    x, weight = normal(rng, 5, DEPTH).astype(dtype), factored(rng)
+    np.testing.assert_allclose(
+        jax.jit(quantized_product)(x, weight), wide(x) @ exact_factored(weight).T, rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("bfloat16", 2.0**-8)])
+def test_sums_of_experts_have_a_factor_a_row(rng: np.random.Generator, dtype: str, most: float):
+    """The last row is no expert's."""
+    x, weights = normal(rng, 7, DEPTH).astype(dtype), factored(rng, EXPERTS)
+    sizes = np.array([2, 0, 4], np.int32)
+    product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes, "xla")
+    of_rows = exact_factored(weights)[np.repeat(np.arange(EXPERTS), sizes)]
+    wanted = np.einsum("tk,tnk->tn", wide(x)[:6], of_rows)
+    np.testing.assert_allclose(product[:6].astype("f4"), wanted, rtol=most, atol=1e-5)
+    np.testing.assert_array_equal(product[6:], 0)

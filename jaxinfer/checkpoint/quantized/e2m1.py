@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 
 from jaxinfer.checkpoint.quantized.packing import Unpacked
-from jaxinfer.checkpoint.quantized.parts import Parts
-from jaxinfer.checkpoint.quantized.scales import Finite
+from jaxinfer.checkpoint.quantized.parts import Factored, Parts
+from jaxinfer.checkpoint.quantized.scales import Finite, finite
 from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
 from jaxinfer.quantization.formats import MXFP4_GROUP, NVFP4_GROUP, Mxfp4, Nvfp4
 
@@ -64,10 +64,39 @@ class _Scaled(_Of):
         yield from self.whole.tensors
 
     def read(self, index: Index, read: Read) -> np.ndarray:
-        scales, whole = self.source.read(index, read).astype(np.float32), self.whole.read((), read).reshape(())
-        if self.divided and whole == 0:
-            raise TensorFault(self.whole.tensor.name, "is 0, and scales are divided by it")
-        return scales / np.float32(whole) if self.divided else scales * np.float32(whole)
+        scales, whole = self.source.read(index, read).astype(np.float32), _number(self.whole, self.divided, read)
+        return scales / whole if self.divided else scales * whole
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """The scale of a whole matrix, or one over it, for each row, [N, 1] float32."""
+
+    whole: Finite
+    rows: int
+    divided: bool
+
+    @property
+    def shape(self) -> Shape:
+        return (self.rows, 1)
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from self.whole.tensors
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        whole = _number(self.whole, self.divided, read)
+        with np.errstate(over="ignore"):
+            factor = np.asarray(np.float32(1) / whole if self.divided else whole)
+        return np.broadcast_to(finite(factor, self.whole.tensor.name), self.shape)[index]
+
+
+def _number(whole: Finite, divided: bool, read: Read) -> np.float32:
+    """The scale of a whole matrix. Raises TensorFault for 0 where scales are divided by it."""
+    number = np.float32(whole.read((), read).reshape(()))
+    if divided and number == 0:
+        raise TensorFault(whole.tensor.name, "is 0, and scales are divided by it")
+    return number
 
 
 @dataclass(frozen=True)
@@ -118,4 +147,5 @@ def nvfp4_parts(form: Nvfp4, module: str, shape: tuple[int, int]) -> Parts:
     packed = Tensor(f"{module}.{names[0]}", (rows, -(-depth // 2)), _BYTES)
     scales = Finite(Tensor(f"{module}.weight_scale", (rows, -(-depth // NVFP4_GROUP)), ("F8_E4M3",)))
     whole = Finite(Tensor(f"{module}.{names[1]}", (1,), FLOATS, ((), (1, 1))))
-    return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), NVFP4_GROUP)
+    factored = Factored(scales, _Factors(whole, rows, form.compressed))
+    return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), NVFP4_GROUP, factored=factored)
