@@ -69,7 +69,7 @@ _MODELOPT_FP8 = {
     ("quantization", "scheme"),
     [
         (_QWEN_GPTQ, Scheme("int4", 128)),
-        (_AUTO_GPTQ, None),
+        (_AUTO_GPTQ, Scheme("int4", 128, ordered=True)),
         (_GPTQ_MODEL, Scheme("int8", 64)),
         (_AUTO_AWQ, Scheme("int4", 128, zeros=True)),
         (_MINIMAX, Scheme("e4m3", 128)),
@@ -78,7 +78,7 @@ _MODELOPT_FP8 = {
         (_MODELOPT_FP8, Scheme("e4m3")),
     ],
 )
-def test_settings_are_read(quantization: dict[str, Any], scheme: Scheme | None) -> None:
+def test_settings_are_read(quantization: dict[str, Any], scheme: Scheme) -> None:
     config = parse_config({**LLAMA, "quantization_config": quantization})
     assert {config.layers[0].schemes.qkv, config.layers[1].schemes.down} == {scheme}
     assert config.tables.table is None
