@@ -103,3 +103,17 @@ def test_sums_of_experts_have_a_factor_a_row(rng: np.random.Generator, dtype: st
     wanted = np.einsum("tk,tnk->tn", wide(x)[:6], of_rows)
     np.testing.assert_allclose(product[:6].astype("f4"), wanted, rtol=most, atol=1e-5)
     np.testing.assert_array_equal(product[6:], 0)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2.0**-23), ("bfloat16", 2.0**-15)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_int8_weights_on_a_cpu_lose_nothing_of_x(rng: np.random.Generator, rows: int, dtype: str, rounding: float):
+    """A CPU multiplies integers alone, of x cut in pieces: what is left of a row of x is below `rounding` of its
+    largest value."""
+    held = jnp.asarray(rng.integers(-127, 128, (COLUMNS, DEPTH)), jnp.int8)
+    weight = QuantizedArray(Scheme("int8"), held, jnp.ones((COLUMNS, 1), jnp.float32))
+    x = jnp.asarray(rng.normal(size=(rows, DEPTH)) * 10.0 ** rng.integers(-6, 6, (rows, 1)), dtype)
+    want = wide(x) @ wide(held).T
+    left = rounding * np.abs(wide(x)).max(axis=1, keepdims=True) * np.abs(wide(held)).sum(axis=1)
+    sums = 2.0**-22 * np.abs(wide(x)) @ np.abs(wide(held)).T  # of a few results in float32
+    assert (np.abs(jax.jit(quantized_product)(x, weight) - want) < left + sums).all()
