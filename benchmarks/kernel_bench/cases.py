@@ -88,7 +88,8 @@ class MatmulCase(NamedTuple):
     """`tokens` rows through a matrix of [inner, hidden] and back through one of [hidden, inner], as in an MLP.
 
     weights: the type of their codes, or `plain` for the bench's own type. group: values of the contracted axis that
-    share a scale, None for one a channel. experts, chosen: of a mixture, 0 experts for a plain MLP.
+    share a scale, None for one a channel. experts, chosen: of a mixture, 0 experts for a plain MLP. rounded: rows are
+    rounded to the codes' type before each product, as part of the call; its roof is that of the bench's own type.
     """
 
     model: str
@@ -99,6 +100,7 @@ class MatmulCase(NamedTuple):
     group: int | None = None
     experts: int = 0
     chosen: int = 1
+    rounded: bool = False
 
     @property
     def kind(self) -> str:
@@ -115,7 +117,7 @@ class MatmulCase(NamedTuple):
     def name(self) -> str:
         forms = [f"{self.experts} experts"] if self.experts else []
         each = f"/{self.group}" if self.weights == "e2m1" else ""
-        forms += [] if self.weights == "plain" else [f"{self.weights}{each}"]
+        forms += [] if self.weights == "plain" else [f"{self.weights}{each}" + self.rounded * f" x {self.weights}"]
         return f"{self.model} {self.kind} {self.tokens} x {self.hidden} x {self.inner}, {' in '.join(forms)}"
 
 

@@ -71,6 +71,7 @@ WORTH_MOST: tuple[Case, ...] = (
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="int4", group=128),
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="e4m3"),
     MatmulCase("Llama-3.1-8B", 32, 4096, 14336, weights="e2m1", group=32),
+    *(MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, weights="e4m3", rounded=True) for tokens in (32, 2048)),
     MatmulCase("Qwen3-30B-A3B", 32, 2048, 768, weights="plain", experts=128, chosen=8),
     WriteCase(LLAMA_8B, 1, 2048, "bfloat16"),
     WriteCase(LLAMA_8B, 256, 1, "bfloat16"),
@@ -110,12 +111,20 @@ _CODES: tuple[tuple[Codes, int | None], ...] = (
 )
 """Type, and values that share a scale."""
 
+_ROUNDED: tuple[Codes, ...] = ("e4m3", "int8")
+"""Of weights and rows."""
+
 _OF_EXPERTS: tuple[Literal["plain", "e4m3"], ...] = ("plain", "e4m3")
 
 
 def _matmuls() -> tuple[Case, ...]:
     plain = (
         MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, *codes) for tokens in (1, 8, 32, 256, 2048) for codes in _CODES
+    )
+    rounded = (
+        MatmulCase("Llama-3.1-8B", tokens, 4096, 14336, codes, rounded=True)
+        for tokens in (1, 8, 32, 256, 2048)
+        for codes in _ROUNDED
     )
     experts = (
         MatmulCase(*shape, weights=weights, experts=count, chosen=8)
@@ -129,7 +138,7 @@ def _matmuls() -> tuple[Case, ...]:
     mxfp4 = (
         MatmulCase("gpt-oss-20b", tokens, 2880, 2880, "e2m1", 32, experts=32, chosen=4) for tokens in (1, 32, 256, 2048)
     )
-    return (*plain, *experts, *mxfp4)
+    return (*plain, *rounded, *experts, *mxfp4)
 
 
 GPU = BenchForm(
@@ -174,6 +183,7 @@ CPU = BenchForm(
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="int4", group=128),
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e4m3"),
         MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e2m1", group=32),
+        MatmulCase("Qwen3-0.6B", 8, 1024, 3072, weights="e4m3", rounded=True),
         MatmulCase("Qwen3-30B-A3B/EP8", 32, 2048, 768, weights="plain", experts=16, chosen=1),
         decode(QWEN3, 256, 128),
     ),
@@ -209,9 +219,11 @@ TINY = BenchForm(
         MatmulCase("tiny", 3, 32, 64, weights="int4", group=16),
         MatmulCase("tiny", 3, 32, 64, weights="e4m3"),
         MatmulCase("tiny", 3, 32, 64, weights="e2m1", group=16),
+        MatmulCase("tiny", 3, 32, 64, weights="e4m3", rounded=True),
         MatmulCase("tiny", 4, 32, 64, weights="e2m1", group=32, experts=4, chosen=2),
         MatmulCase("tiny", 4, 32, 48, weights="plain", experts=4, chosen=2),
         MatmulCase("tiny", 4, 32, 48, weights="e4m3", experts=4, chosen=2),
+        MatmulCase("tiny", 4, 32, 48, weights="int8", experts=4, chosen=2, rounded=True),
     ),
     seconds=120,
     runs=2,

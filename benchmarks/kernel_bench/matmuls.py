@@ -1,7 +1,7 @@
 """Chains of `grouped_matmul` and `quantized_matmul`: up and down through an MLP, each product on the one before."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from benchmarks.kernel_bench.cases import MatmulCase
 from benchmarks.kernel_bench.checks import check_close, poison
 from benchmarks.kernel_bench.counts import group_sizes
 from benchmarks.kernel_bench.timing import Chain
+from jaxinfer.quantization.array import quantise_rows
 
 _UNROLLED = 4
 _CHECKED = 1000
@@ -35,12 +36,12 @@ def matmul_chain(case: MatmulCase, backend: str, calls: int, dtype: str) -> Chai
     layers = [_layer(case, kind, seed) for seed in range(_UNROLLED)]
     x = jax.random.normal(jax.random.key(0), (case.tokens * case.chosen, case.hidden), kind)
     sizes = group_sizes(case) if case.experts else None
-    rounds = -(-calls // _UNROLLED)
+    rounds, product = -(-calls // _UNROLLED), partial(_product, backend=backend, rounded=case.rounded)
 
     @jax.jit
     def forward(x: jax.Array, layers: list[tuple[Weights, Weights]], sizes: jax.Array | None) -> jax.Array:
         for up, down in layers:
-            x = _product(_product(x, up, sizes, backend), down, sizes, backend)
+            x = product(product(x, up, sizes), down, sizes)
         return x
 
     given = None if sizes is None else jnp.asarray(sizes)  # an argument: what is made of a constant, XLA computes once
@@ -63,13 +64,22 @@ def check_product(case: MatmulCase, backend: str, dtype: jnp.dtype) -> None:
     side = _layer(case, dtype, _CHECKED)[0]
     sizes = jnp.asarray(group_sizes(case)) if case.experts else None
     x = jax.random.normal(jax.random.key(_CHECKED), (case.tokens * case.chosen, case.hidden), dtype)
-    product = jax.jit(_product, static_argnums=3)
-    expected = product(x.astype(jnp.float32), side, sizes, "xla")
+    ours, plain = (jax.jit(partial(_product, backend=name, rounded=case.rounded)) for name in (backend, "xla"))
+    expected = plain(x.astype(jnp.float32), side, sizes)
     poison(expected.shape, dtype)
-    check_close("products", backend, product(x, side, sizes, backend), expected)
+    check_close("products", backend, ours(x, side, sizes), expected)
 
 
-def _product(x: jax.Array, side: Weights, sizes: jax.Array | None, backend: str) -> jax.Array:
+def _product(x: jax.Array, side: Weights, sizes: jax.Array | None, backend: str, rounded: bool) -> jax.Array:
+    """rounded: x is rounded to the weights' type, and its scales are applied to the result, as the engine does it."""
+    if not rounded:
+        return _multiplied(x, side, sizes, backend)
+    form: Literal["int8", "e4m3"] = "int8" if side["weight"].dtype == jnp.int8 else "e4m3"
+    rows, of_rows = quantise_rows(x, form)
+    return (_multiplied(rows, side, sizes, backend) * of_rows).astype(x.dtype)
+
+
+def _multiplied(x: jax.Array, side: Weights, sizes: jax.Array | None, backend: str) -> jax.Array:
     if sizes is None:
         return quantized_matmul(x, side["weight"], side["scales"], backend=backend)
     return grouped_matmul(x, side["weight"], sizes, scales=side.get("scales"), backend=backend)

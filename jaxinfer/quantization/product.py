@@ -5,6 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
@@ -21,14 +22,15 @@ def quantized_product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
         x = jnp.take(x, weight.order, axis=1, mode="clip")
     if scheme.activations != "none":
         rows, of_rows = quantise_rows(x, scheme.activations)
-        return _sums(rows, weight.codes) * of_rows * weight.scales[:, 0]
+        return _multiplied(rows, weight) * of_rows
     if scheme.codes == "int8" and scheme.group is None and weight.backend == "xla":
-        return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_widened)
-    sums = _widened(x, weight)
+        return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_multiplied)
+    sums = _multiplied(x, weight)
     return sums if weight.factors is None else sums * weight.factors[:, 0]
 
 
-def _widened(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+def _multiplied(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+    """x, values or codes of the weight's type, times the weight by its backend."""
     codes, scales, zeros = weight.codes, weight.scales, weight.zeros
     return quantized_matmul(x, codes, scales, zeros=zeros, out_dtype=jnp.float32, backend=weight.backend)
 
@@ -42,7 +44,7 @@ def _by_integers(x: jax.Array, weight: QuantizedArray) -> jax.Array:
     one's time (jax 0.10.2 to 0.12.0).
     """
     rows, scales = _split(x, 3 if x.dtype == jnp.float32 else 2)
-    sums = _sums(jnp.concatenate(rows), weight.codes).reshape(len(rows), *x.shape[:1], -1)
+    sums = multiply(jnp.concatenate(rows), weight.codes).reshape(len(rows), *x.shape[:1], -1)
     out = sum(one * of_row for one, of_row in zip(sums, scales, strict=True))
     if weight.zeros is not None:
         out = out - jnp.sum(x.astype(jnp.float32), axis=1, keepdims=True) * weight.zeros[:, 0]
@@ -66,26 +68,19 @@ def _split(x: jax.Array, count: int) -> tuple[list[jax.Array], list[jax.Array]]:
     return rows, scales
 
 
-def _sums(rows: jax.Array, codes: jax.Array) -> jax.Array:
-    """rows [T, K] times the transpose of codes [N, K], of one type: [T, N] float32. Of integers, the sum is exact until
-    it is rounded, for K up to 2**17."""
-    summed = jnp.int32 if rows.dtype == jnp.int8 else jnp.float32
-    sums = jax.lax.dot_general(rows, codes, (((1,), (1,)), ((), ())), preferred_element_type=summed)
-    return sums.astype(jnp.float32)
-
-
 def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.Array, backend: str) -> jax.Array:
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
     int32, rows of each group."""
     if weights.order is not None:
         x = jnp.take_along_axis(x, weights.order[_groups(x, sizes)], axis=1, mode="clip")
+    held = {"weights": weights.codes, "scales": weights.scales, "zeros": weights.zeros}
+    product = partial(grouped_matmul, group_sizes=sizes, backend=backend, **held)
     if weights.scheme.activations != "none":
         rows, of_rows = quantise_rows(x, weights.scheme.activations)
-        x = (rows.astype(jnp.float32) * of_rows).astype(x.dtype)
-    multiply = partial(grouped_matmul, x, weights.codes, sizes, scales=weights.scales, zeros=weights.zeros)
+        return (product(rows) * of_rows).astype(x.dtype)
     if weights.factors is None:
-        return multiply(backend=backend)
-    sums = multiply(backend=backend, out_dtype=jnp.dtype(jnp.float32))
+        return product(x)
+    sums = product(x, out_dtype=jnp.dtype(jnp.float32))
     return (sums * weights.factors[_groups(x, sizes), :, 0]).astype(x.dtype)
 
 

@@ -72,7 +72,7 @@ def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
 
 
 def _matrix_shape(weight: Weight) -> MatrixShape | None:
-    if weight.scheme is None or weight.scheme.activations != "none" or "expert" in weight.axes:
+    if weight.scheme is None or "expert" in weight.axes:
         return None
     lead = 1 if weight.stacked else 0
     return MatrixShape(math.prod(weight.shape[lead:-1]), weight.shape[-1], weight.scheme)

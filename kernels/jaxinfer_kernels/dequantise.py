@@ -8,6 +8,9 @@ E8M0 = jnp.dtype(jnp.float8_e8m0fnu)
 QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn), E2M1)
 """Types of weights that are codes, each counted with its scale."""
 
+ROUNDED = QUANTISED[0], QUANTISED[2]
+"""Types of codes that activations may be rounded to, to be multiplied with weights of the same type as they are."""
+
 _SCALES = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float8_e4m3fn), E8M0)
 _ZEROS = _SCALES[:2]
 
@@ -18,6 +21,24 @@ CODES_FROM_E2M1 = 64
 def is_quantised(weight: jax.Array) -> bool:
     """Whether `weight` is of a type that needs scales."""
     return weight.dtype in QUANTISED
+
+
+def is_rounded(x: jax.Array) -> bool:
+    """Whether activations are codes, whose scales their caller applies to the result."""
+    return x.dtype in ROUNDED
+
+
+def check_activations(x: jax.Array, weight: jax.Array, scales: jax.Array | None, zeros: jax.Array | None) -> None:
+    """Raises ValueError for x of other shapes and types than [T, K] of float32, bfloat16, int8 and e4m3; and for codes
+    with weights of another type, with several scales for a row of weights, and with zeros."""
+    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16, *ROUNDED):
+        raise ValueError(f"x must be [T, K] of float32, bfloat16, int8 or e4m3, not {x.shape} of {x.dtype}")
+    if not is_rounded(x):
+        return
+    if weight.dtype != x.dtype:
+        raise ValueError(f"weights must be {x.dtype}, as x is, not {weight.dtype}")
+    if zeros is not None or scales is None or scales.shape != weight.shape[:-1] + (1,) * (scales.ndim == weight.ndim):
+        raise ValueError(f"weights that x in {x.dtype} is multiplied with must have a scale a row and no zeros")
 
 
 def e4m3_of_e2m1(codes: jax.Array) -> jax.Array:
@@ -85,11 +106,20 @@ def dequantise(weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, dt
 def multiply(x: jax.Array, weight: jax.Array) -> jax.Array:
     """x [T, K] @ weight [N, K].T, [T, N] float32, in the wider type of the two; codes become x's type.
 
+    Codes with codes are multiplied as they are. The sum of int8 is exact until it is rounded, for K up to 2**17.
     TPUs by default round float32 to bfloat16, and GPUs to TF32: not here.
     """
     dtype = x.dtype if is_quantised(weight) else jnp.promote_types(x.dtype, weight.dtype)
     precision = jax.lax.Precision.HIGHEST if dtype == jnp.float32 else jax.lax.Precision.DEFAULT
-    contract = (((1,), (1,)), ((), ()))
-    return jax.lax.dot_general(
-        x.astype(dtype), weight.astype(dtype), contract, precision=precision, preferred_element_type=jnp.float32
+    contract, summed = (((1,), (1,)), ((), ())), jnp.int32 if dtype == jnp.int8 else jnp.float32
+    sums = jax.lax.dot_general(
+        x.astype(dtype), weight.astype(dtype), contract, precision=precision, preferred_element_type=summed
     )
+    return sums.astype(jnp.float32)
+
+
+def multiply_scaled(x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None) -> jax.Array:
+    """x [T, K] @ ((weight - zeros) * scales).T, [T, N] float32, in plain JAX; scales and zeros [N, K // group]."""
+    if is_rounded(x):
+        return multiply(x, weight) * widened_scales(scales[:, 0])
+    return multiply(x, dequantise(weight, scales, zeros, x.dtype))

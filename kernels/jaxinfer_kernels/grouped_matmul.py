@@ -5,7 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
+from jaxinfer_kernels.dequantise import (
+    check_activations,
+    is_quantised,
+    is_rounded,
+    multiply,
+    multiply_scaled,
+    sides_with_groups,
+)
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_backends import check_backend
@@ -27,17 +34,18 @@ def grouped_matmul(
 
     Quantised weights count as (weights - zeros) * scales.
 
-    x: [T, K], bfloat16 or float32, rows sorted by group. weights: [E, N, K], bfloat16, float32, int8, int4,
-    float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their sum belong
-    to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales: for int8,
-    int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros:
-    as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they need not be whole.
-    out_dtype: by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default
-    by the shapes. Returns [T, N].
+    x: [T, K], bfloat16, float32 or codes as in `quantized_matmul`, rows sorted by group. weights: [E, N, K], bfloat16,
+    float32, int8, int4, float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows
+    beyond their sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut
+    off. scales: for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
+    float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they
+    need not be whole. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`,
+    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
-    `mosaic_gpu` (on Hopper; x and plain weights in bfloat16) walks over items of one group, which begin near its rows.
+    `mosaic_gpu` (on Hopper; x in bfloat16 or codes, plain weights in bfloat16) walks over items of one group, which
+    begin near its rows.
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, scales that are missing or not wanted, zeros without them, block_sizes with `xla` or of another backend, on
     `mosaic_tpu` for groups that neither divide 128 nor are multiples of it, and on `mosaic_gpu` as `quantized_matmul`
@@ -51,7 +59,7 @@ def grouped_matmul(
     reading weights below T = r E', by the MXU above. With 8 experts T = 8 and 256 wait for memory on all chips, and
     T = 4096 for the MXU on all but v6e; with 128 or 256 experts all three wait for memory everywhere.
     """
-    out_dtype = jnp.dtype(out_dtype or x.dtype)
+    out_dtype = jnp.dtype(out_dtype or (jnp.float32 if is_rounded(x) else x.dtype))
     _check(x, weights, group_sizes, scales, zeros, backend, block_sizes)
     if scales is not None:
         scales, zeros = sides_with_groups(weights, scales, zeros)
@@ -89,7 +97,9 @@ def _on_gpu(
 ) -> jax.Array:
     (rows, depth), (experts, columns, _) = x.shape, weights.shape
     groups = 1 if scales is None else scales.shape[2]
-    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weights.dtype, experts, depth // groups)
+    blocks = sizes or gpu_matmul_blocks(
+        rows, columns, depth, weights.dtype, experts, depth // groups, out_dtype.itemsize, x.dtype
+    )
     check_gpu_matmul(x, weights, groups, blocks)
     from jaxinfer_kernels.gpu.grouped_matmul import grouped_matmul_gpu  # needs jax 0.11, see `unavailable`
 
@@ -113,10 +123,12 @@ def _loop(
 
     def step(index: jax.Array, out: jax.Array) -> jax.Array:
         group, start = items.group[index], items.tile[index] * rows
-        weight = _of_group(weights, group)
-        if scales is not None:
-            weight = dequantise(weight, scales[group], None if zeros is None else zeros[group], x.dtype)
-        product = multiply(jax.lax.dynamic_slice_in_dim(x, start, rows), weight).astype(out_dtype)
+        weight, some = _of_group(weights, group), jax.lax.dynamic_slice_in_dim(x, start, rows)
+        if scales is None:
+            product = multiply(some, weight).astype(out_dtype)
+        else:
+            of_group = None if zeros is None else zeros[group]
+            product = multiply_scaled(some, weight, scales[group], of_group).astype(out_dtype)
         mine = (row >= items.low[index]) & (row < items.high[index])
         before = jax.lax.dynamic_slice_in_dim(out, start, rows)
         return jax.lax.dynamic_update_slice_in_dim(out, jnp.where(mine, product, before), start, 0)
@@ -152,8 +164,7 @@ def _check(
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> None:
     check_backend(backend, block_sizes)
-    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
+    check_activations(x, weights, scales, zeros)
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
         raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
     if not is_quantised(weights) and weights.dtype not in (jnp.float32, jnp.bfloat16):

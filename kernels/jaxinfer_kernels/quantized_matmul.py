@@ -1,11 +1,17 @@
-"""Matmul with weights held as int8, int4, e4m3 or e2m1: the activations stay as they are."""
+"""Matmul with weights held as int8, int4, e4m3 or e2m1; activations as they are, or codes too."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.dequantise import dequantise, is_quantised, multiply, sides_with_groups
+from jaxinfer_kernels.dequantise import (
+    check_activations,
+    is_quantised,
+    is_rounded,
+    multiply_scaled,
+    sides_with_groups,
+)
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
@@ -23,17 +29,24 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32. weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn. scales: [N], or
-    [N, K // group] for a scale every `group` values of K; float32, bfloat16, float8_e4m3fn or float8_e8m0fnu. zeros: as
-    scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they need not be whole. out_dtype:
-    by default x's. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the
-    shapes. Returns [T, N].
+    x: [T, K], bfloat16 or float32; or codes, int8 or float8_e4m3fn, whose scales the caller applies to the result.
+    weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type. scales: [N], or
+    [N, K // group] for a scale every `group` values of K, where x is no codes; float32, bfloat16, float8_e4m3fn or
+    float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are, and for
+    codes of x; they need not be whole. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for
+    `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
     block has no more rows than a group has values: weights then enter the MXU exact, as the codes they are. For more
     rows a group's weights are scaled first, and rounded to x's type, as that takes fewer multiplications. `mosaic_gpu`
-    (on Hopper; x in bfloat16) widens them in registers, exact, and scales the product of each group.
+    (on Hopper; x in bfloat16 or codes) widens them in registers, exact, and scales the product of each group.
+
+    Codes are multiplied with codes as they are, where the device can: Hopper can for both types, a TPU's MXU for e4m3
+    on v7x and for int8 before it; the other type is widened on its way or in the MXU, exact. The sum of int8 is exact
+    until it is float32. On a GPU that of e4m3 leaves the matrix unit every 128 values, as that keeps about 14 bits of
+    it. On v5e, v5p and v6e NaN of e4m3 is multiplied as a number.
+
     Raises ValueError for an unknown backend or one that this jax does not have, types and shapes other than those
     above, block_sizes with `xla` or of another backend, on `mosaic_tpu` for groups that neither divide 128 nor are
     multiples of it, and on `mosaic_gpu` for N or K that are no multiples of 64 and groups of other sizes than 16, 32
@@ -48,10 +61,10 @@ def quantized_matmul(
     waits for int8 weights, and none for int4. By the schedules that the TPU compiler writes, widening int4 takes about
     as long as reading it on v5e and v6e at T = 8, and 1.5 to 2 times as long on v5p and v7x.
     """
-    out_dtype = jnp.dtype(out_dtype or x.dtype)
+    out_dtype = jnp.dtype(out_dtype or (jnp.float32 if is_rounded(x) else x.dtype))
     scales, zeros = _checked(x, weight, scales, zeros, backend, block_sizes)
     if backend == "xla":
-        return multiply(x, dequantise(weight, scales, zeros, x.dtype)).astype(out_dtype)
+        return multiply_scaled(x, weight, scales, zeros).astype(out_dtype)
     run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
     return run(x, weight, scales, zeros, out_dtype, block_sizes)
 
@@ -71,7 +84,9 @@ def _on_gpu(
     x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
 ) -> jax.Array:
     (rows, depth), (columns, groups) = x.shape, scales.shape
-    blocks = sizes or gpu_matmul_blocks(rows, columns, depth, weight.dtype, 1, depth // groups, out_dtype.itemsize)
+    blocks = sizes or gpu_matmul_blocks(
+        rows, columns, depth, weight.dtype, 1, depth // groups, out_dtype.itemsize, x.dtype
+    )
     check_gpu_matmul(x, weight, groups, blocks)
     from jaxinfer_kernels.gpu.quantized_matmul import quantized_matmul_gpu  # needs jax 0.11, see `unavailable`
 
@@ -87,8 +102,7 @@ def _checked(
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> tuple[jax.Array, jax.Array | None]:
     check_backend(backend, block_sizes)
-    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"x must be [T, K] of float32 or bfloat16, not {x.shape} of {x.dtype}")
+    check_activations(x, weight, scales, zeros)
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
         raise ValueError(
             f"weight must be [N, {x.shape[1]}] of int8, int4, e4m3 or e2m1, not {weight.shape} of {weight.dtype}"

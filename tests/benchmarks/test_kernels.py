@@ -125,18 +125,20 @@ def test_matmul_chains_keep_the_size_of_values() -> None:
 
 
 @pytest.mark.parametrize("fault", [0.0, 0.1, float("nan")])
-@pytest.mark.parametrize("index", [0, 3], ids=["quantized", "grouped"])
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("kind", ["quantized", "grouped"])
 def test_a_backend_whose_products_are_wrong_is_not_timed(
-    index: int, fault: float, monkeypatch: pytest.MonkeyPatch
+    kind: str, rounded: bool, fault: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = [case for case in TINY.cases if isinstance(case, MatmulCase)][index]
-    right = matmuls._product
+    matmul_cases = [case for case in TINY.cases if isinstance(case, MatmulCase)]
+    case = next(case for case in matmul_cases if (case.kind, case.rounded) == (kind, rounded))
+    right = matmuls._multiplied
 
     def product(x: jax.Array, side: dict, sizes: jax.Array | None, backend: str) -> jax.Array:
         made = right(x, side, sizes, "xla")
         return made if backend == "xla" else made.at[0, 0].add(fault)
 
-    monkeypatch.setattr(matmuls, "_product", product)
+    monkeypatch.setattr(matmuls, "_multiplied", product)
     with nullcontext() if fault == 0 else pytest.raises(ValueError, match="the products of other are wrong: an error"):
         matmul_chain(case, "other", 1, "float32")
 
@@ -213,9 +215,9 @@ def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> No
     assert {(case.model.kv_heads, case.model.key_dim, case.model.value_dim) for case in attention} == {(8, 128, 128)}
     written = {(case.tokens, case.dtype) for case in WORTH_MOST if isinstance(case, WriteCase)}
     assert written == {(each, dtype) for each in (1, 32, 256, 2048) for dtype in ("bfloat16", "float8_e4m3fn")}
-    matmuls = {(case.kind, case.weights) for case in WORTH_MOST if isinstance(case, MatmulCase)}
-    codes = {("quantized", name) for name in ("int8", "int4", "e4m3", "e2m1")}
-    assert matmuls == {*codes, ("grouped", "plain")}
+    matmuls = {(case.kind, case.weights, case.rounded) for case in WORTH_MOST if isinstance(case, MatmulCase)}
+    codes = {("quantized", name, False) for name in ("int8", "int4", "e4m3", "e2m1")}
+    assert matmuls == {*codes, ("quantized", "e4m3", True), ("grouped", "plain", False)}
 
 
 def test_the_grid_is_whole() -> None:

@@ -14,6 +14,8 @@ from jaxinfer_kernels.quantized_matmul import quantized_matmul
 from .interpreter import tpu_interpreter
 
 TOLERANCE = {jnp.float32: 1e-5, jnp.bfloat16: 1e-2}
+"""By the type of activations. Results of codes with codes are float32."""
+ROUNDED = (jnp.int8, jnp.float8_e4m3fn)
 E4M3, E2M1, E8M0 = jnp.float8_e4m3fn, jnp.float4_e2m1fn, jnp.float8_e8m0fnu
 RANGE = {jnp.int8: 127, jnp.int4: 7}
 SIZES = {
@@ -53,6 +55,11 @@ def interpreter(backend: str) -> AbstractContextManager[Any]:
     from .gpu_registers import register_interpreter  # needs jax 0.11
 
     return register_interpreter()
+
+
+def activations(rng: np.random.Generator, *shape: int, dtype: Any) -> jax.Array:
+    """Values of a floating type, or codes of one that activations are rounded to."""
+    return normal(rng, *shape, dtype=dtype) if dtype in TOLERANCE else codes(rng, *shape, dtype=dtype)
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: Any = jnp.float32) -> jax.Array:
@@ -129,11 +136,12 @@ def grouped_case(
 ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array], np.ndarray]:
     """x, weights [experts, *shape], scales and zeros by name, and the result, row by row; rows of no group are 0.
 
-    Rows of no group and weights of empty groups are NaN, which must not leak.
+    Rows of no group and weights of empty groups are NaN where their type has it, which must not leak.
     """
     (columns, depth), empty = shape, np.flatnonzero(np.array(sizes) == 0)
     rng = np.random.default_rng(rows + columns + depth)
-    x = normal(rng, rows, depth, dtype=dtype).at[sum(sizes) :].set(jnp.nan)
+    x = activations(rng, rows, depth, dtype=dtype)
+    x = x.at[sum(sizes) :].set(jnp.asarray(127 if dtype == jnp.int8 else jnp.nan, dtype))
     named = {}
     if weight_type in TOLERANCE:
         weights = normal(rng, len(sizes), *shape, dtype=weight_type).at[empty].set(jnp.nan)

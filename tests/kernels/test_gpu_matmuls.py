@@ -1,5 +1,6 @@
 """Both matmuls by the GPU kernel, in the Mosaic GPU interpreter, beside a float64 oracle; its items and its blocks."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -17,8 +18,10 @@ from tests.kernels.matmul_cases import (
     E2M1,
     E4M3,
     E8M0,
+    ROUNDED,
     SIZES,
     TOLERANCE,
+    activations,
     codes,
     dequantised,
     grouped_case,
@@ -44,10 +47,11 @@ def quantized_error(
     zeros: bool,
     blocks: GpuMatmulBlocks,
     scale_type: Any = jnp.float32,
+    dtype: Any = jnp.bfloat16,
 ) -> float:
     rows, columns, depth = shape
     rng = np.random.default_rng(rows + columns + depth)
-    x, weight = normal(rng, rows, depth, dtype=jnp.bfloat16), codes(rng, columns, depth, dtype=weight_type)
+    x, weight = activations(rng, rows, depth, dtype=dtype), codes(rng, columns, depth, dtype=weight_type)
     sides = (columns,) if group is None else (columns, depth // group)
     scales, shift = positive(rng, *sides, dtype=scale_type), normal(rng, *sides) * 3 if zeros else None
     result = run(quantized_matmul, x, weight, scales, named={"zeros": shift}, blocks=blocks, backend="mosaic_gpu")
@@ -63,8 +67,9 @@ def grouped_error(
     zeros: bool = False,
     scale_type: Any = jnp.float32,
     blocks: Any = BLOCKS,
+    dtype: Any = jnp.bfloat16,
 ) -> float:
-    kind = (jnp.bfloat16, weight_type, group, zeros, scale_type)
+    kind = (dtype, weight_type, group, zeros, scale_type)
     x, weights, named, expected = grouped_case(sizes, rows, (128, 128), *kind)
     counts = jnp.array(sizes, jnp.int32)
     result = run(grouped_matmul, x, weights, counts, named=named, blocks=blocks, backend="mosaic_gpu")
@@ -89,6 +94,36 @@ def grouped_error(
 )
 def test_quantized(weight_type: Any, group: int | None, zeros: bool, blocks: GpuMatmulBlocks):
     assert quantized_error((21, 128, 256), weight_type, group, zeros, blocks) < TOLERANCE[jnp.bfloat16]
+
+
+@interpreted
+@pytest.mark.parametrize("blocks", [BLOCKS, WIDE, TWO_HIGH])
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_codes_with_codes(dtype: Any, blocks: GpuMatmulBlocks):
+    found = quantized_error((21, 128, 512), dtype, None, False, blocks, dtype=dtype)
+    assert found < TOLERANCE[jnp.float32]
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_groups_of_codes_with_codes(dtype: Any):
+    found = grouped_error(SIZES["rows-of-no-group"], rows=23, weight_type=dtype, dtype=dtype)
+    assert found < TOLERANCE[jnp.float32]
+
+
+@interpreted
+def test_sums_of_e4m3_leave_the_matrix_unit_early():
+    """In an interpreter whose wgmma keeps 14 bits of a sum of e4m3, as Hopper's does: of 2,048 positive products the
+    later ones would lose most of theirs."""
+    from tests.kernels.gpu_interpreter import on_gpu
+    from tests.kernels.gpu_registers import coarse_sums
+
+    rng = np.random.default_rng(0)
+    x, weight = (abs(activations(rng, rows, 2048, dtype=jnp.float32)).astype(E4M3) for rows in (8, 64))
+    blocks = GpuMatmulBlocks(rows=8, columns=64, depth=128, warpgroups=1, stages=2, programs=1)
+    with nullcontext() if on_gpu() else coarse_sums():
+        result = run(quantized_matmul, x, weight, jnp.ones(64), named={}, blocks=blocks, backend="mosaic_gpu")
+    assert worst_error(result, wide(x) @ wide(weight).T) < 5e-4
 
 
 E2M1_KINDS = [(32, E8M0), (16, jnp.float32), (16, E4M3), (128, jnp.float32), (32, jnp.bfloat16)]
@@ -227,25 +262,29 @@ def test_small_groups_have_one_item_each():
     ("columns", "depth"), [(14336, 4096), (4096, 14336), (768, 2048), (2048, 7168), (16384, 53248), (192, 1408)]
 )
 @pytest.mark.parametrize(
-    ("weight_type", "group", "experts", "out_bytes"),
+    ("weight_type", "group", "experts", "out_bytes", "x_type"),
     [
-        (jnp.bfloat16, 0, 128, 2),
-        (jnp.int8, 0, 1, 2),
-        (jnp.int8, 0, 1, 4),
-        (jnp.int4, 128, 1, 4),
-        (jnp.int4, 32, 1, 4),
-        (jnp.int4, 32, 8, 2),
-        (E2M1, 16, 1, 4),
+        (jnp.bfloat16, 0, 128, 2, jnp.bfloat16),
+        (jnp.int8, 0, 1, 2, jnp.bfloat16),
+        (jnp.int8, 0, 1, 4, jnp.bfloat16),
+        (jnp.int4, 128, 1, 4, jnp.bfloat16),
+        (jnp.int4, 32, 1, 4, jnp.bfloat16),
+        (jnp.int4, 32, 8, 2, jnp.bfloat16),
+        (E2M1, 16, 1, 4, jnp.bfloat16),
+        (E4M3, 0, 1, 4, E4M3),
+        (E4M3, 0, 8, 4, E4M3),
+        (jnp.int8, 0, 1, 4, jnp.int8),
     ],
 )
 def test_the_rule_fits_shared_memory(
-    columns: int, depth: int, rows: int, weight_type: Any, group: int, experts: int, out_bytes: int
+    columns: int, depth: int, rows: int, weight_type: Any, group: int, experts: int, out_bytes: int, x_type: Any
 ):
-    blocks = gpu_matmul_blocks(rows, columns, depth, jnp.dtype(weight_type), experts, group or depth, out_bytes)
+    weight = jnp.dtype(weight_type)
+    blocks = gpu_matmul_blocks(rows, columns, depth, weight, experts, group or depth, out_bytes, x_type)
     weights: Any = jax.ShapeDtypeStruct((columns, depth), weight_type)
-    x: Any = jax.ShapeDtypeStruct((rows, depth), jnp.bfloat16)
+    x: Any = jax.ShapeDtypeStruct((rows, depth), x_type)
     check_gpu_matmul(x, weights, depth // (group or depth), blocks)
-    stage = blocks.depth * (blocks.columns * value_bytes(jnp.dtype(weight_type)) + 2 * blocks.rows)
+    stage = blocks.depth * (blocks.columns * value_bytes(weight) + jnp.dtype(x_type).itemsize * blocks.rows)
     made = blocks.rows * blocks.columns * (out_bytes if blocks.splits == 1 else 4)
     assert blocks.stages >= 3
     assert blocks.stages * (stage + 16) + made <= 227 << 10
@@ -254,6 +293,12 @@ def test_the_rule_fits_shared_memory(
 @interpreted
 def test_a_plain_product_has_no_race():
     assert reported(jnp.bfloat16) == set()
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_codes_with_codes_have_no_race(dtype: Any):
+    assert reported(dtype, dtype) == set()
 
 
 @interpreted
@@ -297,7 +342,7 @@ def test_a_wait_that_comes_too_late_is_a_race(monkeypatch: pytest.MonkeyPatch):
     assert any("read in changed" in race for race in reported(jnp.bfloat16))
 
 
-def reported(weight_type: Any) -> set[str]:
+def reported(weight_type: Any, dtype: Any = jnp.bfloat16) -> set[str]:
     """The races of one grouped matmul."""
     from tests.kernels.gpu_interpreter import on_gpu
     from tests.kernels.gpu_registers import races, register_interpreter
@@ -305,7 +350,7 @@ def reported(weight_type: Any) -> set[str]:
     if on_gpu():
         pytest.skip("races are seen in the interpreter alone")
     rng = np.random.default_rng(0)
-    x, counts = normal(rng, 24, 256, dtype=jnp.bfloat16), jnp.array([10, 0, 12], jnp.int32)
+    x, counts = activations(rng, 24, 256, dtype=dtype), jnp.array([10, 0, 12], jnp.int32)
     plain = weight_type == jnp.bfloat16
     weights = normal(rng, 3, 64, 256, dtype=weight_type) if plain else codes(rng, 3, 64, 256, dtype=weight_type)
     scales = None if plain else positive(rng, 3, 64)
@@ -328,6 +373,7 @@ def test_an_old_jax_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"x": jnp.ones((4, 96), E4M3), "weight": jnp.ones((64, 96), E4M3)}, "multiples of 64 .* not 64 and 96"),
         ({"x": jnp.ones((4, 64))}, "x and plain weights must be bfloat16 for mosaic_gpu, not float32 and int8"),
         ({"weight": jnp.ones((72, 64), jnp.int8), "scales": jnp.ones(72)}, "N and K must be multiples of 64"),
         ({"scales": jnp.ones((64, 8))}, "groups of 16, of 32 or of a multiple of 64 for mosaic_gpu, not of 8"),

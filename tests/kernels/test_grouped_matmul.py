@@ -58,12 +58,14 @@ def test_groups(sizes: list[int], backend: str):
         (jnp.float32, jnp.int4, 32, True),
         (jnp.bfloat16, E4M3, None, False),
         (jnp.float32, E4M3, 128, True),
+        (E4M3, E4M3, None, False),
+        (jnp.int8, jnp.int8, None, False),
     ],
 )
 def test_weight_types(dtype: Any, weight_type: Any, group: int | None, zeros: bool, backend: str):
     sizes = SIZES["rows-of-no-group"]
     kind = {"dtype": dtype, "weight_type": weight_type, "group": group, "zeros": zeros}
-    assert error(backend, sizes, **kind) < TOLERANCE[dtype]
+    assert error(backend, sizes, **kind) < TOLERANCE.get(dtype, 1e-5)
 
 
 @pytest.mark.smoke
@@ -147,7 +149,7 @@ def test_the_twin_holds_one_expert_and_one_tile():
     [
         ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
-        ({"x": jnp.ones((4, 8), jnp.float16)}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 8\) of float16"),
+        ({"x": jnp.ones((4, 8), jnp.float16)}, r"x must be \[T, K\] of .*, not \(4, 8\) of float16"),
         ({"weights": jnp.ones((3, 2, 7))}, r"weights must be \[E, N, 8\], not \(3, 2, 7\)"),
         (
             {"weights": jnp.ones((3, 2, 8), jnp.int32)},

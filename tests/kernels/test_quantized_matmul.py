@@ -13,7 +13,9 @@ from tests.kernels.matmul_cases import (
     E2M1,
     E4M3,
     E8M0,
+    ROUNDED,
     TOLERANCE,
+    activations,
     codes,
     dequantised,
     normal,
@@ -42,7 +44,7 @@ def error(
     blocks: MatmulBlocks | None = BLOCKS,
 ) -> float:
     rng = np.random.default_rng(rows + columns + depth)
-    x, weight = normal(rng, rows, depth, dtype=dtype), codes(rng, columns, depth, dtype=weight_type)
+    x, weight = activations(rng, rows, depth, dtype=dtype), codes(rng, columns, depth, dtype=weight_type)
     sides = (columns,) if group is None else (columns, depth // group)
     scales = positive(rng, *sides, dtype=scale_type)
     shift = normal(rng, *sides) * 3 if zeros else None
@@ -70,6 +72,22 @@ def error(
 def test_oracle(weight_type: Any, group: int | None, zeros: bool, dtype: Any, backend: str):
     shape = (21, 200, 256)
     assert error(backend, *shape, weight_type=weight_type, dtype=dtype, group=group, zeros=zeros) < TOLERANCE[dtype]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_codes_with_codes(dtype: Any, backend: str):
+    """K is three chunks of the TPU kernel or more; the result is float32."""
+    assert error(backend, 37, 200, 3072, weight_type=dtype, dtype=dtype) < TOLERANCE[jnp.float32]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_sums_of_int8_are_exact(backend: str):
+    """Of the largest codes, as many as a chunk of the TPU kernel has, and one scale that bfloat16 would round."""
+    x, weight, scale = jnp.full((8, 1024), -128, jnp.int8), jnp.full((128, 1024), 127, jnp.int8), 1 + 2.0**-20
+    result = run(quantized_matmul, x, weight, jnp.full((128, 1), scale), named={}, blocks=None, backend=backend)
+    np.testing.assert_array_equal(result, np.float32(-128 * 127 * 1024) * np.float32(scale))
 
 
 @pytest.mark.smoke
@@ -191,6 +209,7 @@ def test_out_dtype():
     x, weight, scales = jnp.ones((2, 8), jnp.bfloat16), jnp.ones((4, 8), jnp.int8), jnp.full(4, 0.3)
     assert quantized_matmul(x, weight, scales).dtype == jnp.bfloat16
     assert quantized_matmul(x, weight, scales, out_dtype=jnp.dtype(jnp.float32)).dtype == jnp.float32
+    assert quantized_matmul(x.astype(jnp.int8), weight, scales).dtype == jnp.float32
 
 
 @pytest.mark.parametrize(
@@ -198,7 +217,11 @@ def test_out_dtype():
     [
         ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
-        ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32 or bfloat16, not \(4, 6, 8\) of float32"),
+        ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32, bfloat16, int8 or e4m3, not \(4, 6, 8\)"),
+        ({"x": jnp.ones((4, 8), jnp.int4)}, r"x must be \[T, K\] of .*, not \(4, 8\) of int4"),
+        ({"x": jnp.ones((4, 8), E4M3)}, "weights must be float8_e4m3fn, as x is, not int8"),
+        ({"x": jnp.ones((4, 8), jnp.int8), "zeros": jnp.ones(2)}, "must have a scale a row and no zeros"),
+        ({"x": jnp.ones((4, 8), jnp.int8), "scales": jnp.ones((2, 2))}, "must have a scale a row and no zeros"),
         ({"weight": jnp.ones((2, 8))}, r"weight must be \[N, 8\] of int8, int4, e4m3 or e2m1, not \(2, 8\) of float32"),
         (
             {"weight": jnp.ones((2, 9), jnp.int8)},

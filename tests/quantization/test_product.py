@@ -1,17 +1,20 @@
 """Products with quantised weights of every part that a scheme may have."""
 
 from dataclasses import replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.array import CODE_TYPES, QuantizedArray, quantise_rows
 from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
 from jaxinfer.quantization.scheme import Scheme
 from tests.kernels.matmul_cases import codes, dequantised, normal, positive, wide
 
+Form = Literal["int8", "e4m3"]
+FORMS: tuple[Form, ...] = "int8", "e4m3"
 EXPERTS, COLUMNS, DEPTH, GROUP = 3, 16, 64, 32
 
 
@@ -20,6 +23,18 @@ def drawn(rng: np.random.Generator, *lead: int) -> QuantizedArray:
     sides = (*lead, COLUMNS, DEPTH // GROUP)
     held = codes(rng, *lead, COLUMNS, DEPTH, dtype=jnp.int4)
     return QuantizedArray(Scheme("int4", GROUP, True), held, positive(rng, *sides), normal(rng, *sides) * 3)
+
+
+def rounded(rng: np.random.Generator, form: Form, *lead: int) -> QuantizedArray:
+    """Weights whose activations are rounded to their type."""
+    held = codes(rng, *lead, COLUMNS, DEPTH, dtype=CODE_TYPES[form].type)
+    return QuantizedArray(Scheme(form, activations=form), held, positive(rng, *lead, COLUMNS, 1))
+
+
+def values_of_rows(x: jax.Array, form: Form) -> np.ndarray:
+    """x as its codes and scales have it."""
+    rows, scales = quantise_rows(x, form)
+    return wide(rows) * wide(scales)
 
 
 def exact(weight: QuantizedArray) -> np.ndarray:
@@ -117,3 +132,21 @@ def test_int8_weights_on_a_cpu_lose_nothing_of_x(rng: np.random.Generator, rows:
     left = rounding * np.abs(wide(x)).max(axis=1, keepdims=True) * np.abs(wide(held)).sum(axis=1)
     sums = 2.0**-22 * np.abs(wide(x)) @ np.abs(wide(held)).T  # of a few results in float32
     assert (np.abs(jax.jit(quantized_product)(x, weight) - want) < left + sums).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_product_of_codes(rng: np.random.Generator, form: Form):
+    x, weight = normal(rng, 5, DEPTH), rounded(rng, form)
+    expected = values_of_rows(x, form) @ exact(weight).T
+    np.testing.assert_allclose(jax.jit(quantized_product)(x, weight), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_product_of_codes_of_experts(rng: np.random.Generator, form: Form):
+    """In bfloat16 only the result is rounded: products are of codes."""
+    x, weights, sizes = normal(rng, 6, DEPTH, dtype=jnp.bfloat16), rounded(rng, form, EXPERTS), np.array([2, 0, 4])
+    product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes.astype(np.int32), "xla")
+    of_rows = exact(weights)[np.repeat(np.arange(EXPERTS), sizes)]
+    expected = np.einsum("tk,tnk->tn", values_of_rows(x, form), of_rows)
+    assert product.dtype == jnp.bfloat16
+    np.testing.assert_allclose(wide(product), expected, rtol=2**-8, atol=1e-6)

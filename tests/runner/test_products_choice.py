@@ -20,8 +20,6 @@ from jaxinfer.runner.products import check_product, choose_products, matrix_shap
 from jaxinfer.runner.program_key import program_key
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
-INT8 = Scheme("int8")
-
 
 def quantised_model(name: str = "int8", layout: Layout = "unrolled") -> LoadedModel:
     plain = tiny_model()
@@ -49,11 +47,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     return seen
 
 
-@pytest.mark.parametrize("layout", ["unrolled", "stacked"])
+@pytest.mark.parametrize(
+    ("name", "layout"), [("int8", "unrolled"), ("int8", "stacked"), ("int8-w8a8", "unrolled"), ("fp8-w8a8", "unrolled")]
+)
 def test_each_shape_has_the_fastest_and_it_is_remembered(
-    timed: list[tuple[int, str]], tmp_path: Path, layout: Layout
+    timed: list[tuple[int, str]], tmp_path: Path, name: str, layout: Layout
 ) -> None:
-    model = quantised_model(layout=layout)
+    model = quantised_model(name, layout)
     found = choose(model, cache=tmp_path)
     assert {matrix.columns: backend for matrix, backend in found.items()} == {32: "xla", 64: "mosaic_tpu"}
     count = len(timed)
@@ -72,18 +72,18 @@ def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch) 
 
 def test_nothing_is_chosen_where_there_is_no_choice() -> None:
     assert choose(tiny_model()) == {}
-    assert choose(quantised_model("int8-w8a8"), "mosaic_tpu").keys() == {MatrixShape(300, 32, INT8)}
     assert choose(quantised_model()) == {}  # a CPU has xla alone
 
 
-@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4", "int8-w8a8", "fp8-w8a8"])
 def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(name: str) -> None:
     """It does not take two groups of 32: that matrix stays with xla."""
     model, requests = quantised_model(name), [GenerateRequest("a", [5, 6, 7, 8, 9], greedy(6))]
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8)
     tpu = choose_products(model, shapes, "mosaic_tpu", None)
-    taken = {matrix.columns for matrix, _ in tpu.product_backends if matrix.scheme.codes == name}
-    assert taken == ({32, 64} if name == "int8" else {32})
+    of_name = model.config.layers[0].schemes.qkv
+    taken = {matrix.columns for matrix, _ in tpu.product_backends if matrix.scheme == of_name}
+    assert taken == ({32} if name == "int4" else {32, 64})
     keys, tokens = set(), []
     for one in (model, tpu):
         runner = JaxRunner(one, shapes)

@@ -17,7 +17,8 @@ _BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("xla", "mosaic_gpu")}
 class Weights(NamedTuple):
     """Weights of a matmul. experts: 0 for a single matmul. group: values of K a scale, None for one a channel.
 
-    zeros: whether a zero comes with each scale; named "+0". scales: their type; named where it is not float32.
+    zeros: whether a zero comes with each scale; named "+0". scales: their type; named where it is not float32. x: of
+    activations; named where it is not bfloat16.
     """
 
     model: str
@@ -28,6 +29,7 @@ class Weights(NamedTuple):
     group: int | None = None
     zeros: bool = False
     scales: Any = jnp.float32
+    x: Any = jnp.bfloat16
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -45,7 +47,8 @@ class Weights(NamedTuple):
         group = f"/{self.group}" if self.group else ""
         zeros = "+0" if self.zeros else ""
         scales = f" {short_name(self.scales)}" if self.scales != jnp.float32 else ""
-        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}{scales}"
+        x = f" x {short_name(self.x)}" if self.x != jnp.bfloat16 else ""
+        return f"{self.model} {self.columns} x {self.depth} {short_name(self.kind)}{group}{zeros}{scales}{x}"
 
 
 class Kind(NamedTuple):
@@ -55,6 +58,7 @@ class Kind(NamedTuple):
     group: int | None = None
     zeros: bool = False
     scales: Any = jnp.float32
+    x: Any = jnp.bfloat16
 
 
 _MXFP4 = Kind(jnp.float4_e2m1fn, 32, scales=jnp.float8_e8m0fnu)
@@ -66,12 +70,13 @@ _KINDS = (
     Kind(jnp.float8_e4m3fn),
     _MXFP4,
     _NVFP4,
+    *(Kind(codes, x=codes) for codes in (jnp.float8_e4m3fn, jnp.int8)),
     Kind(jnp.float8_e4m3fn, 128),
     Kind(jnp.int4, 32),
 )
 """Those of AWQ and GPTQ are int4 in groups of 128 with zeros."""
 
-_FIRST = 6
+_FIRST = 8
 """How many of them are compiled where not all are wanted."""
 
 QUANTIZED = tuple(
@@ -142,7 +147,7 @@ def _grouped(backend: str, everything: bool) -> list[Case]:
 
 
 def _matmul(name: str, backend: str, function: Any, weights: Weights, tokens: int, others: list[Argument]) -> Case:
-    x = Argument((tokens, weights.depth), jnp.bfloat16)
+    x = Argument((tokens, weights.depth), weights.x)
     arguments = (x, Argument(weights.dims, weights.kind), *others)
     return Case(
         f"{name} {backend}",

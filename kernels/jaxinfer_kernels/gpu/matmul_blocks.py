@@ -1,10 +1,12 @@
 """Block sizes of the GPU matmul kernels: a small rule, from shapes alone."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.dequantise import is_rounded
 from jaxinfer_kernels.matmul_blocks import value_bytes
 
 WARPGROUP_ROWS = 64
@@ -52,20 +54,28 @@ class GpuMatmulBlocks:
 
 
 def gpu_matmul_blocks(
-    rows: int, columns: int, depth: int, weight_dtype: jnp.dtype, experts: int, group: int, out_bytes: int = 2
+    rows: int,
+    columns: int,
+    depth: int,
+    weight_dtype: jnp.dtype,
+    experts: int,
+    group: int,
+    out_bytes: int = 2,
+    x_dtype: Any = jnp.bfloat16,
 ) -> GpuMatmulBlocks:
-    """Sizes for x [rows, depth] in bfloat16 and weights [experts, columns, depth], `group` values of K to a scale.
+    """Sizes for x [rows, depth] and weights [experts, columns, depth], `group` values of K to a scale.
     out_bytes: of a value of the result, tiles of which lie in shared memory too.
 
     Few rows: four warpgroups, which hide each other's latency, of 64 outputs each, and more than 100 KiB of weights on
     their way. More rows: two warpgroups, whose sums take more registers; 256 outputs a tile, so that x is read less
-    often, but half as many for many rows where scales belong to groups, as two sums live in registers then, or where
-    results are float32, which leave too little shared memory; for groups of 16, whose sums come one after another in
-    registers of their own, half as many rows too.
+    often, but half as many for many rows where scales belong to groups, or x is e4m3, as two sums live in registers
+    then, or where results are float32, which leave too little shared memory; for groups of 16, whose sums come one
+    after another in registers of their own, half as many rows too.
     """
     most = 128 if group >= 32 else 64
-    tile, item = _tile_rows(rows, experts, most), value_bytes(weight_dtype)
-    wide = (128,) if 2 * tile > most and (group < depth or out_bytes > 2) else (256, 128)
+    tile, item, x_bytes = _tile_rows(rows, experts, most), value_bytes(weight_dtype), jnp.dtype(x_dtype).itemsize
+    two_sums = group < depth or x_dtype == jnp.float8_e4m3fn
+    wide = (128,) if 2 * tile > most and (two_sums or out_bytes > 2) else (256, 128)
     sizes = [size for size in (*wide, WARPGROUP_ROWS) if columns % size == 0] or [WARPGROUP_ROWS]
     chunk = _chunk(depth, group, weight_dtype)
     outputs, splits = sizes[0], 1
@@ -73,9 +83,10 @@ def gpu_matmul_blocks(
         unit = max(chunk, group if group < depth else 0)
         outputs, splits = _spread(rows, columns, depth, item, sizes, unit)
     room = _SHARED_BYTES - outputs * tile * (out_bytes if splits == 1 else 4)
-    if chunk == 128 and (room < 4 * _stage_bytes(chunk, outputs, tile, item) or (tile > 16 and group < chunk)):
-        chunk = 64  # for more stages, or for fewer registers
-    stages = min(_MOST_STAGES, room // _stage_bytes(chunk, outputs, tile, item))
+    stage = _stage_bytes(chunk, outputs, item, tile, x_bytes)
+    if chunk == 128 and (room < 4 * stage or (tile > 16 and group < chunk)):
+        chunk, stage = 64, stage // 2  # for more stages, or for fewer registers
+    stages = min(_MOST_STAGES, room // stage)
     warpgroups = min(_warpgroups(tile), outputs // WARPGROUP_ROWS)
     return GpuMatmulBlocks(tile, outputs, chunk, warpgroups, stages, splits)
 
@@ -86,7 +97,7 @@ def check_gpu_matmul(x: jax.Array, weights: jax.Array, groups: int, blocks: GpuM
     x: [T, K]. weights: [..., N, K]. groups: of K, each with a scale; 1 for weights that have none.
     """
     (columns, depth), group = weights.shape[-2:], x.shape[1] // groups
-    if x.dtype != jnp.bfloat16 or weights.dtype == jnp.float32:
+    if (x.dtype != jnp.bfloat16 and not is_rounded(x)) or weights.dtype == jnp.float32:
         raise ValueError(f"x and plain weights must be bfloat16 for mosaic_gpu, not {x.dtype} and {weights.dtype}")
     if columns % WARPGROUP_ROWS or depth % 64:
         raise ValueError(f"N and K must be multiples of 64 for mosaic_gpu, not {columns} and {depth}")
@@ -117,14 +128,14 @@ def _chunk(depth: int, group: int, weight_dtype: jnp.dtype) -> int:
     return 128 if fits and value_bytes(weight_dtype) < 2 else 64
 
 
-def _stage_bytes(chunk: int, outputs: int, rows: int, item: float) -> int:
-    return int(chunk * (outputs * item + rows * 2))
+def _stage_bytes(chunk: int, outputs: int, item: float, rows: int, x_bytes: int) -> int:
+    return int(chunk * (outputs * item + rows * x_bytes))
 
 
 def _spread(rows: int, columns: int, depth: int, item: float, sizes: list[int], unit: int) -> tuple[int, int]:
     """Outputs a tile, and parts of K: so that tiles fill the multiprocessors, for few sums written and read again."""
     parts = [
-        s for s in range(1, _MOST_SPLITS + 1) if depth % (s * unit) == 0 and (s == 1 or depth // s >= _LEAST_SPLIT)
+        s for s in range(1, _MOST_SPLITS + 1) if s == 1 or (depth % (s * unit) == 0 and depth // s >= _LEAST_SPLIT)
     ]
 
     def cost(choice: tuple[int, int]) -> float:

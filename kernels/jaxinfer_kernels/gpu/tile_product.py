@@ -86,8 +86,20 @@ class Tile(NamedTuple):
         return self.columns.size, self.blocks.rows
 
     @property
+    def summed(self) -> Any:
+        """What the matrix unit sums up in: products of int8 are exact in int32."""
+        return jnp.int32 if self.stages.x.dtype == jnp.int8 else jnp.float32
+
+    @property
+    def promotes(self) -> bool:
+        """Whether sums leave the matrix unit after every stage: for e4m3 it keeps about 14 bits of them."""
+        return self.stages.x.dtype == jnp.float8_e4m3fn
+
+    @property
     def group(self) -> int:
-        """Values of K that are summed up before they are scaled: of one scale, and of one part."""
+        """Values of K that are summed up by the matrix unit: of one scale, of one part, and as far as it is exact."""
+        if self.promotes:
+            return self.blocks.depth
         groups = 1 if self.sides.scales is None else self.sides.scales.shape[1]
         return min(self.depth // groups, self.depth // self.blocks.splits)
 
@@ -95,7 +107,9 @@ class Tile(NamedTuple):
 def tile_product(tile: Tile, first: jax.Array, steps: int, split: jax.Array) -> jax.Array:
     """weights @ x.T of `steps` stages from the one numbered `first`, scaled: [columns, rows] float32.
 
-    Codes enter wgmma as they are, exact in bfloat16; sums of a group are scaled.
+    Codes enter wgmma as they are, exact in bfloat16, or in x's type if that is theirs; sums of a group are scaled.
+    Hopper sums up products of e4m3 with about 14 bits (DeepSeek-V3, arXiv:2412.19437, section 3.3.2): their sums are
+    added to float32 after every stage, and scaled at the end.
     """
     stages = max(tile.group // tile.blocks.depth, 1)
     turns = steps // stages
@@ -104,15 +118,16 @@ def tile_product(tile: Tile, first: jax.Array, steps: int, split: jax.Array) -> 
     def turn(index: jax.Array | int, total: jax.Array | None) -> jax.Array:
         return make(tile, first + index * stages, stages, split * turns + index, total)
 
-    if turns == 1:
+    if turns == 1 and not tile.promotes:
         return turn(0, None)
     zeros = plgpu.layout_cast(jnp.zeros(tile.shape, jnp.float32), plgpu.Layout.WGMMA)
-    return lax.fori_loop(0, turns, turn, zeros)
+    total = lax.fori_loop(0, turns, turn, zeros)
+    return _added(None, total, _loaded_sides(tile, split)) if tile.promotes else total
 
 
 def _of_stages(tile: Tile, first: jax.Array, stages: int, group: jax.Array, total: jax.Array | None) -> jax.Array:
     """A group of whole stages, added to the total."""
-    sides = _loaded_sides(tile, group)
+    sides = Sides() if tile.promotes else _loaded_sides(tile, group)
 
     def multiply(acc: Any) -> jax.Array:
         def step(index: jax.Array, _: None) -> None:
@@ -125,7 +140,7 @@ def _of_stages(tile: Tile, first: jax.Array, stages: int, group: jax.Array, tota
         lax.fori_loop(0, stages, step, None)
         return acc[...]
 
-    return _added(total, pl.run_scoped(multiply, plgpu.ACC(tile.shape, jnp.float32)), sides)
+    return _added(total, pl.run_scoped(multiply, plgpu.ACC(tile.shape, tile.summed)), sides)
 
 
 def _of_one_stage(tile: Tile, first: jax.Array, _: int, index: jax.Array, total: jax.Array | None) -> jax.Array:
@@ -185,6 +200,7 @@ def _loaded_sides(tile: Tile, group: jax.Array) -> Sides:
 
 
 def _added(total: jax.Array | None, product: jax.Array, sides: Sides) -> jax.Array:
+    product = product.astype(jnp.float32)
     if sides.zeros is not None:
         product -= lax.broadcast_in_dim(sides.zeros, product.shape, (0,)) * lax.broadcast_in_dim(
             sides.sums, product.shape, (1,)
