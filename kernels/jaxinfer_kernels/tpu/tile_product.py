@@ -7,21 +7,24 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from jaxinfer_kernels.dequantise import E2M1, e4m3_of_e2m1, multiply
+from jaxinfer_kernels.dequantise import E2M1, e5m2_of_e2m1, multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
 
 _CHUNKS = (1024, 512, 256, 128)
 _SHORT_CHUNKS = (512, 256, 128)
-_SHORTEST_CHUNKS = (256, 128)
-"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e, which e2m1 becomes; and
-where it takes most: of e2m1 that is scaled early."""
+"""Where widening takes more registers: of weights that are scaled early, and of e4m3 on v6e."""
+
+_LATE_COLUMNS, _EARLY_COLUMNS = 256, 512
+"""Columns that are multiplied at once where scales belong to groups: sums of late scaling that fit the registers, and
+scaled weights of early scaling that v6e and v7x need not spill by far. By the schedules, late scaling of so many takes
+up to a quarter less time than of 1024, early scaling of fewer takes longer."""
 
 _VMEM_SPARE = 4 << 20
 
 
 class Tile(NamedTuple):
     """Refs of one tile in VMEM: x [rows, K], weight [columns, K], and scales and zeros as `Sides.load` leaves them:
-    of e2m1 scales are those of `e4m3_of_e2m1`.
+    of e2m1 scales are those of `e5m2_of_e2m1`.
 
     sums: of x, as `sums_scratch` has them, filled by `multiply_tile`.
     """
@@ -58,8 +61,8 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype, zeros: bool 
     """
     early = rows > group
     sizes = _CHUNKS
-    if early or weight in (E2M1, jnp.float8_e4m3fn):
-        sizes = _SHORTEST_CHUNKS if early and weight == E2M1 else _SHORT_CHUNKS
+    if early or weight == jnp.float8_e4m3fn:
+        sizes = _SHORT_CHUNKS
     if group == depth:
         return Cut(next((chunk for chunk in sizes if depth % chunk == 0), depth), group, False)
     if (LANES % group and group % LANES) or depth < LANES or (zeros and depth % LANES):
@@ -92,7 +95,7 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
 
     def step(index: jax.Array | int, carry: None) -> None:
         start = index * cut.chunk if isinstance(index, int) else pl.multiple_of(index * cut.chunk, cut.chunk)
-        acc[...] += _chunk_product(tile, index, pl.ds(start, cut.chunk), cut)
+        _add_product(tile, acc, index, pl.ds(start, cut.chunk), cut)
         if tile.sums is not None:
             _add_sums(tile, index, pl.ds(start, cut.chunk), cut)
         return carry
@@ -103,7 +106,7 @@ def multiply_tile(tile: Tile, acc: Any, cut: Cut) -> None:
         whole = depth // cut.chunk
         jax.lax.fori_loop(0, whole, step, None)
         if rest := depth % cut.chunk:
-            acc[...] += _chunk_product(tile, whole, pl.ds(whole * cut.chunk, rest), cut)
+            _add_product(tile, acc, whole, pl.ds(whole * cut.chunk, rest), cut)
     if tile.scales is not None and cut.group == depth:
         if tile.zeros is not None:
             acc[...] -= jnp.sum(tile.x[...].astype(jnp.float32), axis=1, keepdims=True) * tile.zeros[0]
@@ -134,17 +137,37 @@ def _take_zeros_off(tile: Tile, acc: Any) -> None:
             acc[low : low + LANES] -= jax.lax.dot(sums, sides, precision=jax.lax.Precision.HIGHEST)
 
 
-def _chunk_product(tile: Tile, index: jax.Array | int, where: Any, cut: Cut) -> jax.Array:
-    x, weight = tile.x[:, where], tile.weight[:, where]
-    if weight.dtype == E2M1:
-        weight = e4m3_of_e2m1(weight)
+def _add_product(tile: Tile, acc: Any, index: jax.Array | int, where: Any, cut: Cut) -> None:
+    """Adds the product of a chunk to `acc`; scaled, where scales belong to groups."""
+    x = tile.x[:, where]
     if tile.scales is None or cut.group == tile.x.shape[1]:
-        return multiply(x, weight)
-    scales = tile.scales[index]
-    scales = scales[: x.shape[1] // cut.group] if x.shape[1] < cut.chunk else scales
+        acc[...] += multiply(x, _codes(tile, slice(None), where, x.dtype))
+        return
+    groups = slice(x.shape[1] // cut.group)
     if cut.early:
-        return multiply(x, (weight.astype(jnp.float32) * _along_lanes(scales, cut.group)).astype(x.dtype))
-    return _late(x, weight, scales, cut.group)
+        acc[...] += _early(tile, x, tile.scales[index, groups], where, cut.group)
+        return
+    for some in _slices(acc.shape[1], _LATE_COLUMNS):
+        acc[:, some] += _late(x, _codes(tile, some, where, x.dtype), tile.scales[index, groups, some], cut.group)
+
+
+def _slices(columns: int, most: int) -> list[slice]:
+    return [slice(low, min(low + most, columns)) for low in range(0, columns, most)]
+
+
+def _codes(tile: Tile, columns: slice, where: Any, dtype: Any) -> jax.Array:
+    """Weights of some columns and a part of K as they are; those of e2m1 in `dtype`."""
+    codes = tile.weight[columns, where]
+    return e5m2_of_e2m1(codes).astype(dtype) if codes.dtype == E2M1 else codes
+
+
+def _early(tile: Tile, x: jax.Array, scales: jax.Array, where: Any, group: int) -> jax.Array:
+    """x @ (weight * scales).T, [rows, columns] float32; scales [groups, columns]."""
+    products = []
+    for some in _slices(scales.shape[1], _EARLY_COLUMNS):
+        weight = _codes(tile, some, where, jnp.float32).astype(jnp.float32) * _along_lanes(scales[:, some], group)
+        products.append(multiply(x, weight.astype(x.dtype)))
+    return jnp.concatenate(products, axis=1)
 
 
 def _late(x: jax.Array, weight: jax.Array, scales: jax.Array, group: int) -> jax.Array:
