@@ -142,7 +142,7 @@ def _grouped(backend: str, everything: bool) -> list[Case]:
         zeros: jax.Array | None = None,
     ) -> jax.Array:
         factored = scales is not None and scales.dtype == jnp.float8_e4m3fn  # NVFP4's sums have a factor each
-        out = jnp.dtype(jnp.float32 if factored else x.dtype)
+        out = jnp.dtype(jnp.float32) if factored else None
         return grouped_matmul(x, weight, sizes, scales=scales, zeros=zeros, out_dtype=out, backend=backend)
 
     first = (*GROUPED[: _FIRST + 1], GPT_OSS)
