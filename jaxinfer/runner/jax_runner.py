@@ -7,7 +7,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
@@ -22,6 +21,7 @@ from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sampler import Sampled
 from jaxinfer.runner.state import zero_slots
+from jaxinfer.runner.vocabulary_shards import slot_shardings
 from jaxinfer.runner.xla_options import Options
 
 
@@ -185,8 +185,9 @@ class JaxRunner:
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
-        replicated = NamedSharding(self.model.mesh, PartitionSpec())
-        return jax.jit(partial(zero_slots, self.shapes), out_shardings=replicated).lower().compile()
+        make = partial(zero_slots, self.shapes)
+        places = slot_shardings(self.model, jax.eval_shape(make))
+        return jax.jit(make, out_shardings=places).lower().compile()
 
     def _compile_kv(self) -> jax.stages.Compiled:
         sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]

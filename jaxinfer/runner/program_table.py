@@ -18,6 +18,7 @@ from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_slots
+from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("multi_step", rows)."""
@@ -67,7 +68,7 @@ class ProgramTable:
         state, params, tables = self._slots()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
-        return Program(partial(admit, layout), arguments, (0, 1, 2), out)
+        return Program(partial(admit, self._model, layout), arguments, (0, 1, 2), out)
 
     def _forward_program(self, kind: str, size: int) -> Program:
         layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
@@ -112,7 +113,8 @@ class ProgramTable:
         return jax.tree.map(self._placed, (forward.hidden, forward.scored))
 
     def _slots(self) -> Any:
-        return jax.tree.map(self._placed, jax.eval_shape(partial(zero_slots, self._shapes)))
+        slots = jax.eval_shape(partial(zero_slots, self._shapes))
+        return jax.tree.map(_at, slots, slot_shardings(self._model, slots))
 
     def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:
         size = self._shapes.block_size
@@ -133,7 +135,11 @@ class ProgramTable:
         return jax.ShapeDtypeStruct((size,), np.int32, sharding=self._replicated)
 
     def _placed(self, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self._replicated)
+        return _at(x, self._replicated)
+
+
+def _at(x: jax.ShapeDtypeStruct, place: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
 
 def _like(array: Any) -> jax.ShapeDtypeStruct:

@@ -9,6 +9,7 @@ from jaxinfer.runner.forward import Scored
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.adjust import count_drawn
 from jaxinfer.runner.state import SlotParams, SlotState
+from jaxinfer.runner.vocabulary_shards import WHOLE, columns, over_vocabulary
 
 
 def sample(
@@ -38,7 +39,10 @@ def draw(
     slots = scored.slots
     logits = model.logits(head, hidden)
     own = jax.tree.map(lambda column: column[slots], params)
-    sampled = sample_tokens(logits, state.counts, slots, own, scored.positions, scored.targets)
+    split = columns(model)
+    sampled = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 4), WHOLE)(
+        logits, state.counts, slots, own, scored.positions, scored.targets
+    )
     tokens = jnp.maximum(sampled.tokens, 0)
     # Positions that draw nothing write to the scratch slot.
     drawn = jnp.where(scored.draws > 0, slots, shapes.scratch_slot)
@@ -47,6 +51,6 @@ def draw(
         length=state.length.at[drawn].set(scored.positions),
         last_token=state.last_token.at[drawn].set(tokens),
         remaining=state.remaining.at[drawn].add(-1),
-        counts=count_drawn(state.counts, drawn, tokens, counting),
+        counts=over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)(state.counts, drawn, tokens, counting),
     )
     return state, sampled

@@ -4,35 +4,53 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT
+from jaxinfer.runner.sampler.vocabulary import WHOLE, Vocabulary
 from jaxinfer.runner.state import SlotParams
 
 
 def adjust(
-    logits: jax.Array, counts: jax.Array, slots: jax.Array, params: SlotParams, generated: jax.Array
+    logits: jax.Array,
+    counts: jax.Array,
+    slots: jax.Array,
+    params: SlotParams,
+    generated: jax.Array,
+    vocabulary: Vocabulary = WHOLE,
 ) -> jax.Array:
     """Logit bias, then min_tokens, then penalties, as vLLM orders them: float32 [S, V] -> [S, V].
 
     counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S]. generated: int32 [S], output tokens
     before the one to be drawn. Each part is skipped where no row asks for it.
     """
-    biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params), lambda: logits)
+    biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params, vocabulary), lambda: logits)
     early = generated < params.columns["min_tokens"]
-    allowed = jax.lax.cond(jnp.any(early), lambda: _ban_stops(biased, params.stop_ids, early), lambda: biased)
+    allowed = jax.lax.cond(
+        jnp.any(early), lambda: _ban_stops(biased, params.stop_ids, early, vocabulary), lambda: biased
+    )
     return jax.lax.cond(
         jnp.any(params.uses_counts > 0), lambda: _penalise(allowed, counts[slots], params), lambda: allowed
     )
 
 
-def count_drawn(counts: jax.Array, slots: jax.Array, tokens: jax.Array, uses_counts: jax.Array) -> jax.Array:
+def count_drawn(
+    counts: jax.Array, slots: jax.Array, tokens: jax.Array, uses_counts: jax.Array, vocabulary: Vocabulary = WHOLE
+) -> jax.Array:
     """Adds drawn tokens to the counts of slots that keep them; a count stays at MAX_COUNT once there."""
     scratch = counts.shape[0] - 1
 
     def add() -> jax.Array:
         kept = jnp.where(uses_counts > 0, slots, scratch)
-        old = counts[kept, tokens]
-        return counts.at[kept, tokens].set(jnp.where(old & MAX_COUNT == MAX_COUNT, old, old + 1))
+        own = vocabulary.columns(tokens, counts.shape[1])
+        old = counts.at[kept, own].get(mode="clip")
+        return counts.at[kept, own].set(jnp.where(old & MAX_COUNT == MAX_COUNT, old, old + 1), mode="drop")
 
     return jax.lax.cond(jnp.any(uses_counts > 0), add, lambda: counts)
+
+
+def set_counts(
+    counts: jax.Array, slots: jax.Array, tokens: jax.Array, values: jax.Array, vocabulary: Vocabulary = WHOLE
+) -> jax.Array:
+    """Writes the counts, int16 [C], of some tokens of some slots, int32 [C] each."""
+    return counts.at[slots, vocabulary.columns(tokens, counts.shape[1])].set(values, mode="drop")
 
 
 def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.Array:
@@ -50,17 +68,16 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)
 
 
-def _bias(logits: jax.Array, params: SlotParams) -> jax.Array:
+def _bias(logits: jax.Array, params: SlotParams, vocabulary: Vocabulary) -> jax.Array:
     rows = jnp.arange(logits.shape[0])[:, None]
-    # An index beyond the vocabulary is dropped: unused entries must touch no token.
-    ids = jnp.where(params.bias_ids >= 0, params.bias_ids, logits.shape[1])
-    return logits.at[rows, ids].add(params.bias_values, mode="drop")
+    # A column beyond the last is dropped: unused entries must touch no token.
+    return logits.at[rows, vocabulary.columns(params.bias_ids, logits.shape[1])].add(params.bias_values, mode="drop")
 
 
-def _ban_stops(logits: jax.Array, stop_ids: jax.Array, early: jax.Array) -> jax.Array:
+def _ban_stops(logits: jax.Array, stop_ids: jax.Array, early: jax.Array, vocabulary: Vocabulary) -> jax.Array:
     rows = jnp.arange(logits.shape[0])[:, None]
-    ids = jnp.where((stop_ids >= 0) & early[:, None], stop_ids, logits.shape[1])
-    return logits.at[rows, ids].set(-jnp.inf, mode="drop")
+    banned = jnp.where(early[:, None], stop_ids, -1)
+    return logits.at[rows, vocabulary.columns(banned, logits.shape[1])].set(-jnp.inf, mode="drop")
 
 
 assert SEEN_IN_PROMPT > MAX_COUNT  # `counts > 0` means seen: in the prompt, generated, or both

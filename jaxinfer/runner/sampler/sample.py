@@ -8,8 +8,11 @@ import jax.numpy as jnp
 from jaxinfer.runner.sampler.adjust import adjust
 from jaxinfer.runner.sampler.draw import Purpose, inverse_cdf, uniforms, weights_left
 from jaxinfer.runner.sampler.logprobs import Logprobs, logprobs_of, no_logprobs
+from jaxinfer.runner.sampler.vocabulary import WHOLE, Vocabulary
 from jaxinfer.runner.state import SlotParams
 from jaxinfer.sampling import columns
+
+_NO_ID = jnp.iinfo(jnp.int32).max
 
 
 class Sampled(NamedTuple):
@@ -26,30 +29,42 @@ def sample_tokens(
     params: SlotParams,
     positions: jax.Array,
     targets: jax.Array,
+    vocabulary: Vocabulary = WHOLE,
 ) -> Sampled:
     """Adjusts logits (`adjust`), filters them (`weights_left`), draws; log-probabilities are of the raw logits.
 
-    logits: float32 [S, V]. counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S].
-    positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else the token whose
-    log-probability is asked for.
+    logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise. slots: int32 [S]. params: rows
+    gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
+    the token whose log-probability is asked for.
     """
-    adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len)
+    adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary)
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
-    finite = jnp.all(logits < jnp.inf, axis=1) & jnp.any(adjusted > -jnp.inf, axis=1)
-    tokens = jnp.argmax(adjusted, axis=1).astype(jnp.int32)
+    broken = vocabulary.any(~jnp.all(logits < jnp.inf, axis=1))
+    finite = ~broken & vocabulary.any(jnp.any(adjusted > -jnp.inf, axis=1))
+    tokens = _most_likely(adjusted, vocabulary)
     greedy = (params.columns["temperature"] == 0) | (params.columns["top_k"] == 1)
 
     def draw() -> jax.Array:
         uniform = uniforms(params, positions, Purpose.SAMPLE)
         # Greedy rows, padding among them, must not make the whole batch search for thresholds.
         asked = {name: jnp.where(greedy, own.neutral, params.columns[name]) for name, own in columns().items()}
-        return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, asked), uniform))
+        return jnp.where(greedy, tokens, inverse_cdf(weights_left(adjusted, asked, vocabulary), uniform, vocabulary))
 
     tokens = jax.lax.cond(jnp.all(greedy), lambda: tokens, draw)
     asked = (params.wants_logprobs > 0) | (targets >= 0)
     logprobs = jax.lax.cond(
         jnp.any(asked),
-        lambda: logprobs_of(logits, jnp.where(targets >= 0, targets, tokens)),
+        lambda: logprobs_of(logits, jnp.where(targets >= 0, targets, tokens), vocabulary),
         lambda: no_logprobs(logits.shape[0]),
     )
     return Sampled(jnp.where(finite, tokens, -1), logprobs)
+
+
+def _most_likely(logits: jax.Array, vocabulary: Vocabulary) -> jax.Array:
+    """The lowest id among the most likely ones, int32 [S]; any id where a logit is not a number."""
+    column = jnp.argmax(logits, axis=1)
+    ids = (vocabulary.first(logits.shape[1]) + column).astype(jnp.int32)
+    if not vocabulary.axes:
+        return ids
+    own = jnp.take_along_axis(logits, column[:, None], axis=1)[:, 0]
+    return vocabulary.min(jnp.where(own >= vocabulary.max(own), ids, _NO_ID))

@@ -11,6 +11,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.runner.sampler.vocabulary import WHOLE, Vocabulary
+
 _CPU_DIGIT_BITS, _DIGIT_BITS = 1, 4
 
 
@@ -21,7 +23,9 @@ def ordered_bits(x: jax.Array) -> jax.Array:
     return jnp.where(negative, ~bits, bits | jnp.uint32(1 << 31))
 
 
-def largest_threshold(keys: jax.Array, weights: jax.Array | None, goal: jax.Array) -> jax.Array:
+def largest_threshold(
+    keys: jax.Array, weights: jax.Array | None, goal: jax.Array, vocabulary: Vocabulary = WHOLE
+) -> jax.Array:
     """The largest t with `sum(weights[keys >= t]) >= goal`, a row; 0 where no t reaches the goal.
 
     keys: uint32 [S, V]. weights: float32 [S, V], None counts. goal: float32, or int32 for counts, [S].
@@ -31,19 +35,21 @@ def largest_threshold(keys: jax.Array, weights: jax.Array | None, goal: jax.Arra
         keys,
         goal,
         *(() if weights is None else (weights,)),
-        cpu=partial(_search, _CPU_DIGIT_BITS),
-        default=partial(_search, _DIGIT_BITS),
+        cpu=partial(_search, _CPU_DIGIT_BITS, vocabulary),
+        default=partial(_search, _DIGIT_BITS, vocabulary),
     )
 
 
-def _search(bits: int, keys: jax.Array, goal: jax.Array, weights: jax.Array | None = None) -> jax.Array:
+def _search(
+    bits: int, vocabulary: Vocabulary, keys: jax.Array, goal: jax.Array, weights: jax.Array | None = None
+) -> jax.Array:
     digits = jnp.arange(1, 1 << bits, dtype=jnp.uint32)
     weighed = jnp.int32(1) if weights is None else weights[:, :, None]
 
     def refine(step: jax.Array, found: jax.Array) -> jax.Array:
         shift = (32 - bits * (step + 1)).astype(jnp.uint32)
         candidates = found[:, None] | (digits << shift)[None, :]
-        kept = jnp.sum(jnp.where(keys[:, :, None] >= candidates[:, None, :], weighed, 0), axis=1)
+        kept = vocabulary.sum(jnp.sum(jnp.where(keys[:, :, None] >= candidates[:, None, :], weighed, 0), axis=1))
         digit = jnp.sum(kept >= goal[:, None], axis=1).astype(jnp.uint32)
         return found | (digit << shift)
 
