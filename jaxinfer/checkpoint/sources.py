@@ -182,6 +182,44 @@ class Sorted(_Of):
 
 
 @dataclass(frozen=True)
+class Placed(_Of):
+    """One axis of elements in other places: element i is the source's element order[i], or zeros where that is None."""
+
+    axis: int
+    order: tuple[int | None, ...]
+
+    @property
+    def shape(self) -> Shape:
+        shape = self.source.shape
+        return (*shape[: self.axis], len(self.order), *shape[self.axis + 1 :])
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        order = self.order[index[self.axis]]
+        real = [i for i in order if i is not None]
+        first, last = (min(real), max(real) + 1) if real else (0, 1)
+        held = self.source.read((*index[: self.axis], slice(first, last), *index[self.axis + 1 :]), read)
+        shape = (*held.shape[: self.axis], len(order), *held.shape[self.axis + 1 :])
+        out = np.zeros(shape, held.dtype)  # by bits: e8m0 has no zero
+        before = (slice(None),) * self.axis
+        out[(*before, [i is not None for i in order])] = held.take([i - first for i in real], axis=self.axis)
+        return out
+
+
+@dataclass(frozen=True)
+class Padded(Lengthened):
+    """Zeros behind the last element of an axis."""
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        first, last, _ = index[self.axis].indices(self.length)
+        end = self.source.shape[self.axis]
+        inner = slice(min(first, end), min(last, end))
+        held = self.source.read((*index[: self.axis], inner, *index[self.axis + 1 :]), read)
+        missing = last - first - held.shape[self.axis]
+        zeros = np.zeros((*held.shape[: self.axis], missing, *held.shape[self.axis + 1 :]), held.dtype)
+        return np.concatenate([held, zeros], self.axis)
+
+
+@dataclass(frozen=True)
 class Joined:
     """Sources joined along an axis."""
 

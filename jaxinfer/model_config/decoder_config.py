@@ -39,7 +39,8 @@ class DecoderConfig:
     head_bias: logits have one. eos_token_ids holds every id that ends a text. names: what checkpoints call the weights.
     tables: how embedding and head are held. declared: weights that are quantised in the checkpoint already, which
     `with_declared_schemes` gives their schemes. kv_scales: what a checkpoint calls the scales of a layer's keys and of
-    its values, after the layer's number and a dot; None where it has none that fit what is kept.
+    its values, after the layer's number and a dot; None where it has none that fit what is kept. vocab_shards: the
+    tables have rows of zeros behind their last ones, so that their number divides over as many devices.
     """
 
     vocab_size: int
@@ -59,6 +60,7 @@ class DecoderConfig:
     tables: TableSchemes = field(default_factory=TableSchemes)
     declared: Declared | None = None
     kv_scales: tuple[str, str] | None = None
+    vocab_shards: int = 1
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -130,10 +132,21 @@ class DecoderConfig:
         }
         return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
+    def over(self, heads: int, vocabulary: int) -> "DecoderConfig":
+        """The same decoder with its heads split over `heads` devices and its tables over `vocabulary`, where they do
+        not divide: heads are copied and zeros added (`AttentionKind.over`), rows of tables added that no token has.
+
+        Raises ParameterError for what cannot be split so.
+        """
+        kinds = {kind: replace(kind, attention=kind.attention.over(heads)) for kind in dict.fromkeys(self.layers)}
+        for kind in kinds.values():
+            _check_columns(kind)
+        return replace(self, layers=tuple(kinds[kind] for kind in self.layers), vocab_shards=vocabulary)
+
     @property
     def table_shape(self) -> tuple[int, int]:
-        """Of the embedding and of the head."""
-        return self.vocab_size, self.hidden_size
+        """Of the embedding and of the head: [rows, hidden], the rows that no token has among them."""
+        return -(-self.vocab_size // self.vocab_shards) * self.vocab_shards, self.hidden_size
 
     @property
     def head_scheme(self) -> Scheme | None:
@@ -167,3 +180,17 @@ class DecoderConfig:
             for index, layer in enumerate(group.layers)
         }
         return tuple(places[layer] for layer in range(self.num_layers))
+
+
+def _check_columns(kind: LayerKind) -> None:
+    """Raises ParameterError where columns of zeros would lie among those of one scale, or have no place in an order."""
+    scheme, attention = kind.schemes.out, kind.attention
+    if scheme is None or attention.spread is None or not attention.spread.padded:
+        return
+    if scheme.ordered or attention.head_dim % (scheme.group or 1):
+        held = "whose columns are in another order" if scheme.ordered else f"in groups of {scheme.group}"
+        raise ParameterError(
+            "mesh",
+            f"{attention.spread.query_heads} query heads of {attention.head_dim} channels, with output weights {held}, "
+            "do not divide over the devices: heads of zeros cannot be added",
+        )

@@ -1,9 +1,10 @@
 """LayerKind: what one layer of a decoder computes. Weights, shapes, costs and checks follow from it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from jaxinfer.errors import ModelError, quoted
+from jaxinfer.errors import ModelError, ParameterError, quoted
+from jaxinfer.model_config.head_spread import HeadSpread, as_they_are, spread_heads
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.model_config.rope_config import RopeConfig
 from jaxinfer.quantization.kv import SCALED, KVCodes
@@ -67,7 +68,8 @@ class AttentionKind:
     products are multiplied by; None: head_dim ** -0.5. soft_cap: scores become cap * tanh(score / cap). sinks: each
     head has a score that takes part in the softmax and adds nothing. qk_norm: of q and k, before they are turned;
     qk_norm_over `head`: over each head, one weight for all; `heads`: over each head, with a weight of its own;
-    `projection`: over all heads at once. kv_codes: of KVKind.
+    `projection`: over all heads at once. kv_codes: of KVKind. spread: where num_heads and num_kv_heads are not the
+    checkpoint's (`over`), how they are made of those.
     """
 
     num_heads: int
@@ -84,6 +86,7 @@ class AttentionKind:
     qk_norm_over: Literal["head", "heads", "projection"] = "head"
     temperature: Temperature | None = None
     kv_codes: KVCodes | None = None
+    spread: HeadSpread | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_heads", "num_kv_heads", "head_dim"):
@@ -102,6 +105,27 @@ class AttentionKind:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ModelError(f"config.json: the attention's {name} must be above 0, not {value}")
+
+    def over(self, shards: int) -> "AttentionKind":
+        """The same attention with heads that divide over `shards` devices: KV heads are copied where there are more
+        shards, query heads of zeros are added where they do not divide. Raises ParameterError where they cannot.
+        """
+        assert self.spread is None
+        spread = spread_heads(self.num_heads, self.num_kv_heads, shards)
+        if spread is None:
+            return self
+        if spread.padded and self.qk_norm is not None and self.qk_norm_over == "projection":
+            raise ParameterError(
+                "mesh",
+                f"{self.num_heads} query heads that are normed together cannot be split over {shards} devices: heads "
+                "of zeros would change their norm",
+            )
+        return replace(self, num_heads=spread.num_heads, num_kv_heads=spread.num_kv_heads, spread=spread)
+
+    @property
+    def places(self) -> HeadSpread:
+        """Where the checkpoint's heads lie."""
+        return self.spread or as_they_are(self.num_heads, self.num_kv_heads)
 
     @property
     def group_size(self) -> int:

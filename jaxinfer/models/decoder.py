@@ -46,8 +46,9 @@ class Decoder(nnx.Module):
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled"):
         self.config, self.dtype, hidden = config, jnp.dtype(dtype), config.hidden_size
         std = 3 * hidden**-0.5
-        table = (config.vocab_size, hidden)
-        self.embed = matrix(table, ("vocab", "embed"), dtype, std / config.embedding_scale, config.tables.embed)
+        self.embed = matrix(
+            config.table_shape, ("vocab", "embed"), dtype, std / config.embedding_scale, config.tables.embed
+        )
         if config.learned_positions:
             self.positions = param((config.max_position_embeddings, hidden), (None, "embed"), dtype, std)
         self.norm = param((hidden,), ("embed",), dtype, None, config.norm.offset)
@@ -114,10 +115,11 @@ class Head(nnx.Module):
     """The output matrix of a model whose embedding is not tied to it."""
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype):
-        shape = (config.vocab_size, config.hidden_size)
-        self.table = matrix(shape, ("vocab", "embed"), dtype, 3 * config.hidden_size**-0.5, config.tables.table)
+        self.table = matrix(
+            config.table_shape, ("vocab", "embed"), dtype, 3 * config.hidden_size**-0.5, config.tables.table
+        )
         if config.head_bias:
-            self.table_bias = param((config.vocab_size,), ("vocab",), dtype, 0.1)
+            self.table_bias = param(config.table_shape[:1], ("vocab",), dtype, 0.1)
 
 
 def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array, backend: str = "xla") -> jax.Array:

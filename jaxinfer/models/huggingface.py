@@ -1,12 +1,14 @@
 """A decoder's weights in Hugging Face checkpoints: which tensors each is made of, by the family's TensorNames."""
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from jaxinfer.checkpoint.quantized.readers import TensorPart, quantized_source
 from jaxinfer.checkpoint.safetensors import Unused
-from jaxinfer.checkpoint.sources import Cut, Joined, Sorted, Source, Split, Stacked, Tensor, Turned
+from jaxinfer.checkpoint.sources import Cut, Joined, Padded, Placed, Sorted, Source, Split, Stacked, Tensor, Turned
 from jaxinfer.layers.mlp import gate_up_block
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.head_spread import Order
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.column_orders import head_order, layer_order
@@ -52,16 +54,22 @@ def _single(config: DecoderConfig, name: str, part: TensorPart) -> Source:
     names, hidden = config.names, config.hidden_size
     head = config.declared.of_head() if config.declared is not None and name == "table" else None
     if head is not None:
-        return quantized_source(head, names.head, (config.vocab_size, hidden), part)
+        return _rows(config, quantized_source(head, names.head, (config.vocab_size, hidden), part))
     singles: dict[str, Source] = {
-        "embed": embedding_table(config),
-        "table": head_table(config),
-        "table_bias": Tensor(f"{names.head}.bias", (config.vocab_size,)),
+        "embed": _rows(config, embedding_table(config)),
+        "table": _rows(config, head_table(config)),
+        "table_bias": _rows(config, Tensor(f"{names.head}.bias", (config.vocab_size,))),
         "positions": Tensor(f"{names.of_body(names.positions)}.weight", (config.max_position_embeddings, hidden)),
         "norm": Tensor(f"{names.of_body(names.norm)}.weight", (hidden,)),
         "norm_bias": Tensor(f"{names.of_body(names.norm)}.bias", (hidden,)),
     }
     return singles[name]
+
+
+def _rows(config: DecoderConfig, table: Source) -> Source:
+    """A table, or its bias, with the rows that no token has."""
+    rows = config.table_shape[0]
+    return table if rows == config.vocab_size else Padded(table, 0, rows)
 
 
 class LayerTensors:
@@ -88,32 +96,38 @@ class LayerTensors:
 
     def qkv(self, part: TensorPart) -> Source:
         """[Hkv, G + 2, D, hidden], or the bias without the last axis."""
-        names, attention = self._names, self._kind.attention
-        heads, dim = attention.num_kv_heads, attention.head_dim
-        counts = {"q": attention.group_size, "k": 1, "v": 1}
+        names, spread, dim = self._names, self._kind.attention.places, self._kind.attention.head_dim
+        if names.qkv is not None and names.qkv_rows == "heads":
+            rows = spread.kv_heads * (spread.own_group_size + 2)
+            whole = self._placed(self._product(names.qkv, rows * dim, part), spread.fused_order)
+            return self._halves(whole, 2)
+        heads = {"q": spread.query_heads, "k": spread.kv_heads, "v": spread.kv_heads}
         if names.qkv is None:
-            parts = {kind: self._product(getattr(names, kind), heads * n * dim, part) for kind, n in counts.items()}
-        elif names.qkv_rows == "heads":
-            rows = (heads, attention.group_size + 2, dim)
-            return self._halves(_split_rows(self._product(names.qkv, heads * rows[1] * dim, part), rows), 2)
+            parts = {kind: self._product(getattr(names, kind), n * dim, part) for kind, n in heads.items()}
         else:
-            ends = [heads * dim * n for n in (counts["q"], counts["q"] + 1, counts["q"] + 2)]
+            ends = list(itertools.accumulate(n * dim for n in heads.values()))
             whole = self._product(names.qkv, ends[-1], part)
-            cuts = zip(counts, [0, *ends], ends, strict=False)
+            cuts = zip(heads, [0, *ends], ends, strict=False)
             parts = {kind: Cut(whole, 0, start, stop) for kind, start, stop in cuts}
-        split = {kind: _split_rows(part, (heads, counts[kind], dim)) for kind, part in parts.items()}
-        return Joined((self._halves(split["q"], 2), self._halves(split["k"], 2), split["v"]), axis=1)
+        orders = {"q": spread.query_order, "k": spread.kv_order, "v": spread.kv_order}
+        q, k, v = (self._placed(source, orders[kind]) for kind, source in parts.items())
+        return Joined((self._halves(q, 2), self._halves(k, 2), v), axis=1)
 
     def out(self, part: TensorPart) -> Source:
         """[hidden, Hq·D]."""
-        attention = self._kind.attention
-        return self._product(self._names.out, self._hidden, part, attention.num_heads * attention.head_dim)
+        spread = self._kind.attention.places
+        whole = self._product(self._names.out, self._hidden, part, spread.query_heads * self._kind.attention.head_dim)
+        if not spread.padded or whole.shape[1:] in ((), (1,)):
+            return whole
+        width = whole.shape[1] // spread.query_heads  # of values, or of the scales of a head's values
+        columns = (None if head is None else head * width for head in spread.query_order)
+        order = tuple(None if first is None else first + i for first in columns for i in range(width))
+        return Placed(whole, 1, order)
 
     def sinks(self, part: TensorPart) -> Source:
-        """[Hkv, G]."""
-        attention = self._kind.attention
-        sinks = self._tensor(self._names.sinks, attention.num_heads)
-        return Split(sinks, ((attention.num_kv_heads, attention.group_size),))
+        """[Hkv, G]. A head of zeros has one of 0."""
+        spread = self._kind.attention.places
+        return self._by_kv_head(self._tensor(self._names.sinks, spread.query_heads), spread.query_order)
 
     def kv_scale(self, part: TensorPart) -> Source:
         """[2]."""
@@ -241,15 +255,28 @@ class LayerTensors:
 
     def _head_norm(self, name: str, part: TensorPart) -> Source:
         """[D], or [Hkv, G, D] of q and [Hkv, 1, D] of k."""
-        attention = self._kind.attention
-        heads, dim = attention.num_kv_heads, attention.head_dim
-        groups = attention.group_size if name == "q_norm" else 1
+        attention, dim = self._kind.attention, self._kind.attention.head_dim
         tensor = f"{getattr(self._names, name)}.{part}"
         if attention.qk_norm_over == "head":
             return self._halves(self._tensor(tensor, dim), 0)
+        spread = attention.places
+        heads, order = spread.query_heads, spread.query_order
+        if name == "k_norm":
+            heads, order = spread.kv_heads, spread.kv_order
         if attention.qk_norm_over == "heads":
-            return self._halves(Split(self._each_head(name, part, heads * groups, dim), ((heads, groups), (dim,))), 2)
-        return self._halves(Split(self._tensor(tensor, heads * groups * dim), ((heads, groups, dim),)), 2)
+            return self._halves(self._by_kv_head(self._each_head(name, part, heads, dim), order), 2)
+        return self._halves(self._placed(self._tensor(tensor, heads * dim), order), 2)
+
+    def _placed(self, rows: Source, order: Order) -> Source:
+        """Rows [n·D, ...] of heads, in the places of `order`, as [Hkv, heads of each, D, ...]."""
+        dim = self._kind.attention.head_dim
+        return self._by_kv_head(_split_rows(rows, (rows.shape[0] // dim, dim)), order)
+
+    def _by_kv_head(self, heads: Source, order: Order) -> Source:
+        """Heads [n, ...] in the places of `order`, as [Hkv, heads of each, ...]."""
+        groups = self._kind.attention.num_kv_heads
+        there = heads if order == tuple(range(heads.shape[0])) else Placed(heads, 0, order)
+        return _split_rows(there, (groups, len(order) // groups))
 
     def _each_head(self, name: str, part: TensorPart, heads: int, dim: int) -> Source:
         """[heads, D], from one tensor or from one for each head."""

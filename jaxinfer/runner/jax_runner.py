@@ -185,7 +185,7 @@ class JaxRunner:
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
-        make = partial(zero_slots, self.shapes)
+        make = partial(zero_slots, self.shapes, self.model.config.table_shape[0])
         places = slot_shardings(self.model, jax.eval_shape(make))
         return jax.jit(make, out_shardings=places).lower().compile()
 

@@ -113,7 +113,7 @@ class ProgramTable:
         return jax.tree.map(self._placed, (forward.hidden, forward.scored))
 
     def _slots(self) -> Any:
-        slots = jax.eval_shape(partial(zero_slots, self._shapes))
+        slots = jax.eval_shape(partial(zero_slots, self._shapes, self._model.config.table_shape[0]))
         return jax.tree.map(_at, slots, slot_shardings(self._model, slots))
 
     def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:

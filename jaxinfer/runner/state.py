@@ -65,14 +65,17 @@ def _zero_params(shapes: EngineShapes) -> SlotParams:
     )
 
 
-def zero_slots(shapes: EngineShapes) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
-    """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch."""
+def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
+    """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
+
+    columns: of counts, one for each row of the head.
+    """
     slots = shapes.num_slots
     state = SlotState(
         length=jnp.zeros(slots, jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),
         remaining=jnp.zeros(slots, jnp.int32),
-        counts=jnp.zeros((slots, shapes.vocab_size), jnp.int16),
+        counts=jnp.zeros((slots, columns), jnp.int16),
     )
     tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
     return state, _zero_params(shapes), tables

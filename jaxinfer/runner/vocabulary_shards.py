@@ -33,7 +33,8 @@ def over_vocabulary(
     axes = vocabulary_axes(model)
     if not axes:
         return function
-    here = partial(function, vocabulary=Vocabulary(axes))
+    rows, size = model.config.table_shape[0], model.config.vocab_size
+    here = partial(function, vocabulary=Vocabulary(axes, size if size < rows else None))
     return jax.shard_map(here, mesh=model.mesh, in_specs=arguments, out_specs=results, check_vma=False)
 
 

@@ -37,6 +37,7 @@ def sample_tokens(
     gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
     the token whose log-probability is asked for.
     """
+    logits = vocabulary.of_tokens(logits)
     adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary)
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
     broken = vocabulary.any(~jnp.all(logits < jnp.inf, axis=1))

@@ -14,9 +14,18 @@ class Vocabulary(NamedTuple):
     """How an axis over the vocabulary lies on devices.
 
     axes: mesh axes that it is split over, in order; none: this device holds all of it, and nothing is exchanged.
+    size: tokens, where columns that no token has follow the last one; None: every column is a token's.
     """
 
     axes: tuple[str, ...] = ()
+    size: int | None = None
+
+    def of_tokens(self, logits: jax.Array) -> jax.Array:
+        """logits [S, n] of this device's columns; those that no token has become -inf: never drawn, never reported."""
+        if self.size is None:
+            return logits
+        ids = self.first(logits.shape[1]) + jnp.arange(logits.shape[1])
+        return jnp.where(ids < self.size, logits, -jnp.inf)
 
     def max(self, x: jax.Array) -> jax.Array:
         """The largest of what each device has, elementwise."""
