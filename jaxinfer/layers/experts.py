@@ -42,9 +42,9 @@ class Experts(nnx.Module):
         count, ff = experts.count, experts.size
         self.router = param((*lead, count, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
         self.experts_gate_up = gate_up_param(
-            ff, hidden, dtype, (*lead, count), (*axes, "expert"), schemes.experts_gate_up
+            ff, hidden, dtype, (*lead, count), (*axes, "expert"), schemes.experts_gate_up, "expert_mlp"
         )
-        down, down_axes = (*lead, count, hidden, ff), (*axes, "expert", "embed", "mlp")
+        down, down_axes = (*lead, count, hidden, ff), (*axes, "expert", "embed", "expert_mlp")
         self.experts_down = matrix(down, down_axes, dtype, ff**-0.5, schemes.experts_down)
         of_shared = LayerSchemes(gate_up=schemes.shared_gate_up, down=schemes.shared_down)
         self.shared = (

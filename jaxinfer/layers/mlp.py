@@ -86,8 +86,9 @@ def gate_up_param(
     lead: tuple[int, ...],
     axes: tuple[str | None, ...],
     scheme: Scheme | None,
+    channels: str = "mlp",
 ) -> nnx.Param | QuantizedParam:
-    """gate_up of `size` channels, [*lead, size / B, 2, B, hidden]; axes: names of the lead axes."""
+    """gate_up of `size` channels, [*lead, size / B, 2, B, hidden]; axes: names of lead axes, channels: of theirs."""
     block = gate_up_block(size)
     shape = (*lead, size // block, 2, block, hidden)
-    return matrix(shape, (*axes, "mlp", None, None, "embed"), dtype, hidden**-0.5, scheme)
+    return matrix(shape, (*axes, channels, None, None, "embed"), dtype, hidden**-0.5, scheme)

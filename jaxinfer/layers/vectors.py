@@ -86,15 +86,15 @@ def _of_experts(kind: MlpKind, hidden: int) -> dict[str, Vector]:
     if experts.router.choice_bias:
         found["choice_bias"] = Vector((experts.count,), (None,), 0.1, wide=True)
     if kind.bias:
-        pair = _gate_up_bias(experts.size)
+        pair = _gate_up_bias(experts.size, "expert_mlp")
         found["experts_gate_up_bias"] = Vector((experts.count, *pair.shape), ("expert", *pair.axes), 0.1)
         found["experts_down_bias"] = Vector((experts.count, hidden), ("expert", "embed"), 0.1)
     return found
 
 
-def _gate_up_bias(size: int) -> Vector:
+def _gate_up_bias(size: int, channels: str = "mlp") -> Vector:
     block = gate_up_block(size)
-    return Vector((size // block, 2, block), ("mlp", None, None), 0.1)
+    return Vector((size // block, 2, block), (channels, None, None), 0.1)
 
 
 class Vectors(nnx.Module):

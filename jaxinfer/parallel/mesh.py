@@ -1,7 +1,7 @@
-"""The mesh: devices along the axes stage, expert and tensor."""
+"""The mesh: devices of JAX along the axes of a MeshConfig."""
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,33 +9,47 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from jaxinfer.errors import ParameterError
-
-AXES = ("stage", "expert", "tensor")
-
-
-@dataclass(frozen=True)
-class MeshSizes:
-    """Devices along each axis."""
-
-    stage: int = 1
-    expert: int = 1
-    tensor: int = 1
-
-    def __post_init__(self) -> None:
-        for name in AXES:
-            if getattr(self, name) < 1:
-                raise ParameterError(name, f"{getattr(self, name)} must be at least 1")
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import AXES
+from jaxinfer.parallel.topology import TARGETS, Topology
 
 
-def make_mesh(sizes: MeshSizes | None = None, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig = ONE_DEVICE, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh over the first of `devices` (jax.Device), by default all of this process's platform.
 
-    Raises ParameterError where there are fewer devices than the sizes ask for.
+    Raises ParameterError where there are fewer devices than the mesh asks for, or others than its topology names.
     """
-    sizes = sizes or MeshSizes()
-    shape = tuple(getattr(sizes, name) for name in AXES)
     found = list(devices if devices is not None else jax.devices())
-    needed = int(np.prod(shape))
-    if needed > len(found):
-        raise ParameterError("mesh", f"{shape} over {AXES} needs {needed} devices; {len(found)} are there")
-    return Mesh(np.array(found[:needed]).reshape(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    if config.topology is not None:
+        _check_target(config.topology, found[0])
+    if config.size > len(found):
+        raise ParameterError("mesh", f"{config} needs {config.size} devices; {_here(found)}")
+    return Mesh(np.array(found[: config.size]).reshape(config.shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def add_cpu_devices(count: int) -> None:
+    """Lets JAX divide this machine's CPU into `count` devices. Without effect once JAX has devices, and on those of
+    accelerators."""
+    if count > 1:
+        with contextlib.suppress(RuntimeError):
+            jax.config.update("jax_num_cpu_devices", count)
+
+
+def platform_kind(platform: str) -> str:
+    """`cpu`, `gpu` or `tpu`, of what JAX calls a platform."""
+    return "gpu" if platform in ("cuda", "rocm") else platform
+
+
+def _check_target(topology: Topology, device: Any) -> None:
+    target = TARGETS[topology.target]
+    platform = platform_kind(device.platform)
+    if platform != target.platform or not device.device_kind.startswith(target.kinds):
+        raise ParameterError("mesh", f"is made for {topology}; this machine has {device.device_kind} ({platform})")
+
+
+def _here(devices: Sequence[Any]) -> str:
+    platform, count = devices[0].platform, len(devices)
+    told = f"JAX has {count} of {platform} here"
+    if platform != "cpu":
+        return told
+    return f"{told}, and makes no more once it has any: ask for the mesh before this process uses JAX"

@@ -82,8 +82,9 @@ def token_bytes(model: LoadedModel, group: int) -> int:
 
 
 def _over_heads(model: LoadedModel, group: int, attend: GroupAttention) -> GroupAttention:
-    heads, one = PartitionSpec(None, model.rules.kv_heads), PartitionSpec()
-    split = Heads._make((heads, heads, heads, PartitionSpec(model.rules.kv_heads), one))
+    over = model.rules.split("kv_heads")
+    heads, one = PartitionSpec(None, over), PartitionSpec()
+    split = Heads._make((heads, heads, heads, PartitionSpec(over), one))
 
     def attention(
         given: Heads, pages: jax.Array, *rest: Any, short_rows: int | jax.Array

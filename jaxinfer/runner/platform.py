@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from jaxinfer.config import DType, RunnerConfig
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.runner.compile_cache import CompileCache, is_safe_by_itself, open_cache
 from jaxinfer.runner.xla_options import Options, compiler_options, described
 
@@ -30,16 +31,12 @@ _DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.floa
 
 def platform_name() -> str:
     """`cpu`, `gpu` or `tpu`: what this process runs on."""
-    return _kind(jax.default_backend())
+    return platform_kind(jax.default_backend())
 
 
 def platform_of(mesh: Mesh) -> str:
     """`cpu`, `gpu` or `tpu`: what programs over `mesh` are compiled for, which need not be here."""
-    return _kind(mesh.devices.flat[0].platform)
-
-
-def _kind(platform: str) -> str:
-    return "gpu" if platform in ("cuda", "rocm") else platform
+    return platform_kind(mesh.devices.flat[0].platform)
 
 
 def resolve_dtype(name: DType, platform: str | None = None) -> jnp.dtype:
@@ -86,19 +83,22 @@ def device_memory() -> int | None:
     return int(limit / float(os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "1")))
 
 
-def usable_memory(share: float) -> int | None:
+def usable_memory(share: float, mesh: Mesh | None = None) -> int | None:
     """Bytes of one device that everything together may take; None where the platform does not say (CPU).
+
+    mesh: of its devices the one with the least; by default of all of this process.
 
     On a GPU the pool that `xla_options.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
     device.
     """
-    limit = _bytes_limit()
+    limit = _bytes_limit(mesh)
     return None if limit is None else int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
 
 
-def _bytes_limit() -> int | None:
-    stats = jax.local_devices()[0].memory_stats()
-    return stats.get("bytes_limit") if stats else None
+def _bytes_limit(mesh: Mesh | None = None) -> int | None:
+    devices = jax.local_devices() if mesh is None else mesh.devices.flat
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def program_options(config: RunnerConfig) -> Options:

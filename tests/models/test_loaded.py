@@ -12,7 +12,8 @@ import pytest
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.stack import Repeats, repeats_of
 from jaxinfer.models.loaded import random_model
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 
 from .dense import CONFIG, TOKENS, dense_logits
 
@@ -86,9 +87,9 @@ def test_ordinals_count_members_across_repeats(kinds: str):
 
 def test_mesh_larger_than_the_machine_is_refused():
     with pytest.raises(ParameterError, match="needs 4096 devices"):
-        make_mesh(MeshSizes(tensor=4096))
-    with pytest.raises(ParameterError, match="tensor: 0 must be at least 1"):
-        MeshSizes(tensor=0)
+        make_mesh(MeshConfig({"tensor": 4096}))
+    with pytest.raises(ParameterError, match="tensor: 0 must be a whole number from 1"):
+        MeshConfig({"tensor": 0})
 
 
 SHARDED = """
@@ -97,11 +98,12 @@ from tests.models.dense import CONFIG, TOKENS, dense_logits
 from tests.models.goldens import GOLDENS, load
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import random_model
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 
-mesh = make_mesh(MeshSizes(tensor=2))
-assert dict(mesh.shape) == {"stage": 1, "expert": 1, "tensor": 2}
+mesh = make_mesh(MeshConfig({"tensor": 2}))
+assert dict(mesh.shape) == {"data": 1, "stage": 1, "expert": 1, "tensor": 2}
 for layout in ("unrolled", "stacked"):
     one = random_model(CONFIG, dtype=jnp.float32, layout=layout)
     two = random_model(CONFIG, dtype=jnp.float32, layout=layout, mesh=mesh)
@@ -120,7 +122,7 @@ except ParameterError as error:
     assert "kv_heads, 1, cannot be split over tensor=2" in str(error), error
 else:
     raise AssertionError("one KV head cannot be split")
-load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=None))
+load(GOLDENS / "mistral", mesh=mesh, rules=ShardingRules(kv_heads=()))
 """
 
 

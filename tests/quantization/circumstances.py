@@ -13,7 +13,8 @@ import numpy as np
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import LoadedModel, load_model
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.quantization.made import MADE
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
@@ -125,7 +126,7 @@ def _rounded(
 def model_of(row: Row, folder: Path) -> LoadedModel:
     config = config_of(folder)
     config = config.quantised(row.scheme) if row.scheme in MADE else config
-    mesh = make_mesh(MeshSizes(tensor=row.devices)) if row.devices > 1 else None
+    mesh = make_mesh(MeshConfig({"tensor": row.devices})) if row.devices > 1 else None
     return load_model(folder, config, dtype=jnp.dtype(jnp.float32), mesh=mesh)
 
 

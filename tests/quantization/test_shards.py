@@ -14,12 +14,13 @@ _SHARDS = """
 import sys
 from pathlib import Path
 import numpy as np
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from tests.quantization.checkpoints import loaded
 
 for folder in map(Path, sys.argv[1:]):
     one = loaded(folder)
-    sizes = [MeshSizes(tensor=2)] + ([MeshSizes(expert=2)] if folder.name.endswith("experts") else [])
+    sizes = [MeshConfig({"tensor": 2})] + ([MeshConfig({"expert": 2})] if folder.name.endswith("experts") else [])
     for mesh in map(make_mesh, sizes):
         two = loaded(folder, mesh=mesh)
         split = 0

@@ -9,7 +9,8 @@ import pytest
 _ATTENTION = """
 import jax, jax.numpy as jnp, numpy as np
 from jaxinfer_kernels import RaggedRows
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.attention_timing import time_attention
 from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
@@ -30,7 +31,7 @@ def attended(mesh, short_rows, codes=None):
     assert pages.sharding.is_equivalent_to(model.kv_sharding(0, 6, 16), pages.ndim), pages.sharding
     return np.asarray(out), np.asarray(pages)
 
-two = make_mesh(MeshSizes(tensor=2))
+two = make_mesh(MeshConfig({"tensor": 2}))
 for short_rows, codes in ((np.int32(2), None), (0, None), (0, "int8")):
     for got, want in zip(attended(two, short_rows, codes), attended(None, short_rows, codes), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6)
@@ -41,7 +42,8 @@ assert min(time_attention(model, tiny_shapes(model), 0)) > 0
 
 _ENGINE = """
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
 
@@ -54,7 +56,7 @@ def answers(mesh, codes=None):
     return {key: output.tokens for key, output in drive(make_core(runner), requests).items()}
 
 for codes in (None, "int8"):
-    two = answers(make_mesh(MeshSizes(tensor=2)), codes)
+    two = answers(make_mesh(MeshConfig({"tensor": 2})), codes)
     assert len(two) == 3 and all(len(tokens) == 5 for tokens in two.values()), two
     assert two == answers(None, codes), two
 """
@@ -62,7 +64,8 @@ for codes in (None, "int8"):
 
 _EXPERTS = """
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.test_experts_choice import experts_model
 from tests.runner.tiny import drive, greedy, make_core, tiny_shapes
@@ -76,7 +79,7 @@ def answers(mesh):
     return found, runner.expert_load().tolist()
 
 one = answers(None)
-for sizes in (MeshSizes(tensor=2), MeshSizes(expert=2)):
+for sizes in (MeshConfig({"tensor": 2}), MeshConfig({"expert": 2})):
     assert answers(make_mesh(sizes)) == one, sizes
 """
 

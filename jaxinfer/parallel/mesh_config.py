@@ -1,0 +1,55 @@
+"""MeshConfig: how many devices along which axes, and what is split over them. Imports no jax."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxinfer.errors import ParameterError, quoted
+from jaxinfer.parallel.rules import AXES, DEFAULT_RULES, ShardingRules
+from jaxinfer.parallel.topology import Topology
+
+_MOST = 65536
+"""Devices along an axis, more than any pod has."""
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """axes: devices of JAX along each axis of AXES; 1 along those that are not named. topology: the chips that it is
+    made for, None: any. Raises ParameterError for an unknown axis, a wrong size, and for another number of devices than
+    the topology has."""
+
+    axes: Mapping[str, int] = field(default_factory=dict)
+    rules: ShardingRules = DEFAULT_RULES
+    topology: Topology | None = None
+
+    def __post_init__(self) -> None:
+        for name, size in self.axes.items():
+            if name not in AXES:
+                raise ParameterError("axes", f"{quoted(name)} is no axis; there are {', '.join(AXES)}")
+            if type(size) is not int or not 1 <= size <= _MOST:
+                raise ParameterError(f"axes.{name}", f"{quoted(size)} must be a whole number from 1 to {_MOST:,}")
+        if self.topology is not None and self.size != self.topology.devices:
+            raise ParameterError("axes", f"{self} has {self.size} devices, {self.topology} {self.topology.devices}")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Devices along each axis, in the order of AXES."""
+        return tuple(self.axes.get(name, 1) for name in AXES)
+
+    @property
+    def size(self) -> int:
+        """Devices in all."""
+        return math.prod(self.shape)
+
+    @property
+    def hosts(self) -> int:
+        """Machines that the devices are on; 1 where no topology says."""
+        return 1 if self.topology is None else self.topology.hosts
+
+    def __str__(self) -> str:
+        """`data=2, tensor=4`; `one device`."""
+        sizes = zip(AXES, self.shape, strict=True)
+        return ", ".join(f"{name}={size}" for name, size in sizes if size > 1) or "one device"
+
+
+ONE_DEVICE = MeshConfig()
