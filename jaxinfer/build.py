@@ -14,6 +14,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
@@ -103,10 +104,11 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.xla_options import prepare
 
     laps = _Laps()
+    asked = served_mesh(config.parallel)
     prepare(config)
     from jaxinfer.models.declared import read_declared
     from jaxinfer.models.loaded import load_model
-    from jaxinfer.parallel.mesh import make_mesh
+    from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.costs import step_costs
     from jaxinfer.runner.experts import choose_experts
@@ -118,6 +120,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.program_store import open_store
 
     laps.end("imports")
+    add_cpu_devices(asked.size)
+    mesh = make_mesh(asked)
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
@@ -127,11 +131,12 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     options = program_options(config.runner)
     dtype = resolve_dtype(config.load.dtype)
     # What cannot be is told before weights are read.
-    check_asked(config.runner.attention_backend, make_mesh())
+    check_asked(config.runner.attention_backend, mesh)
     sizes = plan_shapes(config, decoder)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
-    model = load_model(folder, decoder, dtype=dtype, progress=progress.loaded if progress else None)
+    told = progress.loaded if progress else None
+    model = load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, progress=told)
     if needs_measuring(model):
         model = with_measured_scales(model, text)
     laps.end("load")
@@ -142,7 +147,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
     held = decoder.checkpoint_forms or config.load.quantization
-    _tell_sizes(progress, platform_name(), _types(dtype, held, model), backends, shapes)
+    place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
+    _tell_sizes(progress, place, _types(dtype, held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
     runner = JaxRunner(model, shapes, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
@@ -241,12 +247,11 @@ def _with_blocks(
     from jaxinfer.runner import memory
     from jaxinfer.runner.platform import usable_memory
 
-    limit = usable_memory(config.cache.gpu_memory_utilization)
+    limit = usable_memory(config.cache.gpu_memory_utilization, model.mesh)
     if config.cache.num_blocks is not None:
         blocks = [config.cache.num_blocks] * len(shapes.groups)
     elif limit is None:
-        costs = [memory.block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
-        blocks = memory.cpu_blocks(costs)
+        blocks = memory.cpu_blocks([cost * model.mesh.size for cost in memory.block_costs(model, shapes)])
     else:
         blocks = memory.device_blocks(model, shapes, limit=limit, cache=cache, options=options)
     return _fit_context(config, memory.with_blocks(shapes, blocks))
@@ -283,18 +288,21 @@ def _types(dtype: object, held: str, model: "LoadedModel") -> str:
     return f"{dtype} ({others})" if others else str(dtype)
 
 
-def _tell_sizes(progress: BuildProgress | None, platform: str, dtype: str, backends: str, shapes: EngineShapes) -> None:
-    sizes = sizes_line(platform, dtype, backends, shapes)
+def _tell_sizes(progress: BuildProgress | None, place: str, dtype: str, backends: str, shapes: EngineShapes) -> None:
+    sizes = sizes_line(place, dtype, backends, shapes)
     log.info("%s", sizes)
     if progress is not None:
         progress.sized(sizes)
 
 
-def sizes_line(platform: str, dtype: str, backends: str, shapes: EngineShapes) -> str:
-    """What was decided for an engine, for people. Blocks are those of the first KV group, and its tokens."""
+def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> str:
+    """What was decided for an engine, for people. place: platform and mesh.
+
+    Blocks are those of the first KV group, and its tokens.
+    """
     blocks, size = shapes.groups[0].num_blocks, shapes.block_size
     return (
-        f"{dtype} on {platform}, attention {backends}; {shapes.max_num_seqs} sequences at once, "
+        f"{dtype} on {place}, attention {backends}; {shapes.max_num_seqs} sequences at once, "
         f"{shapes.max_num_batched_tokens:,} tokens a step, context {shapes.max_model_len:,}; "
         f"{blocks:,} KV blocks of {size}, for {(blocks - 1) * size:,} tokens"
     )

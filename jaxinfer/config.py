@@ -165,6 +165,27 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True)
+class ParallelConfig:
+    """Over which devices a model is split, and how."""
+
+    mesh: str | None = None
+    """A mesh by name, as tp4, or a YAML file: sizes of axes, sharding rules and a topology (configs/meshes). By default
+    one device."""
+    tensor_parallel_size: int | None = None
+    """Devices that attention, MLPs and vocabulary are split over; by default what --mesh has."""
+    enable_expert_parallel: bool = False
+    """Each device of tensor parallelism has whole experts, instead of some channels of every expert."""
+    attention_data_parallel: int | None = None
+    """Groups of devices that attend for different requests; by default what --mesh has. 1 is all that runs yet."""
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel_size", "attention_data_parallel"):
+            value = getattr(self, name)
+            if value is not None:
+                _at_least(name, value, 1)
+
+
+@dataclass(frozen=True)
 class RunnerConfig:
     """How programs are made and run."""
 
@@ -199,6 +220,7 @@ class EngineConfig:
     load: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
 
 

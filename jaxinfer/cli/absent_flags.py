@@ -4,18 +4,16 @@ from collections.abc import Sequence
 
 from jaxinfer.errors import ParameterError
 
-_DEVICES = "several devices are not supported yet"
+_PIPELINES = "pipelines are not supported yet; --tensor-parallel-size splits a model over the devices of a host"
+_REPLICAS = "is not needed: each replica is a server of its own"
 _ADAPTERS = "adapters are not supported yet"
 _TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
 
 ABSENT = {
-    "--tensor-parallel-size": _DEVICES,
-    "-tp": _DEVICES,
-    "--pipeline-parallel-size": _DEVICES,
-    "-pp": _DEVICES,
-    "--data-parallel-size": _DEVICES,
-    "-dp": _DEVICES,
-    "--enable-expert-parallel": _DEVICES,
+    "--pipeline-parallel-size": _PIPELINES,
+    "-pp": _PIPELINES,
+    "--data-parallel-size": _REPLICAS,
+    "-dp": _REPLICAS,
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,

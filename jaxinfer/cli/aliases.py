@@ -25,6 +25,8 @@ def _watermark(alias: str, value: str) -> Given:
 
 ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "-q": _renamed("--quantization"),
+    "-tp": _renamed("--tensor-parallel-size"),
+    "--tp-size": _renamed("--tensor-parallel-size"),
     "--max-batch-size": _renamed("--max-num-seqs"),
     "--max-decode-batch": _renamed("--max-num-seqs"),
     "--max-seq-len": _renamed("--max-model-len"),

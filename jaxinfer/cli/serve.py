@@ -16,6 +16,7 @@ from jaxinfer.console.log import start_log
 from jaxinfer.console.messages import show
 from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.processes.engine import check_key
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
@@ -37,6 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         options = dataclasses.replace(options, api_key=from_environment)
     if options.engine_address is not None:
         _refuse_engine_settings(config)
+    served_mesh(config.parallel)  # what cannot be is told before a process is started
     start_log(options)
     if from_environment not in (None, options.api_key):
         log.warning("--api-key takes the place of JAXINFER_API_KEY, whose key is not accepted")

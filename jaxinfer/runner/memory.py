@@ -32,6 +32,11 @@ def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
     return count * model.kv_dtype(group).itemsize
 
 
+def block_costs(model: LoadedModel, shapes: EngineShapes) -> list[int]:
+    """Bytes of one block of every group, on one device: what is not split lies on each."""
+    return [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+
+
 def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
     """Blocks a group: as many for each as the budget allows, at most its cap, on a grid that leaves at most a 64th.
 
@@ -50,7 +55,10 @@ def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[i
 
 
 def cpu_blocks(costs: Sequence[int]) -> list[int]:
-    """A fixed number, since the CPU's memory belongs to others too; fewer where blocks are large."""
+    """A fixed number, since the CPU's memory belongs to others too; fewer where blocks are large.
+
+    costs: bytes of a block of every group, on all devices together, which share the CPU's memory.
+    """
     return fit_blocks(_CPU_BYTES, costs, [_CPU_BLOCKS] * len(costs))
 
 
@@ -101,13 +109,17 @@ def device_blocks(
     cache: Path | None,
     options: Options | None = None,
 ) -> list[int]:
-    """Blocks a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits."""
+    """Blocks a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits.
+
+    limit: of the device that has the least. What is counted is what lies on one device: shards of what is split, all of
+    the rest. Shards are equal, so it is the same on each.
+    """
     key = shapes_digest(model, shapes, described(options or {}))
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.blocks_per_row)
-    costs = [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+    costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:
         raise ParameterError(

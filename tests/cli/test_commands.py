@@ -79,7 +79,12 @@ def test_flags_have_vllms_names() -> None:
         (["generate", "--temperature", "hot"], "--temperature: 'hot' is not a number"),
         (["generate", "--stop-token-ids", "a", "b"], "--stop-token-ids: 'a', 'b' is not a whole number"),
         (["env", "--jsn"], "--jsn: there is no such flag"),
-        (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size: several devices are not supported yet"),
+        (["serve", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size: pipelines are not supported yet"),
+        (["serve", "--mesh", "tp3"], "--mesh: 'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4, "),
+        (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts; 1 is allowed"),
+        (["generate", "--prompt", "a", "--mesh", "pp2"], "--mesh: stage=2: 1 is allowed, pipelines are not supported"),
+        (["serve", "-tp", "4", "--mesh", "tp2"], "tensor_parallel_size: 4 contradicts mesh tp2, which has tensor=2"),
+        (["serve", "--tensor-parallel-size", "0"], "--tensor-parallel-size: 0 must be at least 1"),
         (["serve", "demo", "--quantization=awq"], "--quantization"),
         (
             ["serve", "--engine-address", "127.0.0.1:1", "--decode-steps", "8"],

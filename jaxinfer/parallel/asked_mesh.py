@@ -1,0 +1,53 @@
+"""The mesh that an engine's settings ask for: a file, flags, or both where they agree."""
+
+from dataclasses import replace
+
+from jaxinfer.config import ParallelConfig
+from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.mesh_file import read_mesh
+from jaxinfer.parallel.rules import DEFAULT_RULES
+
+_SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data"}
+"""Settings that are sizes of an axis."""
+
+
+def asked_mesh(asked: ParallelConfig) -> MeshConfig:
+    """Raises ParameterError for a file that is wrong, and for a flag that contradicts it."""
+    mesh = ONE_DEVICE if asked.mesh is None else read_mesh(asked.mesh)
+    sizes = {flag: size for flag in _SIZES if (size := getattr(asked, flag)) is not None}
+    if asked.mesh is None:
+        mesh = replace(mesh, axes={_SIZES[flag]: size for flag, size in sizes.items()})
+    for flag, size in sizes.items():
+        found = mesh.axes.get(_SIZES[flag], 1)
+        if found != size:
+            message = f"{size} contradicts mesh {asked.mesh}, which has {_SIZES[flag]}={found}; give one of the two"
+            raise ParameterError(flag, message)
+    return _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
+
+
+def served_mesh(asked: ParallelConfig) -> MeshConfig:
+    """The mesh asked for. Raises ParameterError where engines do not run on such a one yet."""
+    mesh = asked_mesh(asked)
+    if mesh.hosts > 1:
+        raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
+    if mesh.axes.get("stage", 1) > 1:
+        raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not supported yet")
+    if mesh.axes.get("data", 1) > 1:
+        param = "mesh" if asked.attention_data_parallel is None else "attention_data_parallel"
+        raise ParameterError(param, f"data={mesh.axes['data']}: 1 is allowed, groups that attend are not supported yet")
+    for axis in ("layers", "head_dim"):  # attention in shard_map has every layer's pages, and whole heads
+        if split := mesh.rules.split(axis):
+            raise ParameterError("mesh", f"rules.{axis}: {', '.join(split)} would split KV blocks; null is allowed")
+    return mesh
+
+
+def _with_whole_experts(mesh: MeshConfig, name: str | None) -> MeshConfig:
+    """Each device along `expert` and `tensor` has experts of its own, and all channels of those."""
+    rules = mesh.rules
+    if "tensor" in rules.expert:
+        return mesh
+    if (rules.expert, rules.expert_mlp) != (DEFAULT_RULES.expert, DEFAULT_RULES.expert_mlp):
+        message = f"contradicts the rules of mesh {name} for expert and expert_mlp; give one of the two"
+        raise ParameterError("enable_expert_parallel", message)
+    return replace(mesh, rules=replace(rules, expert=("expert", "tensor"), expert_mlp=()))

@@ -1,0 +1,88 @@
+"""The mesh that settings ask for, and what engines refuse by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxinfer.errors import ParameterError
+from jaxinfer.llm import engine_config
+from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.mesh_file import read_mesh, shipped_meshes
+
+
+def asked(**flags: Any) -> MeshConfig:
+    return asked_mesh(engine_config(None, None, flags).parallel)
+
+
+def test_flags_and_files_ask_for_the_same():
+    assert asked() == MeshConfig()
+    assert asked(mesh="tp4") == asked(tensor_parallel_size=4) == asked(mesh="tp4", tensor_parallel_size=4)
+    assert asked(tensor_parallel_size=4, attention_data_parallel=2) == read_mesh("data2-tp4")
+    assert asked(tensor_parallel_size=4, attention_data_parallel=2).shape == (2, 1, 1, 4)
+
+
+def test_expert_parallelism_gives_whole_experts_to_the_devices_of_tensor_parallelism():
+    found = asked(tensor_parallel_size=4, enable_expert_parallel=True)
+    assert (found.rules.expert, found.rules.expert_mlp, found.rules.mlp) == (("expert", "tensor"), (), ("tensor",))
+    assert asked(mesh="tp4", enable_expert_parallel=True) == found
+    assert asked(mesh="ep8", enable_expert_parallel=True) == read_mesh("ep8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"mesh": "tp4", "tensor_parallel_size": 2}, "tensor_parallel_size: 2 contradicts mesh tp4, .* tensor=4"),
+        ({"mesh": "single", "tensor_parallel_size": 2}, "tensor_parallel_size: 2 contradicts mesh single"),
+        ({"mesh": "pp2", "attention_data_parallel": 2}, "attention_data_parallel: 2 contradicts mesh pp2, .* data=1"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size: 0 must be at least 1"),
+        ({"attention_data_parallel": -1}, "attention_data_parallel: -1 must be at least 1"),
+        ({"tensor_parallel_size": "two"}, "tensor_parallel_size: .*int"),
+        ({"mesh": 4}, "mesh: "),
+        ({"mesh": ""}, "mesh: '' is no mesh"),
+    ],
+)
+def test_what_contradicts_is_refused(flags: dict[str, Any], told: str):
+    with pytest.raises(ParameterError, match=told):
+        asked(**flags)
+
+
+def test_a_rule_of_a_file_that_contradicts_expert_parallelism(tmp_path: Path):
+    file = tmp_path / "my.yaml"
+    file.write_text("axes: {tensor: 2, data: 1}\nrules: {expert: data}\n")
+    with pytest.raises(ParameterError, match=r"enable_expert_parallel: contradicts the rules of mesh .*my\.yaml"):
+        asked(mesh=str(file), enable_expert_parallel=True)
+
+
+REFUSED = {
+    "pp2": "mesh: stage=2: 1 is allowed",
+    "pp2-tp4": "mesh: stage=2: 1 is allowed",
+    "data2-tp4": "mesh: data=2: 1 is allowed",
+    "v6e-16": "mesh: v6e:4x4 is 4 hosts; 1 is allowed",
+    "h200-16": "mesh: h200:2x1x8 is 2 hosts; 1 is allowed",
+}
+
+
+@pytest.mark.parametrize("name", shipped_meshes())
+def test_what_engines_run_on(name: str):
+    parallel = engine_config(None, None, {"mesh": name}).parallel
+    if name not in REFUSED:
+        assert served_mesh(parallel) == read_mesh(name)
+        return
+    with pytest.raises(ParameterError) as error:
+        served_mesh(parallel)
+    assert str(error.value).startswith(REFUSED[name])
+
+
+@pytest.mark.parametrize("axis", ["layers", "head_dim"])
+def test_rules_that_would_split_kv_blocks_otherwise_than_by_heads(axis: str, tmp_path: Path):
+    file = tmp_path / "my.yaml"
+    file.write_text(f"axes: {{expert: 2}}\nrules: {{expert: null, {axis}: expert}}\n")
+    with pytest.raises(ParameterError, match=rf"mesh: rules.{axis}: expert would split KV blocks; null is allowed"):
+        served_mesh(engine_config(None, None, {"mesh": str(file)}).parallel)
+
+
+def test_the_refused_flag_is_named():
+    with pytest.raises(ParameterError, match="attention_data_parallel: data=2: 1 is allowed"):
+        served_mesh(engine_config(None, None, {"attention_data_parallel": 2}).parallel)

@@ -1,0 +1,103 @@
+"""Engines over devices that they make of the CPU, by a mesh's name, in processes whose JAX has none yet."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.models.goldens import GOLDENS
+
+_ENGINES = """
+import sys
+from jaxinfer.build import build_engine
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.llm import engine_config
+from tests.runner.tiny import drive, greedy
+
+model, own = sys.argv[1:]
+SMALL = dict(max_num_seqs=2, max_num_batched_tokens=32, max_model_len=48, lazy_compile=True, compile_cache_dir="off")
+
+def engine(**flags):
+    core = build_engine(engine_config(model, None, {**SMALL, **flags})).core
+    requests = [GenerateRequest(str(n), list(range(5, 5 + n)), greedy(6)) for n in (3, 20)]
+    return core, {key: output.tokens for key, output in drive(core, requests).items()}
+
+def parts(core, name):
+    model = core.runner.model
+    (leaf,) = [leaf for leaf, one in zip(model.weights, plan_model(model.config, model.dtype).weights, strict=True)
+               if one.path == ("blocks", 0, *name)]
+    return [whole // part for whole, part in zip(leaf.shape, leaf.sharding.shard_shape(leaf.shape), strict=True)]
+
+four, tokens = engine(mesh=own)
+import jax
+from jaxinfer.models.loaded import plan_model
+assert len(jax.devices()) == 4 == four.runner.model.mesh.size, jax.devices()
+assert parts(four, ("mlp", "experts_down")) == [4, 1, 1]
+assert parts(four, ("attention", "qkv")) == [2, 1, 1, 1]
+
+channels, also = engine(mesh="tp2")
+assert also == tokens, (also, tokens)
+assert parts(channels, ("mlp", "experts_down")) == [1, 1, 2]
+experts, also = engine(tensor_parallel_size=2, enable_expert_parallel=True)
+assert also == tokens, (also, tokens)
+assert parts(experts, ("mlp", "experts_down")) == [2, 1, 1]
+one, also = engine()
+assert also == tokens and sum(map(len, tokens.values())) > 6, (also, tokens)
+assert one.runner.model.mesh.size == 1
+"""
+
+
+_DEMO = """
+import os, sys
+from jaxinfer import LLM, SamplingParams
+from jaxinfer.errors import ParameterError
+
+SMALL = dict(max_num_seqs=2, max_num_batched_tokens=64, max_model_len=128, lazy_compile=True, compile_cache_dir="off")
+greedy, messages = SamplingParams(temperature=0, max_tokens=8), [{"role": "user", "content": "What is 3 plus 4?"}]
+
+def answer(**flags):
+    return LLM("demo", **SMALL, **flags).chat(messages, greedy, use_tqdm=False)[0].outputs[0].token_ids
+
+two = answer(mesh="tp2")
+assert len(two) > 1 and two == answer(), two
+try:
+    LLM("demo", **SMALL, tensor_parallel_size=4)
+except ParameterError as error:
+    told = "mesh: tensor=4 needs 4 devices; JAX has 2 of cpu here, and makes no more once it has any"
+    assert str(error).startswith(told), error
+else:
+    raise AssertionError("there are two devices")
+"""
+
+
+def run(program: str, *arguments: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # and no number of devices
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_mesh_by_its_name_gives_the_tokens_of_one_device():
+    run(_DEMO)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["gpt_oss", "mixtral"])
+def test_experts_by_channels_and_whole_give_the_tokens_of_one_device(family: str, tmp_path: Path):
+    file = tmp_path / "own.yaml"
+    file.write_text("axes: {expert: 2, tensor: 2}\nrules: {expert: [expert, tensor], expert_mlp: null}\n")
+    run(_ENGINES, str(GOLDENS / family), str(file))
+
+
+@pytest.mark.long
+def test_other_rules_give_the_tokens_of_one_device(tmp_path: Path):
+    """Every matrix split along its inputs, or along query heads; attention whole on each device."""
+    program = _ENGINES.partition("four, tokens")[0] + "assert engine(mesh=own)[1] == engine()[1]"
+    rules = "rules: {embed: tensor, kv_heads: null, mlp: null, vocab: null, expert_mlp: null}"
+    for name, text in (("embed", rules), ("q_per_kv", "rules: {q_per_kv: tensor, kv_heads: null}")):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(f"axes: {{tensor: 2}}\n{text}\n")
+        run(program, str(GOLDENS / "llama3"), str(file))
