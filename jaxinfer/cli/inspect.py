@@ -1,5 +1,6 @@
 """`jaxinfer inspect`: what a model is made of, and what it takes of this machine or of another. Reads no weights."""
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import tyro
 
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, Quantization
+from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, ParallelConfig, Quantization
 from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.rules import AXES
 from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ class _Asked(NamedTuple):
     device_memory: float | None
     gpu_memory_utilization: float
     max_model_len: int | None
+    mesh: str | None
     json: bool
 
 
@@ -59,6 +64,7 @@ def _flags(
     device_memory: float | None = None,
     gpu_memory_utilization: float = 0.9,
     max_model_len: int | None = None,
+    mesh: str | None = None,
     json: bool = False,
 ) -> _Asked:
     """Show what a model is made of, and what it takes of this machine or of another.
@@ -74,11 +80,12 @@ def _flags(
         device_memory: GiB of that device; by default of this machine's first.
         gpu_memory_utilization: Share of the device's memory that everything together may take.
         max_model_len: Count the sequences of so many tokens that fit at once.
+        mesh: A mesh by name, as tp4, or a YAML file: sizes are those of one of its devices, which need not be here.
         json: Print JSON.
     """
     return _Asked(
         *(model, dtype, architecture, quantization, kv_cache_dtype, block_size),
-        *(platform, device_memory, gpu_memory_utilization, max_model_len, json),
+        *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, json),
     )
 
 
@@ -102,12 +109,30 @@ def _report(asked: _Asked) -> dict[str, Any]:
         folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
         raw, config = read_object(folder / "config.json"), read_declared(folder, architecture).config
     name = architecture or declared_architecture(raw)
+    parallel = ParallelConfig(mesh=asked.mesh)
+    mesh = asked_mesh(parallel)
     device = _device(asked)
     dtype = resolve_dtype(asked.dtype, device.platform)
     block_size = asked.block_size or default_block_size(device.platform)
     config = config.keeping(KV_CODES[asked.kv_cache_dtype])
-    sizes = inspect_model(config, dtype, quantization, block_size, device, asked.max_model_len)
-    return {"model": model, "architecture": name, "quantization": quantization, **sizes}
+    sizes = inspect_model(config, dtype, quantization, block_size, device, asked.max_model_len, mesh)
+    return {"model": model, "architecture": name, "quantization": quantization, "mesh": _mesh(mesh, parallel), **sizes}
+
+
+def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
+    refused = None
+    try:
+        served_mesh(parallel)
+    except ParameterError as error:
+        refused = error.message
+    return {
+        "axes": dict(zip(AXES, mesh.shape, strict=True)),
+        "devices": mesh.size,
+        "hosts": mesh.hosts,
+        "topology": None if mesh.topology is None else str(mesh.topology),
+        "rules": dataclasses.asdict(mesh.rules),
+        "refused": refused,
+    }
 
 
 def _device(asked: _Asked) -> "Device":
@@ -138,6 +163,7 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("context", f"{report['context']:,} tokens"),
         ("parameters", f"{count:,} ({_billions(count)}{of_token})"),
     ]
+    lines += _mesh_lines(report["mesh"])
     lines += [(f"weights in {name}", _bytes(size)) for name, size in report["weight_bytes"].items()]
     for i, group in enumerate(report["kv_groups"]):
         window = "all tokens" if group["window"] is None else f"the last {group['window']:,} tokens"
@@ -149,6 +175,18 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     if report["sequences"] is not None:
         lines.append(("sequences that fit", f"{report['sequences']:,} of {report['length']:,} tokens each"))
     return lines
+
+
+def _mesh_lines(mesh: dict[str, Any]) -> list[tuple[str, str]]:
+    if mesh["devices"] == 1:
+        return []
+    axes = ", ".join(f"{name}={size}" for name, size in mesh["axes"].items() if size > 1)
+    kind = "" if mesh["topology"] is None else f" of {mesh['topology']}"
+    hosts = "" if mesh["hosts"] == 1 else f" on {mesh['hosts']} hosts"
+    rules = {axis: [name for name in names if mesh["axes"][name] > 1] for axis, names in mesh["rules"].items()}
+    split = ", ".join(f"{axis} over {' and '.join(names)}" for axis, names in rules.items() if names)
+    lines = [("mesh", f"{axes}: {mesh['devices']} devices{kind}{hosts}; what follows is of one"), ("split", split)]
+    return lines if mesh["refused"] is None else [*lines, ("not served", mesh["refused"])]
 
 
 def _fitting(report: dict[str, Any]) -> str:

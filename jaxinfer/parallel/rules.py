@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jaxinfer.errors import ParameterError
 
 if TYPE_CHECKING:
-    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 AXES = ("data", "stage", "expert", "tensor")
 """The axes of every mesh, slowest first: devices that are neighbours in `tensor` are neighbours on a host."""
@@ -47,7 +47,9 @@ class ShardingRules:
         """The mesh axes of a logical axis, as PartitionSpec takes them."""
         return None if axis is None else getattr(self, axis) or None
 
-    def sharding(self, mesh: "Mesh", axes: Sequence[str | None], shape: Sequence[int]) -> "NamedSharding":
+    def sharding(
+        self, mesh: "Mesh | AbstractMesh", axes: Sequence[str | None], shape: Sequence[int]
+    ) -> "NamedSharding":
         """The sharding of an array with these logical axes.
 
         Raises ParameterError where a length is not a multiple of the devices along its mesh axes, or where two logical

@@ -1,10 +1,12 @@
 """What a model is made of, and what it takes of this machine, from its declaration alone."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
@@ -13,6 +15,9 @@ from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import AXES
+from jaxinfer.quantization.array import stored_bytes
 from jaxinfer.quantization.made import MADE
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
@@ -40,26 +45,28 @@ def inspect_model(
     block_size: int,
     device: Device,
     length: int | None = None,
+    mesh: MeshConfig = ONE_DEVICE,
 ) -> dict[str, Any]:
-    """Sizes in bytes, of one device that holds all of it; block_size in tokens. Allocates nothing.
+    """Sizes in bytes, of one device of the mesh; block_size in tokens. Allocates nothing.
 
     quantization: how it holds the weights, a name of `DecoderConfig.quantised`. length: tokens of the sequences that
-    are counted, if they are.
+    are counted, if they are. mesh: of devices that need not be here. Raises ParameterError where the model cannot be
+    split so.
     """
     plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
     layout = platform_layout(platform)
-    groups = [_kv_group(group, layout, dtype) for group in config.kv_groups]
+    groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
     costs = [group["token_bytes"] * block_size for group in groups]
-    held = _bytes(config.quantised(quantization), dtype, platform)
-    blocks = _blocks(memory, held, costs)
+    held = _bytes(config.quantised(quantization), dtype, platform, mesh)
+    blocks = cpu_blocks([cost * mesh.size for cost in costs]) if memory is None else _blocks(memory, held, costs)
     counted = None if length is None or memory is None else _sequences(config, blocks, costs, block_size, length)
     return {
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
         "context": config.max_position_embeddings,
         "parameters": sum(map(_size, weights)),
         "active_parameters": active_parameters(plan),
-        "weight_bytes": _weight_bytes(config, dtype, platform),
+        "weight_bytes": _weight_bytes(config, dtype, platform, mesh),
         "kv_groups": groups,
         "platform": platform,
         "memory_bytes": memory,
@@ -70,22 +77,28 @@ def inspect_model(
     }
 
 
-def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> dict[str, int]:
+def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> dict[str, int]:
     """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
     if config.checkpoint_forms:
-        return {config.checkpoint_forms: _bytes(config, dtype, platform)}
-    found = {name: _bytes(config, jnp.dtype(name), platform) for name in _PLAIN}
+        return {config.checkpoint_forms: _bytes(config, dtype, platform, mesh)}
+    found = {name: _bytes(config, jnp.dtype(name), platform, mesh) for name in _PLAIN}
     for name in MADE:
         try:
-            found[name] = _bytes(config.quantised(name), dtype, platform)
+            found[name] = _bytes(config.quantised(name), dtype, platform, mesh)
         except ModelError:
             continue
     return found
 
 
-def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> int:
+def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
     plan = plan_model(config, dtype)
-    return sum(one.bytes(platform) for one in (*plan.weights, *plan.head))
+    leaves = [leaf for one in (*plan.weights, *plan.head) for leaf in one.leaves(platform)]
+    return sum(stored_bytes(_shard(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in leaves)
+
+
+def _shard(mesh: MeshConfig, axes: Sequence[str | None], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of one device's part of an array."""
+    return mesh.rules.sharding(AbstractMesh(mesh.shape, AXES), axes, shape).shard_shape(shape)
 
 
 def count_parameters(model: LoadedModel) -> int:
@@ -127,22 +140,22 @@ def _kind(layer: LayerKind) -> str:
     return f"({heads}{window}, {mlp})"
 
 
-def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype) -> dict[str, Any]:
+def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig) -> dict[str, Any]:
     window, kv, layers = group
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
     )
+    part = _shard(mesh, layout.axes, shape)
+    heads = part[layout.axes.index("kv_heads")]
     kept = dtype if kv.codes is None else jnp.dtype(kv.codes)
-    token = int(np.prod(shape)) * kept.itemsize
-    used = len(layers) * kv.heads * (kv.key_dim + kv.value_dim) * kept.itemsize
+    token = int(np.prod(part)) * kept.itemsize
+    used = len(layers) * heads * (kv.key_dim + kv.value_dim) * kept.itemsize
     sizes = {"token_bytes": token, "padding_bytes": token - used}
     return {"layers": len(layers), "window": window, "dtype": kept.name, **sizes}
 
 
-def _blocks(memory: int | None, weights: int, costs: list[int]) -> list[int]:
-    """Blocks of every group; none where the weights do not fit. memory: bytes, None on a CPU."""
-    if memory is None:
-        return cpu_blocks(costs)
+def _blocks(memory: int, weights: int, costs: list[int]) -> list[int]:
+    """Blocks of every group in a device's `memory`, in bytes; none where the weights do not fit."""
     return fit_blocks(memory - weights, costs, [_MOST_BLOCKS] * len(costs)) if memory > weights else []
 
 

@@ -124,6 +124,42 @@ def test_sequences_beside_a_window(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["sequences"] == (each - 1) * (windowed + full) // (2 * windowed + 4 * full)
 
 
+def test_one_device_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpt-oss, tiny: what is split over two devices is half of it there, and whole experts take as much as halves."""
+    path, device = str(GOLDENS / "gpt_oss"), ("--platform", "gpu", "--device-memory", "0.01")
+    one, two = report(capsys, path, *device), report(capsys, path, *device, "--mesh", "tp2")
+    assert two["mesh"]["axes"] == {"data": 1, "stage": 1, "expert": 1, "tensor": 2}
+    assert [group["token_bytes"] * 2 for group in two["kv_groups"]] == [g["token_bytes"] for g in one["kv_groups"]]
+    assert one["weight_bytes"]["bfloat16"] / 2 < two["weight_bytes"]["bfloat16"] < one["weight_bytes"]["bfloat16"]
+    assert two["parameters"] == one["parameters"]
+    assert two["blocks"][0] > 2 * one["blocks"][0]
+    file = tmp_path / "experts.yaml"
+    file.write_text("axes: {expert: 2}\nrules: {expert: expert}\n")
+    three = report(capsys, path, *device, "--mesh", str(file))
+    assert three["kv_groups"] == one["kv_groups"]
+    assert inspect.run([path, "--mesh", "tp2"]) == 0
+    printed = capsys.readouterr().out
+    assert "mesh                  tensor=2: 2 devices; what follows is of one\n" in printed
+    assert (
+        "split                 vocab over tensor, kv_heads over tensor, mlp over tensor, expert_mlp over tensor\n"
+        in printed
+    )
+    assert inspect.run([path, "--mesh", "pp2"]) == 0
+    assert "not served            stage=2: 1 is allowed, pipelines are not supported yet\n" in capsys.readouterr().out
+    assert main(["inspect", path, "--mesh", "tp4"]) == 2
+    assert "--mesh: kv_heads, 2, cannot be split over tensor=4" in capsys.readouterr().err
+
+
+def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    """A budget of 2 GiB for all: split blocks are as many, replicated ones half as many."""
+    big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")
+    model = str(material("configs", "gpt-oss-20b.shapes.json"))
+    one, two, other = (report(capsys, model, *big, "--mesh", mesh)["blocks"] for mesh in ("single", "tp2", "pp2"))
+    assert one == two
+    assert one[0] < 4096
+    assert other[0] <= one[0] // 2 + 64
+
+
 def test_active_parameters_of_experts(capsys: pytest.CaptureFixture[str]) -> None:
     """Mixtral, tiny: two of four experts of three matrices of 32 x 48 in each of two layers, and one row of the
     embedding of 96."""

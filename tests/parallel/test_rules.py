@@ -21,11 +21,11 @@ from tests.models.goldens import FAMILIES, GOLDENS
 def test_an_axis_over_several_mesh_axes():
     mesh = jax.sharding.AbstractMesh((1, 1, 2, 4), AXES)
     rules = ShardingRules(expert=("expert", "tensor"), expert_mlp=())
-    found = rules.sharding(mesh, ("layers", "expert", "expert_mlp", "embed"), (3, 16, 64, 32))  # pyright: ignore
+    found = rules.sharding(mesh, ("layers", "expert", "expert_mlp", "embed"), (3, 16, 64, 32))
     assert found.spec == PartitionSpec(None, ("expert", "tensor"), None, None)
     assert found.shard_shape((3, 16, 64, 32)) == (3, 2, 64, 32)
     with pytest.raises(ParameterError, match="mesh: expert, 12, cannot be split over expert=2, tensor=4"):
-        rules.sharding(mesh, ("expert", "embed"), (12, 32))  # pyright: ignore
+        rules.sharding(mesh, ("expert", "embed"), (12, 32))
 
 
 def test_two_axes_of_an_array_share_no_mesh_axis():
@@ -34,7 +34,7 @@ def test_two_axes_of_an_array_share_no_mesh_axis():
     assert ShardingRules(embed=("data",), head_dim=("expert",)).embed == ("data",)
     mesh = jax.sharding.AbstractMesh((1, 1, 1, 2), AXES)
     with pytest.raises(ParameterError, match=r"vocab and mlp are axes of one array \(vocab, None, mlp\); one of them"):
-        ShardingRules().sharding(mesh, ("vocab", None, "mlp"), (4, 4, 4))  # pyright: ignore
+        ShardingRules().sharding(mesh, ("vocab", None, "mlp"), (4, 4, 4))
 
 
 def test_the_arrays_of_models_are_known():

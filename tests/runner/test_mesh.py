@@ -84,6 +84,38 @@ for sizes in (MeshConfig({"tensor": 2}), MeshConfig({"expert": 2})):
 """
 
 
+_MEMORY = """
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.rules import ShardingRules
+from jaxinfer.models.loaded import random_model
+from jaxinfer.runner import memory
+from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.program_key import program_key
+from tests.runner.tiny import tiny_model, tiny_shapes
+
+mesh, whole = make_mesh(MeshConfig({"tensor": 2})), ShardingRules(kv_heads=())
+one, two = tiny_model(), tiny_model(mesh=mesh)
+other = random_model(one.config, dtype=one.dtype, mesh=mesh, rules=whole)
+shapes, limit = tiny_shapes(one, max_num_seqs=2, max_num_batched_tokens=32), 3 << 20
+blocks = [memory.device_blocks(model, shapes, limit=limit, cache=None)[0] for model in (one, two, other)]
+assert blocks[0] < 0.6 * blocks[1] and blocks[2] < 0.6 * blocks[1], blocks
+for model, count, parts in ((one, blocks[0], 1), (two, blocks[1], 2), (other, blocks[2], 1)):
+    assert memory.block_costs(model, shapes) == [memory.block_costs(one, shapes)[0] // parts]
+    runner = JaxRunner(model, memory.with_blocks(shapes, [count]))
+    for device in model.mesh.devices.flat:
+        arrays = (*model.weights, *model.head, *runner.kv, *memory.jax.tree.leaves((runner._state, runner._params)))
+        shards = (shard for array in arrays for shard in array.addressable_shards)
+        here = sum(shard.data.nbytes for shard in shards if shard.device == device)
+        assert limit // 2 < here + memory.step_temporaries(model, shapes) <= limit, here
+    on_all = sum(shard.data.nbytes for array in runner.kv for shard in array.addressable_shards)
+    assert memory.block_costs(model, shapes)[0] * model.mesh.size * count == on_all
+for key in (lambda model: program_key(model, shapes, {}), lambda model: shapes_digest(model, shapes)):
+    assert len({key(model) for model in (one, two, other)}) == 3
+"""
+
+
 def run_on_two_devices(program: str) -> None:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags}
@@ -105,3 +137,8 @@ def test_an_engine_over_two_devices_gives_the_tokens_of_one():
 def test_experts_over_two_devices_give_the_tokens_of_one():
     """Channels split over both, and experts."""
     run_on_two_devices(_EXPERTS)
+
+
+def test_a_devices_blocks_are_reckoned_from_what_lies_on_it():
+    """Of KV blocks that are split and that are not; and keys of programs and measures tell such models apart."""
+    run_on_two_devices(_MEMORY)

@@ -4,14 +4,17 @@ import logging
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.runner.autotune_cache import read_note, write_note
 from jaxinfer.runner.compile_cache import default_cache
-from jaxinfer.runner.platform import resolve_dtype, use_compile_cache
+from jaxinfer.runner.platform import resolve_dtype, usable_memory, use_compile_cache
 
 _SETTINGS = (
     "jax_enable_compilation_cache", "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs",
@@ -125,3 +128,13 @@ def test_auto_is_a_type_that_the_platform_computes_fast(
     monkeypatch.setattr(jax, "default_backend", lambda: platform)
     assert resolve_dtype("auto") == wanted
     assert resolve_dtype("float16") == "float16"
+
+
+def test_the_device_with_the_least_memory_bounds_a_mesh() -> None:
+    told: list[dict[str, int] | None] = [{"bytes_limit": 1000}, {"bytes_limit": 600}, {"bytes_limit": 800}]
+    devices = [SimpleNamespace(memory_stats=lambda stats=stats: stats) for stats in told]
+    mesh: Any = SimpleNamespace(devices=np.array(devices).reshape(1, 1, 1, 3))
+    assert usable_memory(0.5, mesh) == 300
+    mesh.devices = mesh.devices[..., :1]
+    assert usable_memory(0.5, mesh) == 500
+    assert usable_memory(0.5) is None
