@@ -72,6 +72,22 @@ else:
 """
 
 
+_BUDGET = """
+import sys
+from jaxinfer import LLM
+from jaxinfer.runner import memory
+
+memory._CPU_BYTES, block = 16 << 20, 16 * 6 * 2 * 2 * 32 * 4
+small = dict(max_num_seqs=2, max_num_batched_tokens=64, max_model_len=128, lazy_compile=True, compile_cache_dir="off")
+
+for mesh, copies in (("tp2", 1), ("single", 1), (sys.argv[1], 2)):
+    engine = LLM("demo", **small, mesh=mesh, dtype="float32").engine
+    on_all = sum(shard.data.nbytes for array in engine.runner.kv for shard in array.addressable_shards)
+    assert on_all == engine.info.num_blocks * block * copies, mesh
+    assert (16 << 20) * 0.95 < on_all <= 16 << 20, (mesh, on_all)
+"""
+
+
 def run(program: str, *arguments: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # and no number of devices
@@ -82,6 +98,13 @@ def run(program: str, *arguments: str) -> None:
 
 def test_a_mesh_by_its_name_gives_the_tokens_of_one_device():
     run(_DEMO)
+
+
+def test_all_devices_share_one_budget_of_kv_blocks(tmp_path: Path):
+    """Blocks that are split, and those that lie on each device."""
+    file = tmp_path / "own.yaml"
+    file.write_text("axes: {tensor: 2}\nrules: {kv_heads: null}\n")
+    run(_BUDGET, str(file))
 
 
 @pytest.mark.long
