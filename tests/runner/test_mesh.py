@@ -108,7 +108,8 @@ for model, count, parts in ((one, blocks[0], 1), (two, blocks[1], 2), (other, bl
         arrays = (*model.weights, *model.head, *runner.kv, *memory.jax.tree.leaves((runner._state, runner._params)))
         shards = (shard for array in arrays for shard in array.addressable_shards)
         here = sum(shard.data.nbytes for shard in shards if shard.device == device)
-        assert limit // 2 < here + memory.step_temporaries(model, shapes) <= limit, here
+        left = limit - here - memory.step_temporaries(model, shapes)
+        assert 0 <= left < limit // 64 + 20_000, left
     on_all = sum(shard.data.nbytes for array in runner.kv for shard in array.addressable_shards)
     assert memory.block_costs(model, shapes)[0] * model.mesh.size * count == on_all
 for key in (lambda model: program_key(model, shapes, {}), lambda model: shapes_digest(model, shapes)):
