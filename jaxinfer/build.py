@@ -125,7 +125,9 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
-    decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
+    decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype]).over(
+        asked.shards("kv_heads"), asked.shards("vocab")
+    )
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)

@@ -41,6 +41,10 @@ class MeshConfig:
         """Devices in all."""
         return math.prod(self.shape)
 
+    def shards(self, axis: str) -> int:
+        """Parts that a logical axis is split into."""
+        return math.prod(self.axes.get(name, 1) for name in self.rules.split(axis) or ())
+
     @property
     def hosts(self) -> int:
         """Machines that the devices are on; 1 where no topology says."""

@@ -55,6 +55,7 @@ def inspect_model(
     """
     plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
+    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
     layout = platform_layout(platform)
     groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
     costs = [group["token_bytes"] * block_size for group in groups]

@@ -1,5 +1,6 @@
 """How many KV blocks fit beside weights, temporaries and slot state."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,9 +97,10 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, options: Options 
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
-def slot_bytes(vocab_size: int, groups: int, blocks_per_row: int) -> int:
-    """Bytes of a slot's state: counts of tokens, block tables, and the rest rounded up."""
-    return 2 * vocab_size + 4 * groups * blocks_per_row + 4096
+def slot_bytes(columns: int, groups: int, blocks_per_row: int) -> int:
+    """Bytes of a slot's state on one device: counts of as many columns of the vocabulary as it holds, block tables, and
+    the rest rounded up."""
+    return 2 * columns + 4 * groups * blocks_per_row + 4096
 
 
 def device_blocks(
@@ -118,7 +120,8 @@ def device_blocks(
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options))
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
-    state = shapes.num_slots * slot_bytes(shapes.vocab_size, len(shapes.groups), shapes.blocks_per_row)
+    columns = model.config.table_shape[0] // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
+    state = shapes.num_slots * slot_bytes(columns, len(shapes.groups), shapes.blocks_per_row)
     costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:

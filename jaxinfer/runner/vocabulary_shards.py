@@ -16,9 +16,7 @@ WHOLE = PartitionSpec()
 
 def vocabulary_axes(model: LoadedModel) -> tuple[str, ...]:
     """The mesh axes of several devices that the vocabulary is split over."""
-    named = model.rules.vocab
-    axes = (named,) if isinstance(named, str) else tuple(named or ())
-    return tuple(axis for axis in axes if model.mesh.shape[axis] > 1)
+    return tuple(axis for axis in model.rules.vocab if model.mesh.shape[axis] > 1)
 
 
 def columns(model: LoadedModel) -> PartitionSpec:

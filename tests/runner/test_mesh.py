@@ -1,10 +1,8 @@
 """Attention over two devices equals that of one, in a process of its own with two CPUs."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.runner.devices import run_on_devices
 
 _ATTENTION = """
 import jax, jax.numpy as jnp, numpy as np
@@ -117,29 +115,22 @@ for key in (lambda model: program_key(model, shapes, {}), lambda model: shapes_d
 """
 
 
-def run_on_two_devices(program: str) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def test_two_devices_attend_as_one():
     """With `xla`; kernels are compiled for several devices instead, JAX's TPU interpreter is too slow on two."""
-    run_on_two_devices(_ATTENTION)
+    run_on_devices(_ATTENTION, 2)
 
 
 @pytest.mark.long
 def test_an_engine_over_two_devices_gives_the_tokens_of_one():
-    run_on_two_devices(_ENGINE)
+    run_on_devices(_ENGINE, 2)
 
 
 @pytest.mark.long
 def test_experts_over_two_devices_give_the_tokens_of_one():
     """Channels split over both, and experts."""
-    run_on_two_devices(_EXPERTS)
+    run_on_devices(_EXPERTS, 2)
 
 
 def test_a_devices_blocks_are_reckoned_from_what_lies_on_it():
     """Of KV blocks that are split and that are not; and keys of programs and measures tell such models apart."""
-    run_on_two_devices(_MEMORY)
+    run_on_devices(_MEMORY, 2)

@@ -1,10 +1,8 @@
 """The sampler over a vocabulary that several devices share, in a process of its own with eight CPUs."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from tests.runner.devices import run_on_devices
 
 _PRELUDE = """
 from functools import partial
@@ -107,7 +105,8 @@ for shapes, kind in found:
 
 _ENGINE = """
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.parallel.mesh import MeshSizes, make_mesh
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
@@ -117,8 +116,8 @@ asked = [
     SamplingParams(temperature=1.0, max_tokens=12, seed=4, top_k=12, n=2),
 ]
 
-def answers(mesh, steps):
-    model = tiny_model((None, 6), mesh=mesh)
+def answers(config, steps):
+    model = tiny_model((None, 6), mesh=make_mesh(config))
     shapes = tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=16, block_size=16, blocks=24, decode_steps=steps)
     runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=True)
@@ -127,33 +126,26 @@ def answers(mesh, steps):
     return out, runner._state.counts
 
 for steps in (1, 4):
-    two, counts = answers(make_mesh(MeshSizes(tensor=2)), steps)
+    two, counts = answers(MeshConfig({"tensor": 2}), steps)
     assert counts.sharding.shard_shape(counts.shape)[1] * 2 == counts.shape[1], counts.sharding
-    one_device, whole = answers(None, steps)
+    one_device, whole = answers(ONE_DEVICE, steps)
     assert len(two) >= 3 and two == one_device, (two, one_device)
     np.testing.assert_array_equal(counts, whole)
 """
 
 
-def run_on_devices(program: str, devices: int = 8) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags}
-    done = subprocess.run([sys.executable, "-c", _PRELUDE + program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 def test_draws_are_the_oracles():
-    run_on_devices(_DRAWS)
+    run_on_devices(_PRELUDE + _DRAWS, 8)
 
 
 def test_ties_ends_and_what_is_not_finite():
-    run_on_devices(_EDGES)
+    run_on_devices(_PRELUDE + _EDGES, 8)
 
 
 def test_devices_exchange_no_logits():
-    run_on_devices(_EXCHANGED)
+    run_on_devices(_PRELUDE + _EXCHANGED, 8)
 
 
 @pytest.mark.long
 def test_an_engine_gives_the_tokens_of_one_device():
-    run_on_devices(_ENGINE, 2)
+    run_on_devices(_PRELUDE + _ENGINE, 2)
