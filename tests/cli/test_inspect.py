@@ -145,7 +145,7 @@ def test_one_device_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert inspect.run([path, "--mesh", "pp2"]) == 0
     assert "not served            stage=2: 1 is allowed, pipelines are not supported yet\n" in capsys.readouterr().out
     assert main(["inspect", path, "--mesh", "tp4"]) == 2
-    assert "--mesh: kv_heads, 2, cannot be split over tensor=4" in capsys.readouterr().err
+    assert "--mesh: expert_mlp, 6, cannot be split over tensor=4" in capsys.readouterr().err
 
 
 def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str]) -> None:
