@@ -1,6 +1,7 @@
 """Sharding rules: several mesh axes for one logical axis, and what cannot be split."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -58,3 +59,25 @@ def test_meshes_of_other_devices_are_refused():
     with pytest.raises(ParameterError, match=r"mesh: is made for v6e:1x1; this machine has cpu \(cpu\)"):
         make_mesh(MeshConfig(topology=Topology.parse("v6e:1x1")))
     assert make_mesh(MeshConfig(topology=Topology.parse("cpu:1"))).shape == dict.fromkeys(AXES, 1)
+
+
+@pytest.mark.parametrize(
+    ("topology", "platform", "kind"),
+    [
+        ("v5e:2x2", "tpu", "TPU v5 lite"),
+        ("v6e:2x2", "tpu", "TPU v6 lite"),
+        ("v7x:2x2x1", "tpu", "TPU7x"),
+        ("h200:1x1x8", "gpu", "NVIDIA H200"),
+        ("h200:1x1x8", "cuda", "NVIDIA H200 NVL"),
+    ],
+)
+def test_too_few_devices_of_the_right_kind(topology: str, platform: str, kind: str):
+    placed = Topology.parse(topology)
+    config, device = MeshConfig({"tensor": placed.devices}, topology=placed), SimpleNamespace(platform=platform)
+    device.device_kind = kind
+    with pytest.raises(ParameterError) as error:
+        make_mesh(config, [device] * 3)
+    assert str(error.value).endswith(f"needs {placed.devices} devices; JAX has 3 of {platform} here")
+    device.device_kind = "another"
+    with pytest.raises(ParameterError, match=f"is made for {topology}; this machine has another"):
+        make_mesh(config, [device] * placed.devices)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.material import material
 from tests.models.goldens import GOLDENS
 
 _ENGINES = """
@@ -88,6 +89,22 @@ for mesh, copies in (("tp2", 1), ("single", 1), (sys.argv[1], 2)):
 """
 
 
+_TRAINED = """
+import json, sys
+from pathlib import Path
+from jaxinfer import LLM, SamplingParams
+
+model = Path(sys.argv[1])
+cases = json.loads((model / "greedy_reference.json").read_text())["cases"]
+SMALL = dict(max_num_seqs=4, max_num_batched_tokens=64, max_model_len=256, dtype="float32", compile_cache_dir="off")
+llm = LLM(str(model), mesh="tp4", decode_steps=4, **SMALL)
+greedy = SamplingParams(temperature=0, max_tokens=64)
+results = llm.generate([case["prompt"] for case in cases], greedy, use_tqdm=False)
+assert [result.outputs[0].token_ids for result in results] == [case["new_token_ids"] for case in cases]
+assert llm.engine.runner.compiles_after_ready == 0
+"""
+
+
 def run(program: str, *arguments: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # and no number of devices
@@ -124,3 +141,8 @@ def test_other_rules_give_the_tokens_of_one_device(tmp_path: Path):
         file = tmp_path / f"{name}.yaml"
         file.write_text(f"axes: {{tensor: 2}}\n{text}\n")
         run(program, str(GOLDENS / "llama3"), str(file))
+
+
+@pytest.mark.long
+def test_a_trained_model_over_four_devices_gives_the_reference_and_compiles_nothing_late():
+    run(_TRAINED, str(material("models", "stories260K")))
