@@ -33,13 +33,14 @@ class Attention(nnx.Module):
 
     qkv: [Hkv, G + 2, D, hidden]: for each KV head its G query heads, then k, then v, so that sharding over KV heads
     is sharding of one axis. out: [hidden, Hkv·G·D], one axis, since a TPU would copy the weight to merge its last
-    axes. `lead` axes come before. schemes: how they are held.
+    axes. `lead` axes come before. schemes: how they are held. parted: whether devices share the columns of out, which
+    `LoadedModel.build` says.
     """
 
     def __init__(
         self, kind: AttentionKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()
     ):
-        self.kind = kind
+        self.kind, self.parted = kind, False
         heads, group, dim = kind.num_kv_heads, kind.group_size, kind.head_dim
         axes = ("layers",) * len(lead)
         qkv_axes = (*axes, "kv_heads", "q_per_kv", "head_dim", "embed")
@@ -70,7 +71,7 @@ class Attention(nnx.Module):
 
     def join(self, heads: jax.Array, vectors: LayerVectors) -> jax.Array:
         """Heads' outputs [T, Hq, D] to [T, hidden]."""
-        return Linear(held(self.out), vectors.get("out_bias"))(heads)
+        return Linear(held(self.out), vectors.get("out_bias"), self.parted)(heads)
 
 
 def _growth(by: Temperature, positions: jax.Array) -> jax.Array:

@@ -20,16 +20,18 @@ _FEW_ROWS = 128
 class Linear(NamedTuple):
     """A projection: what every matrix of a layer is used through.
 
-    weight: [*out, K], plain or quantised. bias: [*out].
+    weight: [*out, K], plain or quantised. bias: [*out]. parted: K is split over devices, which add up their parts of
+    the sum: those of a plain weight are exchanged in x's type, at half of float32's bytes where that is a short one.
     """
 
     weight: Matrix
     bias: jax.Array | None = None
+    parted: bool = False
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [T, *in], whose axes after the first are K in all, to [T, *out] in x's type; the sum is in float32."""
         columns = self.weight.shape[-1]
-        out = product(_settled(x.reshape(x.shape[0], columns)), flattened(self.weight))
+        out = product(_settled(x.reshape(x.shape[0], columns)), flattened(self.weight), self.parted)
         if self.bias is not None:
             out = out + self.bias.astype(jnp.float32).reshape(-1)
         return _settled(out.astype(x.dtype)).reshape(x.shape[0], *self.weight.shape[:-1])
@@ -48,10 +50,12 @@ def flattened(weight: Matrix, lead: int = 0) -> Matrix:
     return weight.reshape(*weight.shape[:lead], -1, weight.shape[-1])
 
 
-def product(x: jax.Array, weight: Matrix) -> jax.Array:
-    """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
+def product(x: jax.Array, weight: Matrix, parted: bool = False) -> jax.Array:
+    """x [T, K] times the transpose of weight [N, K]: [T, N] float32. parted: of Linear."""
     if isinstance(weight, QuantizedArray):
         return quantized_product(x, weight)
+    if parted:
+        return _dot(x, weight, x.dtype).astype(jnp.float32)
     rows, single = x.shape[0], x.dtype == jnp.float32
     if rows == 1 and not single:
         return jax.lax.platform_dependent(x, weight, cpu=_one_row_of_two, default=_dot)
@@ -76,7 +80,8 @@ def _weight_first(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(out).T
 
 
-def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
+def _dot(x: jax.Array, weight: jax.Array, out: jnp.dtype = jnp.float32) -> jax.Array:
+    """out: the type that a device's sum, in float32, is rounded to before devices add theirs up."""
     return jax.lax.dot_general(
-        x, weight, (((1,), (1,)), ((), ())), precision=precision(x.dtype), preferred_element_type=jnp.float32
+        x, weight, (((1,), (1,)), ((), ())), precision=precision(x.dtype), preferred_element_type=out
     )

@@ -58,11 +58,11 @@ class Mlp(nnx.Module):
 
     gate_up: [ff / B, 2, B, hidden], gate and up in turns of B = gate_up_block(ff) channels, so that the first axis can
     be sharded and the rest flattened into one matrix. up: [ff, hidden]. down: [hidden, ff]. `lead` axes come before.
-    schemes: how they are held.
+    schemes: how they are held. parted: whether devices share the columns of down, which `LoadedModel.build` says.
     """
 
     def __init__(self, kind: MlpKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()):
-        self.kind = kind
+        self.kind, self.parted = kind, False
         axes, ff = ("layers",) * len(lead), kind.size
         if kind.gated:
             self.gate_up = gate_up_param(ff, hidden, dtype, lead, axes, schemes.gate_up)
@@ -76,7 +76,7 @@ class Mlp(nnx.Module):
             inner = gated(self.kind, Linear(held(self.gate_up), vectors.get("gate_up_bias"))(x))
         else:
             inner = ACTIVATIONS[self.kind.activation](Linear(held(self.up), vectors.get("up_bias"))(x))
-        return Linear(held(self.down), vectors.get("down_bias"))(inner)
+        return Linear(held(self.down), vectors.get("down_bias"), self.parted)(inner)
 
 
 def gate_up_param(

@@ -16,6 +16,8 @@ from jaxinfer_kernels.layouts import platform_layout
 from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import FLOATS, Source, Tensor
+from jaxinfer.layers.attention import Attention
+from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -81,10 +83,15 @@ class LoadedModel:
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
         built = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
-        for _, part in nnx.iter_graph(built) if self.product_backends else ():
+        for _, part in nnx.iter_graph(built) if self.product_backends or self.mesh.size > 1 else ():
             if isinstance(part, QuantizedParam):
                 part.backend = self._backend_of(part.matrix_shape)
+            elif isinstance(part, Attention | Mlp):
+                part.parted = self._is_split("kv_heads" if isinstance(part, Attention) else "mlp")
         return built
+
+    def _is_split(self, axis: str) -> bool:
+        return any(self.mesh.shape[name] > 1 for name in self.rules.split(axis) or ())
 
     def _backend_of(self, matrix: MatrixShape) -> str:
         return dict(self.product_backends).get(matrix, "xla")
