@@ -137,7 +137,8 @@ def quantise_rows(x: jax.Array, form: Activations) -> tuple[jax.Array, jax.Array
     assert form != "none"
     wide = x.astype(jnp.float32)
     most = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
-    scales = jnp.where(most == 0, 1.0, most * _INVERSE[form])
+    scales = most * _INVERSE[form]
+    scales = jnp.where(scales == 0, 1.0, scales)  # also where the largest is so small that its scale is 0
     return _rounded(wide / scales, form), scales
 
 

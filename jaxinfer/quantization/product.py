@@ -40,10 +40,10 @@ def _by_integers(x: jax.Array, weight: QuantizedArray) -> jax.Array:
 
     x is the sum of as many rows of int8 as its type is exact to, each with a scale of its own: what the first leaves of
     x is rounded in the second. With float32 what three leave is below 2**-23 of a row's largest value, with bfloat16
-    what two leave below 2**-15. Products of int8 are exact and read every code once; two or more rows take a twelfth of
-    one's time (jax 0.10.2 to 0.12.0).
+    what two leave below 2**-15. A row of x that is not finite gives NaN. Products of int8 are exact and read every
+    code once; two or more rows take a twelfth of one's time (jax 0.10.2 to 0.12.0).
     """
-    rows, scales = _split(x, 3 if x.dtype == jnp.float32 else 2)
+    rows, scales = _split(x, 2 if x.dtype == jnp.bfloat16 else 3)
     sums = multiply(jnp.concatenate(rows), weight.codes).reshape(len(rows), *x.shape[:1], -1)
     out = sum(one * of_row for one, of_row in zip(sums, scales, strict=True))
     if weight.zeros is not None:
@@ -77,7 +77,8 @@ def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.
     product = partial(grouped_matmul, group_sizes=sizes, backend=backend, **held)
     if weights.scheme.activations != "none":
         rows, of_rows = quantise_rows(x, weights.scheme.activations)
-        return (product(rows) * of_rows).astype(x.dtype)
+        there = jnp.arange(len(x))[:, None] < jnp.sum(sizes)  # 0 times the scale of a row of none may be NaN
+        return jnp.where(there, product(rows) * of_rows, 0).astype(x.dtype)
     if weights.factors is None:
         return product(x)
     sums = product(x, out_dtype=jnp.dtype(jnp.float32))

@@ -28,11 +28,20 @@ def is_rounded(x: jax.Array) -> bool:
     return x.dtype in ROUNDED
 
 
-def check_activations(x: jax.Array, weight: jax.Array, scales: jax.Array | None, zeros: jax.Array | None) -> None:
-    """Raises ValueError for x of other shapes and types than [T, K] of float32, bfloat16, int8 and e4m3; and for codes
-    with weights of another type, with several scales for a row of weights, and with zeros."""
-    if x.ndim != 2 or 0 in x.shape or x.dtype not in (jnp.float32, jnp.bfloat16, *ROUNDED):
-        raise ValueError(f"x must be [T, K] of float32, bfloat16, int8 or e4m3, not {x.shape} of {x.dtype}")
+PLAIN = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+"""Types of values; float16 is for `xla` alone."""
+
+
+def check_activations(
+    x: jax.Array, weight: jax.Array, scales: jax.Array | None, zeros: jax.Array | None, backend: str
+) -> None:
+    """Raises ValueError for x of other shapes and types than [T, K] of float32, bfloat16, float16, int8 and e4m3; and
+    for codes with weights of another type, with several scales for a row of weights, and with zeros; and for float16
+    with another backend than `xla`."""
+    if x.ndim != 2 or 0 in x.shape or x.dtype not in (*PLAIN, *ROUNDED):
+        raise ValueError(f"x must be [T, K] of float32, bfloat16, float16, int8 or e4m3, not {x.shape} of {x.dtype}")
+    if x.dtype == jnp.float16 and backend != "xla":
+        raise ValueError(f"x in float16 is for xla alone, not for {backend}")
     if not is_rounded(x):
         return
     if weight.dtype != x.dtype:

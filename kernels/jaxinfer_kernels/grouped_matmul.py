@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer_kernels.dequantise import (
+    PLAIN,
     check_activations,
     is_quantised,
     is_rounded,
@@ -34,10 +35,10 @@ def grouped_matmul(
 
     Quantised weights count as (weights - zeros) * scales.
 
-    x: [T, K], bfloat16, float32 or codes as in `quantized_matmul`, rows sorted by group. weights: [E, N, K], bfloat16,
-    float32, int8, int4, float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows
-    beyond their sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut
-    off. scales: for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
+    x: [T, K], as `quantized_matmul` takes it, rows sorted by group. weights: [E, N, K], bfloat16, float16, float32,
+    int8, int4, float8_e4m3fn or float4_e2m1fn. group_sizes: [E] int32, rows of each group, 0 allowed; rows beyond their
+    sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales:
+    for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they
     need not be whole. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`,
     GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
@@ -164,11 +165,11 @@ def _check(
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> None:
     check_backend(backend, block_sizes)
-    check_activations(x, weights, scales, zeros)
+    check_activations(x, weights, scales, zeros, backend)
     if weights.ndim != 3 or 0 in weights.shape or weights.shape[2] != x.shape[1]:
         raise ValueError(f"weights must be [E, N, {x.shape[1]}], not {weights.shape}")
-    if not is_quantised(weights) and weights.dtype not in (jnp.float32, jnp.bfloat16):
-        raise ValueError(f"weights must be bfloat16, float32, int8, int4, e4m3 or e2m1, not {weights.dtype}")
+    if not is_quantised(weights) and weights.dtype not in PLAIN:
+        raise ValueError(f"weights must be bfloat16, float16, float32, int8, int4, e4m3 or e2m1, not {weights.dtype}")
     if group_sizes.shape != weights.shape[:1] or group_sizes.dtype != jnp.int32:
         raise ValueError(
             f"group_sizes must be {weights.shape[:1]} of int32, not {group_sizes.shape} of {group_sizes.dtype}"

@@ -29,7 +29,8 @@ def quantized_matmul(
 ) -> jax.Array:
     """x @ ((weight - zeros) * scales).T, with sums in float32.
 
-    x: [T, K], bfloat16 or float32; or codes, int8 or float8_e4m3fn, whose scales the caller applies to the result.
+    x: [T, K], bfloat16 or float32, or float16 for `xla`; or codes, int8 or float8_e4m3fn, whose scales the caller
+    applies to the result.
     weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type. scales: [N], or
     [N, K // group] for a scale every `group` values of K, where x is no codes; float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are, and for
@@ -102,7 +103,7 @@ def _checked(
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> tuple[jax.Array, jax.Array | None]:
     check_backend(backend, block_sizes)
-    check_activations(x, weight, scales, zeros)
+    check_activations(x, weight, scales, zeros, backend)
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):
         raise ValueError(
             f"weight must be [N, {x.shape[1]}] of int8, int4, e4m3 or e2m1, not {weight.shape} of {weight.dtype}"

@@ -217,7 +217,10 @@ def test_out_dtype():
     [
         ({"backend": "cuda"}, "backend 'cuda' is unknown; known are xla, mosaic_tpu"),
         ({"block_sizes": BLOCKS}, "block_sizes belong to mosaic_tpu"),
-        ({"x": jnp.ones((4, 6, 8))}, r"x must be \[T, K\] of float32, bfloat16, int8 or e4m3, not \(4, 6, 8\)"),
+        (
+            {"x": jnp.ones((4, 6, 8))},
+            r"x must be \[T, K\] of float32, bfloat16, float16, int8 or e4m3, not \(4, 6, 8\)",
+        ),
         ({"x": jnp.ones((4, 8), jnp.int4)}, r"x must be \[T, K\] of .*, not \(4, 8\) of int4"),
         ({"x": jnp.ones((4, 8), E4M3)}, "weights must be float8_e4m3fn, as x is, not int8"),
         ({"x": jnp.ones((4, 8), jnp.int8), "zeros": jnp.ones(2)}, "must have a scale a row and no zeros"),

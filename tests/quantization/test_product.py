@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxinfer.quantization.array import CODE_TYPES, QuantizedArray, quantise_rows
+from jaxinfer.quantization.array import CODE_TYPES, QuantizedArray, quantise, quantise_rows
 from jaxinfer.quantization.product import quantized_grouped_product, quantized_product
 from jaxinfer.quantization.scheme import Scheme
 from tests.kernels.matmul_cases import codes, dequantised, normal, positive, wide
@@ -120,18 +120,51 @@ def test_sums_of_experts_have_a_factor_a_row(rng: np.random.Generator, dtype: st
     np.testing.assert_array_equal(product[6:], 0)
 
 
-@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2.0**-23), ("bfloat16", 2.0**-15)])
+@pytest.mark.parametrize(("dtype", "rounding"), [("float32", 2.0**-23), ("bfloat16", 2.0**-15), ("float16", 2.0**-23)])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_int8_weights_on_a_cpu_lose_nothing_of_x(rng: np.random.Generator, rows: int, dtype: str, rounding: float):
-    """A CPU multiplies integers alone, of x cut in pieces: what is left of a row of x is below `rounding` of its
-    largest value."""
-    held = jnp.asarray(rng.integers(-127, 128, (COLUMNS, DEPTH)), jnp.int8)
-    weight = QuantizedArray(Scheme("int8"), held, jnp.ones((COLUMNS, 1), jnp.float32))
-    x = jnp.asarray(rng.normal(size=(rows, DEPTH)) * 10.0 ** rng.integers(-6, 6, (rows, 1)), dtype)
-    want = wide(x) @ wide(held).T
-    left = rounding * np.abs(wide(x)).max(axis=1, keepdims=True) * np.abs(wide(held)).sum(axis=1)
-    sums = 2.0**-22 * np.abs(wide(x)) @ np.abs(wide(held)).T  # of a few results in float32
-    assert (np.abs(jax.jit(quantized_product)(x, weight) - want) < left + sums).all()
+    """A CPU multiplies integers alone, of x cut in pieces. Of weights with one code a row every result is a value of x:
+    what is left of it is below `rounding` of its row's largest one. Some rests are just half a step."""
+    weight = QuantizedArray(Scheme("int8"), jnp.eye(DEPTH, dtype=jnp.int8) * 127, jnp.ones((DEPTH, 1), jnp.float32))
+    values = rng.normal(size=(rows, DEPTH)) * 10.0 ** rng.integers(-3, 3, (rows, 1))
+    values[0] = [127, *np.arange(DEPTH // 2 - 1) + 0.5, *rng.uniform(-127, 127, DEPTH // 2)]
+    x = jnp.asarray(values, dtype)
+    left = np.abs(jax.jit(quantized_product)(x, weight) / 127 - wide(x))
+    assert (left <= (rounding + 2.0**-23) * np.abs(wide(x)).max(axis=1, keepdims=True)).all()
+
+
+@pytest.mark.parametrize(
+    "scheme", [Scheme("int8"), Scheme("e4m3"), Scheme("int4", GROUP), Scheme("int8", GROUP)], ids=str
+)
+def test_activations_may_be_float16(rng: np.random.Generator, scheme: Scheme):
+    x = normal(rng, 3, DEPTH).astype(jnp.float16)
+    parts = quantise(jnp.asarray(rng.normal(size=(EXPERTS, COLUMNS, DEPTH)), jnp.float32), scheme)
+    weights, sizes = QuantizedArray(scheme, *parts), np.array([3, 0, 0], np.int32)
+    of_first = jax.tree.map(lambda part: part[0], weights)
+    want = wide(x) @ dequantised(of_first.codes, of_first.scales).T
+    found = (
+        jax.jit(quantized_product)(x, of_first),
+        jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes, "xla"),
+    )
+    for got in found:
+        np.testing.assert_allclose(wide(got), want, atol=2e-2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("largest", [1e-36, 1e-37, 2e-38])
+def test_rows_with_tiny_values_are_not_nan(form: Form, largest: float):
+    """Their scale is too small for float32."""
+    codes, scales = jax.jit(quantise_rows, static_argnums=1)(jnp.array([[largest, 0.0]], jnp.float32), form)
+    assert np.isfinite(wide(codes) * wide(scales)).all()
+    assert (wide(scales) > 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_no_expert_are_0_whatever_they_hold(rng: np.random.Generator, form: Form):
+    x, weights, sizes = normal(rng, 4, DEPTH).at[3].set(jnp.nan), rounded(rng, form, EXPERTS), np.array([2, 0, 1])
+    product = jax.jit(quantized_grouped_product, static_argnums=3)(x, weights, sizes.astype(np.int32), "xla")
+    assert np.isfinite(product).all()
+    assert not product[3].any()
 
 
 @pytest.mark.parametrize("form", FORMS)
