@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.errors import ModelError
+from jaxinfer.model_config.registry import parse_config
 from jaxinfer.quantization.scheme import Scheme
 from tests.quantization.checkpoints import LLAMA, MOE, Writer, assert_same_values, config_of, loaded, made
 from tests.quantization.forms import IGNORE, TOKEN, config_of_groups, weights
@@ -148,6 +149,24 @@ def test_modules_that_become_one_weight_have_one_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "pattern",
+    [
+        ".*lm_head",
+        "visual.*",
+        "^model\\.vision_tower.*$",
+        ".*(q|k|v)_proj$",
+        r"model.layers.\d+.mlp.(gate|up)_proj",
+        r"(?:model\.)?(language_model\.)?layers\.\d+\.(self_attn|mlp)\.(q|k|v|o|gate|up|down)_proj",
+        r".*layers\.\d+\.mlp\.experts\.\d+\.(gate|up|down)_proj.*",
+        r".*?\.[0-9]+?\.mlp\.[*?|(]*",
+    ],
+)
+def test_patterns_as_tools_write_them(pattern: str) -> None:
+    config = config_of_groups("pack-quantized", weights(4, "group", group_size=32))
+    parse_config({**LLAMA, "quantization_config": {**config, "ignore": [f"re:{pattern}x"] * 3}})
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"format": "marlin-24"}, "format 'marlin-24' of weights in int4 is not supported"),
@@ -159,6 +178,19 @@ def test_modules_that_become_one_weight_have_one_form(tmp_path: Path) -> None:
         ({"surprise": 1}, "quantization_config: surprise is unknown"),
         ({"ignore": "lm_head"}, "ignore must be a list of texts"),
         ({"ignore": ["re:(a+)+$"]}, "might take long"),
+        ({"ignore": ["re:" + ".?" * 95 + "!"]}, "ignore: .* might take long to match: at most 262,144 steps"),
+        ({"ignore": ["re:" + ".?" * 28 + "!"]}, "might take long"),
+        ({"ignore": ["re:" + r"\(?" * 28 + "!"]}, "might take long"),
+        ({"ignore": ["re:" + "}?" * 28 + "!"]}, "might take long"),
+        ({"ignore": ["re:" + "(.|..)" * 33 + "!"]}, "might take long"),
+        ({"ignore": ["re:.*.*.*.*.*!"]}, "might take long"),
+        ({"ignore": [r"re:(.*)\1!"]}, "backreferences"),
+        ({"ignore": ["re:(?=.*.*)!"]}, "lookarounds"),
+        ({"ignore": ["re:(?x)(a+) *!"]}, "extensions"),
+        (
+            {"ignore": [f"re:.*.*.*.*!{i}" for i in range(500)]},
+            "quantization_config has patterns of modules that might take 32,768,000 steps .* at most 1,048,576",
+        ),
         ({"ignore": ["re:("]}, "is not a regular expression"),
         ({"ignore": ["re:" + "a" * 1000]}, "might take long"),
         ({"weights": {"num_bits": 3}}, "weights in int3"),

@@ -7,6 +7,7 @@ from jaxinfer.model_config.quantized import awq, compressed_tensors, fp8, gptq, 
 from jaxinfer.model_config.quantized.refused import REFUSED
 from jaxinfer.model_config.reader import ConfigReader
 from jaxinfer.quantization.declared import Declared
+from jaxinfer.quantization.modules import MOST_STEPS
 
 _READERS: dict[str, Callable[[ConfigReader], Declared]] = {
     "fp8": fp8.read,
@@ -24,8 +25,8 @@ _KEYS = ("quantization_config", "compression_config")
 def read_quantization(config: ConfigReader) -> Declared | None:
     """What a config.json says of quantised weights, if it does.
 
-    Raises ModelError, which names the field, for a tool that is not known, and where a key was neither read nor is
-    ignored on purpose.
+    Raises ModelError, which names the field, for a tool that is not known, where a key was neither read nor is ignored
+    on purpose, and for patterns that might take long to match.
     """
     found = [key for key in _KEYS if key in config]
     if not found:
@@ -38,6 +39,13 @@ def read_quantization(config: ConfigReader) -> Declared | None:
         inner.default("quant_method", "compressed-tensors")  # which alone calls it so
     declared = _READERS[_method(inner)](inner)
     inner.finish(_IGNORED)
+    steps = sum(modules.steps for modules in (declared.ignored, *(group.named for group in declared.groups)))
+    if steps > MOST_STEPS:
+        raise config.error(
+            found[0],
+            f"has patterns of modules that might take {steps:,} steps to match with each name; at most {MOST_STEPS:,} "
+            "are allowed",
+        )
     return declared
 
 
