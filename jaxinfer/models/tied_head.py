@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from jaxinfer.checkpoint.quantized.readers import quantized_source
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.huggingface import embedding_table, head_table
+from jaxinfer.quantization.formats import TensorFormat
 
 log = logging.getLogger(__name__)
 
@@ -16,24 +18,43 @@ _COMPARED_AT_ONCE = 8 * 2**20  # elements of each tensor, so that no second copy
 
 
 def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype) -> DecoderConfig:
-    """`config`, untied where the checkpoint's head differs from its embedding; logs a warning then.
+    """`config`, untied where the checkpoint's head is quantised or differs from its embedding; logs a warning then.
 
     transformers, too, uses both weights then and ties those that are equal. They are compared in `dtype`, in which
     they would be used. Raises ModelError where the head has another shape than the embedding or cannot be read.
     """
     embed, head = embedding_table(config), head_table(config)
-    if not config.tie_word_embeddings or head.name not in checkpoint.names:
+    if not config.tie_word_embeddings:
+        return config
+    form = None if config.declared is None else config.declared.of_head()
+    if form is not None and (quantised := _found(form, config, checkpoint)) is not None:
+        _warn(embed.name, quantised)
+        tables = config.tables._replace(table=form.scheme(config.hidden_size))
+        return replace(config, tie_word_embeddings=False, tables=tables)
+    if head.name not in checkpoint.names:
         return config
     for tensor in (embed, head):
         checkpoint.check_tensor(tensor)
     if _equal(checkpoint, embed, head, dtype):
         return config
+    _warn(embed.name, head.name)
+    return replace(config, tie_word_embeddings=False)
+
+
+def _warn(embed: str, head: str) -> None:
+    """Of tensors that differ, by their names."""
     log.warning(
         "config.json: tie_word_embeddings is true, but %s and %s differ: both are used. If that is right, set it to "
         "false; else remove %s from the checkpoint",
-        *(embed.name, head.name, head.name),
+        *(embed, head, head),
     )
-    return replace(config, tie_word_embeddings=False)
+
+
+def _found(form: TensorFormat, config: DecoderConfig, checkpoint: Checkpoint) -> str | None:
+    """The first tensor of a head of this form that the checkpoint has, and that a plain head would not have."""
+    plain = head_table(config)
+    every = quantized_source(form, config.names.head, plain.shape, "weight").tensors
+    return next((one.name for one in every if one.name != plain.name and one.name in checkpoint.names), None)
 
 
 def _equal(checkpoint: Checkpoint, one: Tensor, other: Tensor, dtype: np.dtype) -> bool:

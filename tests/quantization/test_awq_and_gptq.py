@@ -94,6 +94,26 @@ def test_a_quantised_head(tmp_path: Path) -> None:
     assert model.config.tables.table == Scheme("int4", 32)
 
 
+@pytest.mark.parametrize("order", [False, True])
+def test_a_quantised_head_that_the_file_ties_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: bool
+) -> None:
+    quantization = {**GPTQ, "group_size": 32, "lm_head": True, "desc_act": order}
+    checkpoint = made(LLAMA, quantization, partial(gptq, order="inputs" if order else "columns"), left=())
+    plain = checkpoint.write_plain(tmp_path / "p")
+    checkpoint.config["tie_word_embeddings"] = True
+    model = assert_same_values(checkpoint.write(tmp_path / "q"), plain)
+    assert model.config.tables.table == Scheme("int4", 32, ordered=order)
+    assert "model.embed_tokens.weight and lm_head.qweight differ: both are used" in caplog.text
+
+
+def test_a_plain_head_that_is_the_embedding_stays_tied_though_the_file_calls_it_quantised(tmp_path: Path) -> None:
+    config = {**LLAMA, "tie_word_embeddings": True}
+    checkpoint = made(config, {**GPTQ, "group_size": 32, "lm_head": True}, gptq)
+    checkpoint.tensors["lm_head.weight"] = checkpoint.tensors["model.embed_tokens.weight"].copy()
+    assert loaded(checkpoint.write(tmp_path)).config.tie_word_embeddings
+
+
 def test_modules_of_other_bits_and_modules_that_are_left_out(tmp_path: Path) -> None:
     rules = {"+:.*self_attn.*": {"bits": 8, "group_size": 64}, r"-:model\.layers\.0\.mlp\.": {}}
 
