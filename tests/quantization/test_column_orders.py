@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxinfer.errors import ModelError
 from jaxinfer.models.loaded import LoadedModel, plan_model
 from jaxinfer.quantization.scheme import Scheme
-from tests.quantization.checkpoints import LLAMA, MOE, Checkpoint, assert_same_values, made
+from tests.quantization.checkpoints import LLAMA, MOE, Checkpoint, assert_same_values, loaded, made
 from tests.quantization.forms import GPTQ, config_of_groups, weights
 from tests.quantization.writers import compressed_tensors as integers
 from tests.quantization.writers.gptq import gptq
@@ -111,6 +112,18 @@ def test_compressed_tensors_with_orders_that_differ(tmp_path: Path) -> None:
     checkpoint = made(LLAMA, config, partial(integers.ordered, order="module"))
     schemes = loaded_same(checkpoint, tmp_path).config.layers[1].schemes
     assert (schemes.qkv, schemes.out, schemes.gate_up, schemes.down) == (None, ORDERED, None, ORDERED)
+
+
+def test_compressed_tensors_with_no_numbers_has_its_columns_as_they_lie(tmp_path: Path) -> None:
+    """All numbers of a tensor are -1 then."""
+    config = config_of_groups("pack-quantized", weights(4, "group", group_size=32, actorder="group"))
+    checkpoint = made(LLAMA, config, partial(integers.ordered, order="columns"))
+    for name in [name for name in checkpoint.tensors if name.endswith("g_idx")]:
+        checkpoint.tensors[name] = checkpoint.tensors[name] * 0 - 1
+    loaded_same(checkpoint, tmp_path / "all")
+    checkpoint.tensors[f"{LAYER}mlp.down_proj.weight_g_idx"][200:] = 7
+    with pytest.raises(ModelError, match=r"model.safetensors: tensor .*down_proj.weight_g_idx has a group"):
+        loaded(checkpoint.write(tmp_path / "some"))
 
 
 def test_an_order_takes_32_bits_a_column(tmp_path: Path) -> None:

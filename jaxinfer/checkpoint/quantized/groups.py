@@ -7,14 +7,18 @@ import numpy as np
 
 from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor, TensorFault
 
+_UNSET = -1
+"""The number of every column in a tensor of compressed-tensors whose columns are in groups as they lie."""
+
 
 @dataclass(frozen=True)
 class GroupNumbers:
-    """For each column the number of its group, [K]. group: columns of each; the last may have fewer. Raises TensorFault
-    for a number that there is not."""
+    """For each column the number of its group, [K]. group: columns of each; the last may have fewer. unset: the tensor
+    may be all -1, and columns are then in groups as they lie. Raises TensorFault for a number that there is not."""
 
     tensor: Tensor
     group: int
+    unset: bool = False
 
     @property
     def shape(self) -> Shape:
@@ -24,11 +28,24 @@ class GroupNumbers:
     def tensors(self) -> Iterator[Tensor]:
         yield self.tensor
 
+    @property
+    def as_they_lie(self) -> np.ndarray:
+        """The numbers of columns that are in groups as they lie, [K]."""
+        return np.arange(self.shape[0]) // self.group
+
     def read(self, index: Index, read: Read) -> np.ndarray:
         numbers, count = self.tensor.read(index, read), -(-self.shape[0] // self.group)
+        if self._is_unset(numbers, read):
+            return self.as_they_lie[index]
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < count:
             raise TensorFault(self.tensor.name, f"has a group that is not among the {count} that have scales")
         return numbers
+
+    def _is_unset(self, numbers: np.ndarray, read: Read) -> bool:
+        """Whether all columns, of which `numbers` are some, have no number."""
+        if not self.unset or not (numbers == _UNSET).all():
+            return False
+        return bool((self.tensor.read((slice(None),), read) == _UNSET).all())
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,10 @@ def gptq_parts(form: Gptq, module: str, shape: tuple[int, int]) -> Parts:
 
 def group_numbers(form: Gptq | Integers, module: str, depth: int) -> GroupNumbers:
     """For each of a matrix's columns the number of its group, [depth]."""
-    name, types = ("g_idx", _INT32) if isinstance(form, Gptq) else ("weight_g_idx", ("I32", "I64"))
-    return GroupNumbers(Tensor(f"{module}.{name}", (depth,), types), form.group or depth)
+    if isinstance(form, Gptq):
+        return GroupNumbers(Tensor(f"{module}.g_idx", (depth,), _INT32), form.group or depth)
+    tensor = Tensor(f"{module}.weight_g_idx", (depth,), ("I32", "I64"))
+    return GroupNumbers(tensor, form.group or depth, unset=True)
 
 
 @dataclass(frozen=True)
