@@ -3,6 +3,7 @@ it. No jax."""
 
 import logging
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,43 +33,60 @@ def head_order(config: DecoderConfig) -> Source:
 
 def with_one_order(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConfig:
     """The decoder with no schemes for the weights that no one order holds, whose values are read then; logs a warning
-    that names the first. Experts have an order each.
+    that names the first. Experts have an order each. Schemes of weights whose columns lie in order have none.
 
     Raises ModelError that names file and tensor where one with numbers of groups is missing or wrong.
     """
-    found = [_faults(config, checkpoint, layer) for layer in range(config.num_layers)]
-    layers = tuple(map(_without, config.layers, found))
+    found = [_held(config, checkpoint, layer) for layer in range(config.num_layers)]
+    layers = tuple(map(_with, config.layers, found))
     table, tables = config.tables.table, config.tables
-    if _is_ordered(table) and (fault := _fault([_head_numbers(config)], checkpoint)):
-        tables, found = TableSchemes(tables.embed), [*found, {"table": fault}]
-    if every := [fault for faults in found for fault in faults.values()]:
+    if table is not None and table.ordered:
+        held = _Held.of(table, [[_head_numbers(config)]], checkpoint)
+        tables, found = TableSchemes(tables.embed, held.scheme), [*found, {"table": held}]
+    if every := [held.fault for weights in found for held in weights.values() if held.fault is not None]:
         log.warning("no one order of columns holds %d of the weights: %s", len(every), every[0])
     return replace(config, layers=layers, tables=tables)
 
 
-def _is_ordered(scheme: Scheme | None) -> bool:
-    return scheme is not None and scheme.ordered
+class _Held(NamedTuple):
+    """How a weight whose scheme is ordered is held, and the fault for which it has no scheme."""
+
+    scheme: Scheme | None
+    fault: str | None = None
+
+    @staticmethod
+    def of(scheme: Scheme, matrices: list[list[GroupNumbers]], checkpoint: Checkpoint) -> "_Held":
+        """matrices: the modules of each. Reads all numbers, so that each tensor is checked."""
+        read = [[_read(module, checkpoint) for module in modules] for modules in matrices]
+        if fault := next(filter(None, map(_fault, matrices, read)), None):
+            return _Held(None, fault)
+        in_order = all((one[0] == modules[0].as_they_lie).all() for modules, one in zip(matrices, read, strict=True))
+        return _Held(replace(scheme, ordered=False) if in_order else scheme)
 
 
-def _without(kind: LayerKind, weights: dict[str, str]) -> LayerKind:
-    return replace(kind, schemes=kind.schemes._replace(**dict.fromkeys(weights))) if weights else kind
+def _with(kind: LayerKind, weights: dict[str, _Held]) -> LayerKind:
+    if not weights:
+        return kind
+    return replace(kind, schemes=kind.schemes._replace(**{name: held.scheme for name, held in weights.items()}))
 
 
-def _faults(config: DecoderConfig, checkpoint: Checkpoint, layer: int) -> dict[str, str]:
-    """Why a weight of a layer has no one order, by its name; of those for which that is so."""
-    ordered = [name for name, scheme in config.layers[layer].schemes._asdict().items() if _is_ordered(scheme)]
-    every = {name: _layer_numbers(config, layer, name) for name in ordered}
-    faults = {name: [_fault(modules, checkpoint) for modules in matrices] for name, matrices in every.items()}
-    return {name: first for name, several in faults.items() if (first := next(filter(None, several), None))}
+def _held(config: DecoderConfig, checkpoint: Checkpoint, layer: int) -> dict[str, _Held]:
+    """The weights of a layer whose schemes are ordered, by name."""
+    schemes = config.layers[layer].schemes._asdict().items()
+    return {
+        name: _Held.of(scheme, _layer_numbers(config, layer, name), checkpoint)
+        for name, scheme in schemes
+        if scheme is not None and scheme.ordered
+    }
 
 
-def _fault(modules: list[GroupNumbers], checkpoint: Checkpoint) -> str | None:
-    """Why the modules of one matrix have no order that sorts columns into groups of one length."""
-    first, *others = [_read(numbers, checkpoint) for numbers in modules]
-    named = modules[0].tensor.name
-    if (np.sort(first) != np.arange(len(first)) // modules[0].group).any():
+def _fault(modules: list[GroupNumbers], read: list[np.ndarray]) -> str | None:
+    """Why the modules of one matrix, whose numbers are read, have no order that sorts columns into groups of one
+    length."""
+    first, named = read[0], modules[0].tensor.name
+    if (np.sort(first) != modules[0].as_they_lie).any():
         return f"in {named} groups differ in length"
-    for numbers, other in zip(modules[1:], others, strict=True):
+    for numbers, other in zip(modules[1:], read[1:], strict=True):
         if (first != other).any():
             return f"{named} and {numbers.tensor.name} differ"
     return None

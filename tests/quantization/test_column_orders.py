@@ -120,10 +120,29 @@ def test_compressed_tensors_with_no_numbers_has_its_columns_as_they_lie(tmp_path
     checkpoint = made(LLAMA, config, partial(integers.ordered, order="columns"))
     for name in [name for name in checkpoint.tensors if name.endswith("g_idx")]:
         checkpoint.tensors[name] = checkpoint.tensors[name] * 0 - 1
-    loaded_same(checkpoint, tmp_path / "all")
+    assert loaded_same(checkpoint, tmp_path / "all").config.layers[1].schemes.qkv == Scheme("int4", 32)
     checkpoint.tensors[f"{LAYER}mlp.down_proj.weight_g_idx"][200:] = 7
     with pytest.raises(ModelError, match=r"model.safetensors: tensor .*down_proj.weight_g_idx has a group"):
         loaded(checkpoint.write(tmp_path / "some"))
+
+
+@pytest.mark.parametrize("group", [32, 96])
+def test_columns_that_lie_in_order_need_none(tmp_path: Path, group: int) -> None:
+    quantization = {**ORDER, "group_size": group, "lm_head": True}
+    checkpoint = made(LLAMA, quantization, partial(gptq, order="columns", group=group), left=())
+    config = loaded_same(checkpoint, tmp_path / "all").config
+    schemes = config.layers[1].schemes
+    assert {schemes.qkv, schemes.out, schemes.gate_up, config.tables.table} == {Scheme("int4", 32)}
+    assert schemes.down == Scheme("int4", group)
+
+
+def test_experts_have_no_order_where_the_columns_of_all_lie_in_order(tmp_path: Path) -> None:
+    checkpoint = made(MOE, ORDER, partial(gptq, order="columns"), left=("lm_head", "gate"))
+    schemes = loaded_same(checkpoint, tmp_path / "all").config.layers[0].schemes
+    assert schemes.experts_gate_up == schemes.experts_down == Scheme("int4", 32)
+    checkpoint = with_other_order(checkpoint, f"{LAYER}mlp.experts.2.down_proj")
+    schemes = loaded_same(checkpoint, tmp_path / "one").config.layers[0].schemes
+    assert (schemes.experts_gate_up, schemes.experts_down) == (Scheme("int4", 32), ORDERED)
 
 
 def test_an_order_takes_32_bits_a_column(tmp_path: Path) -> None:
