@@ -62,9 +62,11 @@ def test_each_shape_has_the_fastest_and_it_is_remembered(
 
 
 @pytest.mark.usefixtures("timed")
-def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*_: Any) -> None:
-        raise ValueError("its results differ")
+@pytest.mark.parametrize("wrong_rows", [8, 64], ids=["decode", "prefill"])
+def test_a_kernel_that_is_wrong_is_passed_over(monkeypatch: pytest.MonkeyPatch, wrong_rows: int) -> None:
+    def wrong(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype) -> None:
+        if rows == wrong_rows:
+            raise ValueError("its results differ")
 
     monkeypatch.setattr(products, "check_product", wrong)
     assert set(choose(quantised_model()).values()) == {"xla"}
@@ -105,6 +107,36 @@ def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check_product(matrix, "xla", 4, jnp.dtype("float32"))
     with pytest.raises(ValueError, match=r"differ from xla's by 0\.01"):
         check_product(matrix, "mosaic_tpu", 4, jnp.dtype("float32"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "part", "axis"),
+    [
+        (Scheme("int4", group=32, zeros=True), "scales", 1),
+        (Scheme("int4", group=32, zeros=True), "zeros", 1),
+        (Scheme("int8"), "scales", 0),
+        (Scheme("e2m1", group=32, scales="e8m0"), "scales", 1),
+        (Scheme("e2m1", group=16, scales="e4m3", factors=True), "scales", 1),
+        (Scheme("e2m1", group=16, scales="e4m3", factors=True), "factors", None),
+    ],
+    ids=str,
+)
+def test_a_product_with_wrong_sides_is_found(
+    monkeypatch: pytest.MonkeyPatch, scheme: Scheme, part: str, axis: int | None
+) -> None:
+    """The next group's or row's scales or zeros, or no factors; axis: None drops the part."""
+    matrix, dtype = MatrixShape(64, 128, scheme), jnp.dtype("bfloat16")
+
+    def product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+        right = getattr(weight, part)
+        wrong = jnp.ones_like(right) if axis is None else jnp.roll(right, 1, axis)
+        changes = {part: wrong} if weight.backend == "mosaic_tpu" else {}
+        return quantized_product(x, replace(weight, backend="xla", **changes))
+
+    monkeypatch.setattr(products, "quantized_product", product)
+    check_product(matrix, "xla", 4, dtype)
+    with pytest.raises(ValueError, match="differ from xla's"):
+        check_product(matrix, "mosaic_tpu", 4, dtype)
 
 
 def test_products_are_timed() -> None:
