@@ -84,10 +84,17 @@ def test_codes_with_codes(dtype: Any, backend: str):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sums_of_int8_are_exact(backend: str):
-    """Of the largest codes, as many as a chunk of the TPU kernel has, and one scale that bfloat16 would round."""
-    x, weight, scale = jnp.full((8, 1024), -128, jnp.int8), jnp.full((128, 1024), 127, jnp.int8), 1 + 2.0**-20
-    result = run(quantized_matmul, x, weight, jnp.full((128, 1), scale), named={}, blocks=None, backend=backend)
-    np.testing.assert_array_equal(result, np.float32(-128 * 127 * 1024) * np.float32(scale))
+    """Sums of odd products beyond 2**25, which float32 would round on the way, and a scale that bfloat16 would round.
+
+    The TPU kernel takes all of K at once where it is no multiple of 128; it adds sums of several chunks in float32.
+    """
+    rng, scale = np.random.default_rng(0), np.float32(1 + 2.0**-20)
+    x, weight = (2 * rng.integers(32, 64, (rows, 4100)) + 1 for rows in (8, 128))
+    given = jnp.asarray(x, jnp.int8), jnp.asarray(weight, jnp.int8), jnp.full((128, 1), scale)
+    result = run(quantized_matmul, *given, named={}, blocks=None, backend=backend)
+    sums = x @ weight.T
+    assert sums.min() > 2**25
+    np.testing.assert_array_equal(result, sums.astype(np.float32) * scale)
 
 
 @pytest.mark.smoke
@@ -171,6 +178,25 @@ def test_shapes(shape: tuple[int, int, int], group: int | None, rows: int):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_bfloat16_scales_and_the_rule_for_blocks(backend: str):
     assert error(backend, 20, 256, 256, group=64, scale_type=jnp.bfloat16, blocks=None) < TOLERANCE[jnp.float32]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns"),
+    [(9, 640), (9, 896), (40, 1024), (40, 896)],
+    ids=["late", "late-ragged", "early", "early-ragged"],
+)
+@pytest.mark.parametrize(
+    ("weight_type", "group", "zeros", "scale_type"),
+    [(jnp.int4, 32, True, jnp.float32), (E2M1, 16, False, E4M3)],
+    ids=["int4", "e2m1"],
+)
+def test_blocks_of_several_slices_of_columns(
+    weight_type: Any, group: int, zeros: bool, scale_type: Any, rows: int, columns: int
+):
+    """The TPU kernel multiplies 256 columns at a time where it scales late, 512 where early."""
+    kinds = {"weight_type": weight_type, "zeros": zeros, "scale_type": scale_type}
+    blocks = MatmulBlocks(rows=rows, columns=columns)
+    assert error("mosaic_tpu", rows, columns, 128, group=group, blocks=blocks, **kinds) < TOLERANCE[jnp.float32]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
