@@ -28,6 +28,11 @@ def lead_axes(axes: Sequence[str | None]) -> int:
     return sum(axis in ("layers", "expert") for axis in axes)
 
 
+def matrix_shape(shape: Sequence[int], axes: Sequence[str | None], scheme: Scheme) -> MatrixShape:
+    """Of each matrix [..., K] of a weight: its rows are all axes between those of `lead_axes` and the last."""
+    return MatrixShape(math.prod(shape[lead_axes(axes) : -1]), shape[-1], scheme)
+
+
 class QuantizedParam(nnx.Module):
     """A matrix that a scheme holds: a parameter for each of its parts.
 
@@ -39,7 +44,7 @@ class QuantizedParam(nnx.Module):
     ):
         self.scheme, self.backend = scheme, "xla"
         lead = lead_axes(axes)
-        self.matrix_shape = MatrixShape(math.prod(shape[lead:-1]), shape[-1], scheme)
+        self.matrix_shape = matrix_shape(shape, axes, scheme)
         for part in scheme.parts:
             held = jax.ShapeDtypeStruct(scheme.shape(part, shape, lead), part_type(scheme, part, ""))
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}

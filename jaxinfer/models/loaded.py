@@ -18,7 +18,7 @@ from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import FLOATS, Source, Tensor
 from jaxinfer.layers.attention import Attention
 from jaxinfer.layers.mlp import Mlp
-from jaxinfer.layers.param import QuantizedParam
+from jaxinfer.layers.param import QuantizedParam, matrix_shape
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
@@ -96,11 +96,17 @@ class LoadedModel:
     def _backend_of(self, matrix: MatrixShape) -> str:
         return dict(self.product_backends).get(matrix, "xla")
 
+    @property
+    def head_matrix(self) -> MatrixShape | None:
+        """The shape of the matrix that `logits` multiplies with, where it is quantised."""
+        config = self.config
+        return config.head_scheme and matrix_shape(config.table_shape, ("vocab", "embed"), config.head_scheme)
+
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
         """Normed hidden [S, d] to float32 [S, vocab]."""
-        config, scheme = self.config, self.config.head_scheme
-        backend = "xla" if scheme is None else self._backend_of(MatrixShape(*config.table_shape, scheme))
-        return decoder.logits(config, head, hidden, backend)
+        matrix = self.head_matrix
+        backend = "xla" if matrix is None else self._backend_of(matrix)
+        return decoder.logits(self.config, head, hidden, backend)
 
     def kv_type(self, group: int) -> jnp.dtype:
         """The type that keys and values of a group are kept in."""

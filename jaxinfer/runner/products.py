@@ -1,7 +1,6 @@
 """Which backend multiplies each quantised matrix: what the device can run, timed on matrices of that shape."""
 
 import hashlib
-import math
 import time
 import zlib
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import numpy as np
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.param import matrix_shape
 from jaxinfer.models.loaded import LoadedModel, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
@@ -70,14 +70,14 @@ def with_products(model: LoadedModel, backend: str) -> LoadedModel:
 def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
     """The shapes of matrices whose products a backend may be chosen for."""
     plan = plan_model(model.config, model.dtype)
-    return list(dict.fromkeys(filter(None, map(_matrix_shape, (*plan.weights, *plan.head)))))
+    return list(dict.fromkeys(filter(None, (*map(_matrix_shape, plan.weights), model.head_matrix))))
 
 
 def _matrix_shape(weight: Weight) -> MatrixShape | None:
-    if weight.scheme is None or "expert" in weight.axes:
+    """None for a weight whose products are not of one matrix; of the embedding only rows are read, but as the head."""
+    if weight.scheme is None or "expert" in weight.axes or weight.path == ("embed",):
         return None
-    lead = 1 if weight.stacked else 0
-    return MatrixShape(math.prod(weight.shape[lead:-1]), weight.shape[-1], weight.scheme)
+    return matrix_shape(weight.shape, weight.axes, weight.scheme)
 
 
 def _named(matrix: MatrixShape) -> str:
@@ -85,10 +85,11 @@ def _named(matrix: MatrixShape) -> str:
 
 
 def _measured(model: LoadedModel, shapes: EngineShapes, matrix: MatrixShape, backend: str) -> tuple[float, float]:
-    """Seconds of a product in a decode step and in a prefill."""
+    """Seconds of a product in a decode step and in a prefill, of which the head sees scored positions alone."""
     if reason := obstacle(backend, model.mesh):
         raise NotImplementedError(reason)
-    counts = (shapes.max_num_seqs, shapes.max_num_batched_tokens)
+    most = shapes.max_scored if matrix == model.head_matrix else shapes.max_num_batched_tokens
+    counts = (shapes.max_num_seqs, most)
     for rows in counts if backend != "xla" else ():  # a kernel may scale few rows late and many early
         check_product(matrix, backend, rows, model.dtype)
     decode, prefill = (time_product(matrix, backend, rows, model.dtype) for rows in counts)

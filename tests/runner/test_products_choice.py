@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jaxinfer_kernels.tpu import quantized_matmul as tpu_kernel
 
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.layers.stack import Layout
 from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray
 from jaxinfer.quantization.product import quantized_product
-from jaxinfer.quantization.scheme import Scheme
+from jaxinfer.quantization.scheme import Scheme, TableSchemes
 from jaxinfer.runner import products
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.products import check_product, choose_products, matrix_shapes, time_product
@@ -31,12 +32,12 @@ def choose(model: LoadedModel, asked: Any = "auto", cache: Path | None = None) -
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MatrixShape, str, int]]:
     """The device is taken for a TPU whose kernel is faster for matrices of more than 32 columns. What was timed."""
-    seen: list[tuple[int, str]] = []
+    seen: list[tuple[MatrixShape, str, int]] = []
 
     def seconds(matrix: MatrixShape, backend: str, rows: int, dtype: jnp.dtype) -> float:
-        seen.append((matrix.columns, backend))
+        seen.append((matrix, backend, rows))
         return 2.0 if (backend == "xla") == (matrix.columns > 32) else 1.0
 
     monkeypatch.setattr(products, "platform_of", lambda mesh: "tpu")
@@ -51,7 +52,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
     ("name", "layout"), [("int8", "unrolled"), ("int8", "stacked"), ("int8-w8a8", "unrolled"), ("fp8-w8a8", "unrolled")]
 )
 def test_each_shape_has_the_fastest_and_it_is_remembered(
-    timed: list[tuple[int, str]], tmp_path: Path, name: str, layout: Layout
+    timed: list[tuple[MatrixShape, str, int]], tmp_path: Path, name: str, layout: Layout
 ) -> None:
     model = quantised_model(name, layout)
     found = choose(model, cache=tmp_path)
@@ -59,6 +60,24 @@ def test_each_shape_has_the_fastest_and_it_is_remembered(
     count = len(timed)
     assert choose(model, cache=tmp_path) == found
     assert len(timed) == count == 4 * len(found)
+
+
+def test_the_head_is_timed_with_scored_positions(timed: list[tuple[MatrixShape, str, int]]) -> None:
+    model = quantised_model()
+    choose_products(model, tiny_shapes(model, max_scored=16), "auto", None)
+    rows: dict[MatrixShape, set[int]] = {}
+    for matrix, _, count in timed:
+        rows.setdefault(matrix, set()).add(count)
+    assert rows.pop(MatrixShape(*model.config.table_shape, Scheme("int8"))) == {8, 16}
+    assert set(map(frozenset, rows.values())) == {frozenset({8, 64})}
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_embedding_has_a_product_where_it_is_the_head(tied: bool) -> None:
+    model = quantised_model()
+    config = replace(model.config, tables=TableSchemes(embed=Scheme("int8")), tie_word_embeddings=tied)
+    table = MatrixShape(*config.table_shape, Scheme("int8"))
+    assert (table in matrix_shapes(replace(model, config=config))) == tied
 
 
 @pytest.mark.usefixtures("timed")
@@ -77,8 +96,23 @@ def test_nothing_is_chosen_where_there_is_no_choice() -> None:
     assert choose(quantised_model()) == {}  # a CPU has xla alone
 
 
+@pytest.fixture
+def multiplied(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
+    """The shapes of weights that the kernel for TPUs was traced with."""
+    seen, kernel = set(), tpu_kernel.quantized_matmul_tpu
+
+    def traced(x: jax.Array, weight: jax.Array, *rest: Any) -> jax.Array:
+        seen.add(weight.shape)
+        return kernel(x, weight, *rest)
+
+    monkeypatch.setattr(tpu_kernel, "quantized_matmul_tpu", traced)
+    return seen
+
+
 @pytest.mark.parametrize("name", ["int8", "int4", "int8-w8a8", "fp8-w8a8"])
-def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(name: str) -> None:
+def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(
+    multiplied: set[tuple[int, ...]], name: str
+) -> None:
     """It does not take two groups of 32: that matrix stays with xla."""
     model, requests = quantised_model(name), [GenerateRequest("a", [5, 6, 7, 8, 9], greedy(6))]
     shapes = tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=8)
@@ -88,10 +122,12 @@ def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(name: str) -
     assert taken == ({32} if name == "int4" else {32, 64})
     keys, tokens = set(), []
     for one in (model, tpu):
+        multiplied.clear()
         runner = JaxRunner(one, shapes)
         runner.warm_up(lazy=True)
         tokens.append(drive(make_core(runner), requests)["a", 0].tokens)
         keys.add(program_key(one, shapes, {}))
+        assert multiplied == {(matrix.rows, matrix.columns) for matrix, _ in one.product_backends}
     assert tokens[0] == tokens[1]
     assert len(keys) == 2
 
