@@ -138,8 +138,8 @@ def test_int8_weights_on_a_cpu_lose_nothing_of_x(rng: np.random.Generator, rows:
 )
 def test_activations_may_be_float16(rng: np.random.Generator, scheme: Scheme):
     x = normal(rng, 3, DEPTH).astype(jnp.float16)
-    parts = quantise(jnp.asarray(rng.normal(size=(EXPERTS, COLUMNS, DEPTH)), jnp.float32), scheme)
-    weights, sizes = QuantizedArray(scheme, *parts), np.array([3, 0, 0], np.int32)
+    codes, scales = quantise(jnp.asarray(rng.normal(size=(EXPERTS, COLUMNS, DEPTH)), jnp.float32), scheme)
+    weights, sizes = QuantizedArray(scheme, codes, scales), np.array([3, 0, 0], np.int32)
     of_first = jax.tree.map(lambda part: part[0], weights)
     want = wide(x) @ dequantised(of_first.codes, of_first.scales).T
     found = (
