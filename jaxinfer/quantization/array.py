@@ -121,12 +121,12 @@ def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:
         scales = jnp.max(jnp.abs(cut), axis=-1) * _INVERSE[scheme.codes]
     scales = jnp.where(scales == 0, 1.0, scales)
     if scheme.scales == "e8m0":
-        scales = _powers_above(scales)
+        scales = powers_above(scales)
     codes = _rounded(cut / scales.astype(jnp.float32)[..., None], scheme.codes)
     return codes.reshape(values.shape), scales
 
 
-def _powers_above(scales: jax.Array) -> jax.Array:
+def powers_above(scales: jax.Array) -> jax.Array:
     """The least powers of two that are no smaller, e8m0: the exponents of float32."""
     bits = jax.lax.bitcast_convert_type(scales, jnp.int32) + (2**23 - 1)
     return jax.lax.bitcast_convert_type((bits >> 23).astype(jnp.uint8), SCALE_TYPES["e8m0"])

@@ -18,7 +18,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.param import matrix_shape
 from jaxinfer.models.loaded import LoadedModel, plan_model
 from jaxinfer.models.weight import Weight
-from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
+from jaxinfer.quantization.array import SCALE_TYPES, MatrixShape, QuantizedArray, part_type, powers_above
 from jaxinfer.quantization.product import quantized_product
 from jaxinfer.quantization.scheme import Part
 from jaxinfer.runner.autotune_cache import shapes_digest
@@ -144,7 +144,7 @@ def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
         part_type(scheme, "codes", jax.default_backend())
     )
     sides = {
-        part: _random_side(part, scheme.shape(part, shape), seed).astype(part_type(scheme, part, ""))
+        part: _random_side(part, scheme.shape(part, shape), part_type(scheme, part, ""), seed)
         for part in scheme.parts
         if part not in ("codes", "order")
     }
@@ -152,15 +152,16 @@ def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
     return QuantizedArray(scheme, codes, **sides, order=order, backend=backend)
 
 
-def _random_side(part: Part, shape: tuple[int, ...], seed: int) -> jax.Array:
-    """Random scales, zeros or factors, float32: a kernel that takes a neighbour's, or none, gives other results.
+def _random_side(part: Part, shape: tuple[int, ...], dtype: jnp.dtype, seed: int) -> jax.Array:
+    """Random scales, zeros or factors of a type: a kernel that takes a neighbour's, or none, gives other results.
 
     Powers of two, and whole numbers for zeros: every type holds them, and no order of the products rounds otherwise.
     """
     key = jax.random.key(seed + zlib.crc32(part.encode()))
     if part == "zeros":
-        return jax.random.randint(key, shape, -7, 8).astype(jnp.float32)
-    return jnp.exp2(jax.random.randint(key, shape, -3, 1).astype(jnp.float32))
+        return jax.random.randint(key, shape, -7, 8).astype(dtype)
+    powers = jnp.asarray([0.125, 0.25, 0.5, 1.0])[jax.random.randint(key, shape, 0, 4)]
+    return powers_above(powers) if dtype == SCALE_TYPES["e8m0"] else powers.astype(dtype)
 
 
 def _rows(matrix: MatrixShape, count: int, dtype: jnp.dtype) -> jax.Array:
