@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         print()
     else:
         for name, value in _lines(report):
-            print(f"{name:22}{value}")
+            print(f"{name:21} {value}")
     return 0
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from jaxinfer.checkpoint.quantized.groups import GroupNumbers
 from jaxinfer.checkpoint.quantized.packing import Unpacked
 from jaxinfer.checkpoint.quantized.scales import RowScales, Spread
 from jaxinfer.checkpoint.quantized.values import Values
@@ -54,7 +55,7 @@ CASES: list[tuple[Source, np.ndarray]] = [
     (RowScales(Tensor("one", (12, 1))), np.full((12, 1), 3, np.float32)),
     (Values(CODES, SCALES, 8), scaled(np.arange(40) // 8)),
     (Values(CODES, SCALES, 9), scaled(np.arange(40) // 9)),
-    (Values(CODES, SCALES, 8, groups=Tensor("groups", (40,))), scaled(FILE["groups"])),
+    (Values(CODES, SCALES, 8, groups=GroupNumbers(Tensor("groups", (40,)), 8)), scaled(FILE["groups"])),
 ]
 
 
