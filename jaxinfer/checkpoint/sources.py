@@ -84,10 +84,14 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class _Of:
-    """A source made of one other."""
+class Derived:
+    """A source made of one other, of its shape where nothing else is said."""
 
     source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -95,7 +99,7 @@ class _Of:
 
 
 @dataclass(frozen=True)
-class Lengthened(_Of):
+class Lengthened(Derived):
     """One axis made `length` long."""
 
     axis: int
@@ -108,7 +112,7 @@ class Lengthened(_Of):
 
 
 @dataclass(frozen=True)
-class Split(_Of):
+class Split(Derived):
     """Each axis split into the axes that `view` has in its place."""
 
     view: tuple[Shape, ...]
@@ -130,7 +134,7 @@ class Split(_Of):
 
 
 @dataclass(frozen=True)
-class Cut(_Of):
+class Cut(Derived):
     """One axis from `start` to `stop`."""
 
     axis: int
@@ -149,7 +153,7 @@ class Cut(_Of):
 
 
 @dataclass(frozen=True)
-class Turned(_Of):
+class Turned(Derived):
     """The axes in another order."""
 
     axes: tuple[int, ...]
@@ -166,7 +170,7 @@ class Turned(_Of):
 
 
 @dataclass(frozen=True)
-class Sorted(_Of):
+class Sorted(Derived):
     """One axis in another order: element i is the source's element order[i]."""
 
     axis: int
@@ -182,7 +186,7 @@ class Sorted(_Of):
 
 
 @dataclass(frozen=True)
-class Placed(_Of):
+class Placed(Derived):
     """One axis of elements in other places: element i is the source's element order[i], or zeros where that is None."""
 
     axis: int

@@ -9,7 +9,7 @@ import numpy as np
 from jaxinfer.checkpoint.quantized.packing import Unpacked
 from jaxinfer.checkpoint.quantized.parts import Factored, Parts
 from jaxinfer.checkpoint.quantized.scales import Finite, finite
-from jaxinfer.checkpoint.sources import FLOATS, Index, Read, Shape, Source, Tensor, TensorFault
+from jaxinfer.checkpoint.sources import FLOATS, Derived, Index, Read, Shape, Source, Tensor, TensorFault
 from jaxinfer.quantization.formats import MXFP4_GROUP, NVFP4_GROUP, Mxfp4, Nvfp4
 
 _BYTES = ("U8",)
@@ -18,22 +18,7 @@ _NO_NUMBER = 255
 
 
 @dataclass(frozen=True)
-class _Of:
-    """A source made of one other."""
-
-    source: Source
-
-    @property
-    def shape(self) -> Shape:
-        return self.source.shape
-
-    @property
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.source.tensors
-
-
-@dataclass(frozen=True)
-class _Numbers(_Of):
+class _Numbers(Derived):
     """Whole numbers below 16 as the e2m1 codes that they are."""
 
     def read(self, index: Index, read: Read) -> np.ndarray:
@@ -41,7 +26,7 @@ class _Numbers(_Of):
 
 
 @dataclass(frozen=True)
-class _Powers(_Of):
+class _Powers(Derived):
     """Bytes as the e8m0 scales that they are. Raises TensorFault for the one that is no number."""
 
     def read(self, index: Index, read: Read) -> np.ndarray:
@@ -52,7 +37,7 @@ class _Powers(_Of):
 
 
 @dataclass(frozen=True)
-class _Scaled(_Of):
+class _Scaled(Derived):
     """Scales times that of the whole matrix, or divided by it, float32."""
 
     whole: Finite
