@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_START_SECONDS = 300
+_START_SECONDS = 900
 _PACKAGES = {"jaxinfer": ("jax", "jaxlib"), "transformers": ("transformers", "torch")}
 
 
