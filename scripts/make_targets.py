@@ -25,13 +25,25 @@ _H200_SOURCE = "openxla/xla, target_config/specs/h200.txtpb, and NVIDIA's H200 d
 _MIB = 1 << 20
 
 
-def _tpu(device: str, topology: str, accelerator: str, *, cores: int, hbm: int, bandwidth: float, **rates: float):
+def _tpu(
+    device: str,
+    topology: str,
+    accelerator: str,
+    *,
+    cores: int,
+    hbm: int,
+    bandwidth: float,
+    host: Any = None,
+    **rates: Any,
+):
+    """host: topology and accelerator type of a whole host, where meshes are compiled for it."""
     vmem = rates.pop("vmem")
     return {
         "platform": "tpu",
         "device": device,
         "topology": topology,
         "accelerator_type": accelerator,
+        **({"host_topology": host[0], "host_accelerator_type": host[1]} if host else {}),
         "source": _TPU_SOURCE,
         "cores": cores,
         "hbm_bytes": hbm,
@@ -44,7 +56,7 @@ def _tpu(device: str, topology: str, accelerator: str, *, cores: int, hbm: int, 
 
 TARGETS: dict[str, dict[str, Any]] = {
     "v5e": _tpu(
-        "TPU v5e", "v5e:2x2", "v5litepod-4",
+        "TPU v5e", "v5e:2x2", "v5litepod-4", host=("v5e:2x4", "v5litepod-8"),
         cores=1, hbm=17_200_000_000, bandwidth=8.20e11, bf16_ops=1.97e14, int8_ops=3.94e14, vmem=128,
     ),
     "v5p": _tpu(
@@ -52,17 +64,18 @@ TARGETS: dict[str, dict[str, Any]] = {
         cores=2, hbm=103_000_000_000, bandwidth=2.46e12, bf16_ops=4.59e14, int8_ops=9.18e14, vmem=64,
     ),
     "v6e": _tpu(
-        "TPU v6e", "v6e:2x2", "v6e-4",
+        "TPU v6e", "v6e:2x2", "v6e-4", host=("v6e:2x4", "v6e-8"),
         cores=1, hbm=34_400_000_000, bandwidth=1.64e12, bf16_ops=9.20e14, int8_ops=1.84e15, fp8_ops=9.20e14, vmem=128,
     ),
     "v7x": _tpu(
-        "half a TPU v7x", "tpu7x:2x2x1", "tpu7x-8",
+        "half a TPU v7x", "tpu7x:2x2x1", "tpu7x-8", host=("tpu7x:2x2x1", "tpu7x-8"),
         cores=1, hbm=103_000_000_000, bandwidth=3.70e12, bf16_ops=1.155e15, fp8_ops=2.30e15, vmem=64,
     ),
     "h200": {
         "platform": "cuda",
         "device": "NVIDIA H200",
         "topology": "1x1x1",
+        "host_topology": "1x1x8",
         "source": _H200_SOURCE,
         "cores": 132,
         "hbm_bytes": 151_397_597_184,

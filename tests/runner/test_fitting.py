@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from check_programs import FITTING, FITTING_LENGTH, FITTING_SEQUENCES, Model, fitting_shapes
 from jaxinfer_kernels.check.command import RECORDS
 from jaxinfer_kernels.check.targets import FOLDER, read_target
+from program_cases import FITTING_LENGTH, FITTING_SEQUENCES, fitting_shapes
+from program_models import FITTING, Model
 
 from jaxinfer.models.loaded import plan_model
 from jaxinfer.runner.memory import fit_blocks, slot_bytes

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxinfer_kernels.check.collectives import Exchange
 from jaxinfer_kernels.check.targets import Target
 from jaxinfer_kernels.layouts import KVLayout
 
@@ -42,9 +43,10 @@ class Case(NamedTuple):
     """A program to compile.
 
     program, shape: what the table calls it. lower: traces it for the devices of a target, of which it may use the
-    first. kept: what must not be copied. donated: bytes of pages that must be updated in place.
+    first ones. kept: what must not be copied. donated: bytes of pages that must be updated in place.
     cannot: why it is not compiled for this target, where it is not; such a case is listed. wgmma: GPU kernels with
-    this in their names must multiply with Hopper's matrix unit.
+    this in their names must multiply with Hopper's matrix unit. exchange: what devices may send each other; None: it
+    runs on one. Of a program for several devices, sizes are those of one.
     """
 
     program: str
@@ -54,6 +56,7 @@ class Case(NamedTuple):
     donated: int = 0
     cannot: str = ""
     wgmma: str = ""
+    exchange: Exchange | None = None
 
 
 CaseSource = Callable[[Target, bool], list[Case]]

@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxinfer_kernels.check.cases import CaseSource
 from jaxinfer_kernels.check.record import Record
-from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.results import Result, from_json
 from jaxinfer_kernels.check.table import progress, render
 from jaxinfer_kernels.check.targets import FOLDER, Target, TargetError, read_target, target_names
 from jaxinfer_kernels.check.worker import MARK, compile_target
@@ -36,18 +36,19 @@ def main(
     description: str,
     record: Path | None = None,
     arguments: Sequence[str] | None = None,
+    hosts: bool = False,
 ) -> int:
     """Runs the check over the cases of `source`; returns the exit status, 1 where one failed or none ran.
 
     command: what starts this program again, for the processes of the targets. record: file of what is known to
-    compile. arguments: by default sys.argv's.
+    compile. arguments: by default sys.argv's. hosts: programs are for all devices of a host, and by default for the
+    targets of which hosts are known.
     """
     options = _parser(description, record).parse_args(arguments)
     if options.dump is not None:
-        return _work(source, options)
+        return _work(source, options, hosts)
     try:
-        names = options.targets.split(",") if options.targets else target_names(options.folder)
-        targets = [read_target(options.folder, name) for name in names]
+        targets = _targets(options, hosts)
     except TargetError as error:
         print(error, file=sys.stderr)
         return 1
@@ -80,10 +81,18 @@ def _parser(description: str, record: Path | None) -> argparse.ArgumentParser:
     return parser
 
 
-def _work(source: CaseSource, options: argparse.Namespace) -> int:
+def _targets(options: argparse.Namespace, hosts: bool) -> list[Target]:
+    if options.targets:
+        named = [read_target(options.folder, name) for name in options.targets.split(",")]
+        return [target.host() for target in named] if hosts else named
+    every = [read_target(options.folder, name) for name in target_names(options.folder)]
+    return [target.host() for target in every if target.host_topology] if hosts else every
+
+
+def _work(source: CaseSource, options: argparse.Namespace, hosts: bool) -> int:
     """One of the processes."""
     try:
-        target = read_target(options.folder, options.targets)
+        (target,) = _targets(options, hosts)
         record = Record(()) if options.fresh or options.record is None else Record.read(options.record)
         compile_target(target, source, options.all, options.only, options.dump, record, sys.stdout)
     except TargetError as error:
@@ -113,13 +122,13 @@ def _messages(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         if line.startswith(MARK):
             message = json.loads(line.removeprefix(MARK))
             if "result" in message:
-                print(progress(_result(message["result"])), file=sys.stderr, flush=True)
+                print(progress(from_json(message["result"])), file=sys.stderr, flush=True)
             yield message
 
 
 def collect(messages: list[dict[str, Any]], target: str, status: int, errors: str) -> list[Result]:
     """Results of one process, those that it owes included."""
-    results = [_result(message["result"]) for message in messages if "result" in message]
+    results = [from_json(message["result"]) for message in messages if "result" in message]
     if any("done" in message for message in messages):
         return results
     told = f"the process ended with status {status}: {errors.strip()[-_MOST_ERRORS:] or 'it said nothing'}"
@@ -130,7 +139,3 @@ def collect(messages: list[dict[str, Any]], target: str, status: int, errors: st
         problem = "not reached: the process ended before" if index else told
         results.append(Result(target, program, shape, "failed", (problem,)))
     return results
-
-
-def _result(values: dict[str, Any]) -> Result:
-    return Result(**{**values, "problems": tuple(values["problems"])})

@@ -65,6 +65,11 @@ def moves(text: str, sizes: Collection[int]) -> list[Move]:
     return found
 
 
+def arrays(result: str) -> list[tuple[str, int]]:
+    """Each array of a result's type, without its layout, and its bytes."""
+    return [(f"{kind}[{shape}]", _bytes(kind, shape)) for kind, shape, _ in _ARRAY.findall(result)]
+
+
 def scoped_memory(text: str) -> dict[int, int]:
     """Most bytes that one custom call takes of each on-chip memory, by XLA's number of it: 1 is VMEM."""
     most: dict[int, int] = {}

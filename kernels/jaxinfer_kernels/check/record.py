@@ -17,12 +17,12 @@ from typing import Any, Self
 import jax
 
 from jaxinfer_kernels.check.cases import Case, Lowering
-from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.results import Result, from_json
 from jaxinfer_kernels.check.targets import Target
 
 _COMPILERS = {"tpu": ("jaxlib", "libtpu"), "cuda": ("jaxlib", "jax-cuda13-pjrt", "nvidia-cuda-nvcc", "nvidia-nvvm")}
 _DIGITS = 32
-_JUDGES = ("hlo.py", "ptx.py", "results.py", "schedule.py")
+_JUDGES = ("collectives.py", "hlo.py", "ptx.py", "results.py", "schedule.py")
 _LEFT_OUT = ("state", "problems", "recorded")  # the same for all
 
 
@@ -35,7 +35,7 @@ class Record:
     @classmethod
     def read(cls, file: Path) -> Self:
         rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.is_file() else []
-        return cls(Result(**{**row, "state": "ok", "problems": ()}) for row in rows)
+        return cls(from_json({**row, "state": "ok"}) for row in rows)
 
     def find(self, target: str, case: Case, digest: str) -> Result | None:
         """The result of a case, where it was made of the very same."""
@@ -63,7 +63,7 @@ def stable_text() -> None:
 
 def digest_of(case: Case, target: Target, lowering: Lowering) -> str:
     """Of the program, its target and compilers, and of what is asked of the result, by this package's code too."""
-    asked = (case.kept, case.donated, case.wgmma, lowering.options)
+    asked = (case.kept, case.donated, case.wgmma, case.exchange, lowering.options)
     variables = sorted(target.variables(Path("dump")).items())
     compilers = [(name, _version(name)) for name in _COMPILERS[target.platform]]
     hashed = hashlib.sha256(lowering.lowered.as_text().encode())
@@ -89,4 +89,4 @@ def _row(result: Result) -> dict[str, Any]:
     """A result's figures, its time rounded."""
     seconds = None if result.seconds is None else round(result.seconds, 1)
     row = result._replace(seconds=seconds)._asdict()
-    return {name: value for name, value in row.items() if value is not None and name not in _LEFT_OUT}
+    return {name: value for name, value in row.items() if value not in (None, ()) and name not in _LEFT_OUT}

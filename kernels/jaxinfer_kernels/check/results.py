@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxinfer_kernels.check.cases import Case
+from jaxinfer_kernels.check.collectives import exchange_problems, read_collectives, summary
 from jaxinfer_kernels.check.hlo import moves, scoped_memory
 from jaxinfer_kernels.check.ptx import KernelReport, find_ptxas, kernel_reports
 from jaxinfer_kernels.check.schedule import read_schedules
@@ -37,6 +38,7 @@ class Result(NamedTuple):
     registers: most of a GPU program's kernels. spilled: bytes of registers stored and loaded, in all, as often as the
     program's text has them; on a TPU by Pallas kernels.
     problems: why it failed, or why it was not compiled.
+    collectives: what devices send each other.
     digest: of all that this follows from; empty for what cannot be recorded. recorded: not compiled this time.
     """
 
@@ -53,6 +55,7 @@ class Result(NamedTuple):
     registers: int | None = None
     spilled: int | None = None
     blocks: int | None = None
+    collectives: tuple[str, ...] = ()
     digest: str = ""
     recorded: bool = False
 
@@ -61,7 +64,9 @@ def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: P
     """The row of a case that compiled. dump: where its compiler left what it tells of the kernels."""
     memory, text = executable.memory_analysis(), executable.as_text()
     taken = _on_gpu(case, dump) if target.platform == "cuda" else _on_tpu(dump, text)
-    problems = (*_copied(case, text), *_memory(case, target, memory), *taken.problems)
+    found = [] if case.exchange is None else read_collectives(text)
+    exchanged = [] if case.exchange is None else exchange_problems(case.exchange, found)
+    problems = (*_copied(case, text), *_memory(case, target, memory), *exchanged, *taken.problems)
     return Result(
         target.name,
         case.program,
@@ -72,7 +77,13 @@ def inspect(case: Case, target: Target, executable: Any, seconds: float, dump: P
         memory.temp_size_in_bytes,
         memory.alias_size_in_bytes,
         *taken[1:],
+        summary(found),
     )
+
+
+def from_json(values: dict[str, Any]) -> Result:
+    """A result that went through JSON, where tuples are lists."""
+    return Result(**{**values, **{name: tuple(values.get(name, ())) for name in ("problems", "collectives")}})
 
 
 def failure(case: Case, target: str, problem: str, seconds: float | None = None) -> Result:

@@ -3,18 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from jaxinfer_kernels.check.results import Result
+from jaxinfer_kernels.check.sizes import size
 
 _LONGEST_PROBLEM = 600
-
-
-def size(count: int | None) -> str:
-    """Bytes in a few characters, in units of 1024; `-` for what is not known."""
-    if count is None:
-        return "-"
-    for unit, name in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
-        if count >= unit:
-            return f"{count / unit:.1f}{name}"
-    return str(count)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[Result], str]], ...] = (
@@ -44,6 +35,7 @@ def render(results: Sequence[Result]) -> str:
             program = result.program
             lines.append(program)
         lines.append(f"  {result.target:4} {result.shape:{width}} {_figures(result)}")
+        lines += [f"         {line}" for line in result.collectives]
     failed = [result for result in results if result.state == "failed"]
     for result in failed:
         lines.append(f"FAILED  {result.target}  {result.program}  {result.shape}")

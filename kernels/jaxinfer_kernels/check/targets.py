@@ -1,6 +1,6 @@
 """Targets: what is compiled for, read from configs/targets, and their devices as JAX sees them without hardware."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ class TargetError(ValueError):
 class Target:
     """Figures of one JAX device. platform: `tpu` or `cuda`. topology: XLA's name. description: XLA's, for a GPU.
 
-    accelerator_type: what libtpu wants to be told. cores: tensor cores, or multiprocessors. Rates are peaks, dense;
+    accelerator_type: what libtpu wants to be told. host_topology, host_accelerator_type: the same of a whole host, for
+    meshes. cores: tensor cores, or multiprocessors. Rates are peaks, dense;
     0 for what the device does not have. vmem_bytes: of a core. smem_bytes: of a core, or of a GPU's block.
     """
 
@@ -39,6 +40,8 @@ class Target:
     fp8_ops_per_second: int = 0
     vmem_bytes: int = 0
     accelerator_type: str = ""
+    host_topology: str = ""
+    host_accelerator_type: str = ""
     description: str = ""
 
     def variables(self, dump: Path) -> dict[str, str]:
@@ -60,6 +63,12 @@ class Target:
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true "
             f"--xla_jf_dump_llo_pass_label_regex={DUMPED}",
         }
+
+    def host(self) -> "Target":
+        """The same with the devices of a host. Raises TargetError where that is not known."""
+        if not self.host_topology:
+            raise TargetError(f"target {self.name!r} has no host_topology, which programs for several devices need")
+        return replace(self, topology=self.host_topology, accelerator_type=self.host_accelerator_type)
 
     def devices(self) -> list[Any]:
         """The devices of the topology. Raises TargetError, which says what to install, where the compiler is absent."""

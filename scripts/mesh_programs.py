@@ -1,0 +1,85 @@
+"""Step programs for the devices of a mesh, with what these may send each other.
+
+Of a mesh that configs/compiled/collectives.yaml names, every exchange of hidden states is expected as often as it says
+there; of others no exchange may be larger than hidden states are in float32.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jaxinfer_kernels.check.cases import Case, Lowering
+from jaxinfer_kernels.check.collectives import Exchange
+from jaxinfer_kernels.check.command import RECORDS
+from jaxinfer_kernels.check.targets import Target
+from program_cases import BACKENDS, model_cases
+from program_models import DENSE, Model
+
+from jaxinfer.config import ParallelConfig
+from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.mesh_file import shipped_meshes
+from jaxinfer.runner.program_table import Name
+
+_EXPECTED = RECORDS / "collectives.yaml"
+_LAYERS = 2
+_ANYWHERE = ("v6e", "h200")
+"""Targets of meshes that are made for none."""
+_ROW_NUMBERS = 32
+"""Numbers of 4 bytes that a device may send of a row when it is sampled: 20 likely tokens, thresholds, sums."""
+_DENSE_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192), ("sample", 256), ("multi_step", 16))
+_MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = ((DENSE[1], _DENSE_PROGRAMS),)
+
+
+def mesh_names(asked: str) -> list[str]:
+    """Meshes asked for. Raises ParameterError where one cannot be read."""
+    names = list(shipped_meshes()) if asked == "all" else [asked]
+    for name in names:
+        asked_mesh(ParallelConfig(mesh=name))
+    return names
+
+
+def mesh_cases(asked: str, target: Target, everything: bool) -> list[Case]:
+    """asked: `all`, or a mesh as `jaxinfer serve --mesh` takes it. Meshes that a target has no topology for have no
+    cases."""
+    return [case for name in mesh_names(asked) if _fits(name, target) for case in _cases(name, target, everything)]
+
+
+def _fits(name: str, target: Target) -> bool:
+    topology = asked_mesh(ParallelConfig(mesh=name)).topology
+    return target.name in _ANYWHERE if topology is None else target.name == topology.target
+
+
+def _cases(name: str, target: Target, everything: bool) -> list[Case]:
+    backend, title = BACKENDS[target.platform][0], Path(name).stem
+    try:
+        mesh = served_mesh(ParallelConfig(mesh=name))
+    except ParameterError as error:
+        return [Case("every program", title, _not_compiled, cannot=error.message)]
+    layers = None if everything else _LAYERS
+    found = []
+    options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh)}
+    for model, programs in _MODELS:
+        found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
+    return found
+
+
+def _not_compiled(devices: Sequence[Any]) -> Lowering:
+    """In place of what lowers a program that is not compiled."""
+    raise AssertionError("is not compiled")
+
+
+def _exchange(title: str, mesh: MeshConfig, config: DecoderConfig, name: Name) -> Exchange:
+    rows = name[1]
+    numbers = rows * 4 * _ROW_NUMBERS * mesh.size if name[0] in ("sample", "multi_step") else 0
+    known = yaml.safe_load(_EXPECTED.read_text()).get(title)
+    if name[0] == "sample":
+        return Exchange(small=numbers)
+    if known is None:
+        return Exchange(small=max(numbers, rows * config.hidden_size * 4))
+    hidden = f"all-reduce bf16[{rows},{config.hidden_size}]"
+    return Exchange(((hidden, known["embedding"] + config.num_layers * known["layer"]),), numbers)

@@ -1,0 +1,180 @@
+"""Cases of the check: the engine's own step programs over a model without values, on one device or on a mesh."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxinfer_kernels import KVLayout
+from jaxinfer_kernels.check.cases import Case, Kept, Lowering, array_bytes, kept_pages, kept_weights
+from jaxinfer_kernels.check.collectives import Exchange
+from jaxinfer_kernels.check.sizes import size
+from jaxinfer_kernels.check.targets import Target
+from jaxinfer_kernels.gpu.attention_blocks import check_gpu_shapes
+from jaxinfer_kernels.layouts import platform_layout
+from program_models import Model
+
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
+from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.runner.products import with_products
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.programs import Programs
+
+_DTYPE = jnp.dtype("bfloat16")
+# Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
+_ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
+_BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
+_KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
+_DECODE_STEPS = 8
+BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
+"""What computes on a platform, best first."""
+FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
+"""Of models that a target holds whole beside these sequences, of so many tokens."""
+
+
+def model_cases(
+    target: Target,
+    model: Model,
+    layers: int | None,
+    backend: str,
+    names: Callable[[EngineShapes], Sequence[Name]],
+    shapes_of: Callable[[DecoderConfig, int], EngineShapes] | None = None,
+    *,
+    mesh: MeshConfig = ONE_DEVICE,
+    mesh_name: str = "",
+    exchange: Callable[[DecoderConfig, Name], Exchange] | None = None,
+) -> list[Case]:
+    """shapes_of: of the model's config and a block's tokens; by default those of large steps. mesh_name: what the table
+    calls the mesh. exchange: what devices may send each other in a program."""
+    config = model.config(layers).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
+    plan, shapes = plan_model(config, _DTYPE), (shapes_of or _shapes)(config, block_size)
+    backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
+    pools = zip(config.kv_groups, shapes.groups, strict=True)
+    kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
+    kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
+    described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
+    needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
+    on = f", {mesh_name}" if mesh_name else ""
+    run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
+    programs = cache(partial(_programs, config, shapes, backends, backend, mesh))
+    return [
+        Case(
+            f"{name[0]} {name[1]}".removesuffix(" 0"),
+            f"{model.title}, {config.num_layers} layers{taken}{on}, {run_by}",
+            partial(_lower, programs, mesh, name),
+            (*_kept_groups(kv, layout), *kept_weights(described)),
+            kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
+            "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
+            exchange=exchange and exchange(config, name),
+        )
+        for name in names(shapes)
+    ]
+
+
+def _described(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tuple[str, tuple[int, ...], jnp.dtype]]:
+    """Name, shape and type of each array that a device holds of a weight."""
+    name = ".".join(map(str, weight.path))
+    parts = ("",) if weight.scheme is None else (f" ({part})" for part in weight.scheme.parts)
+    for part, leaf in zip(parts, weight.leaves(platform), strict=True):
+        yield f"{name}{part}", _shard(leaf.shape, leaf.axes, mesh), leaf.dtype
+
+
+def _shard(shape: Sequence[int], axes: Sequence[str | None], mesh: MeshConfig) -> tuple[int, ...]:
+    """The shape of one device's part."""
+    return tuple(length // (1 if axis is None else mesh.shards(axis)) for length, axis in zip(shape, axes, strict=True))
+
+
+def _blocks(
+    group: LayerGroup, pool: KVGroup, block_size: int, layout: KVLayout, mesh: MeshConfig
+) -> jax.ShapeDtypeStruct:
+    """The KV blocks of a group on one device."""
+    shape = layout.shape(
+        layers=len(group.layers),
+        pages=pool.num_blocks,
+        page_size=block_size,
+        kv_heads=group.kv.heads,
+        key_dim=group.kv.key_dim,
+        value_dim=group.kv.value_dim,
+    )
+    shape = _shard(shape, layout.axes, mesh)
+    return jax.ShapeDtypeStruct(shape, _DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
+
+
+def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size: int) -> str:
+    """What attends in a KV group: `backend`, or xla where that refuses its heads, as `choose_attention` passes over
+    it."""
+    if backend != "mosaic_gpu":
+        return backend
+    queries = max(config.layers[layer].attention.group_size for layer in group.layers)
+    try:
+        check_gpu_shapes(_DTYPE, _DTYPE, queries, group.kv.key_dim, group.kv.value_dim, block_size)
+    except ValueError:
+        return "xla"
+    return backend
+
+
+def _kept_groups(groups: Sequence[jax.ShapeDtypeStruct], layout: KVLayout) -> Iterator[Kept]:
+    """The pages of every KV group, which have names where there are several."""
+    for number, blocks in enumerate(groups):
+        of_group = f" of group {number}" if len(groups) > 1 else ""
+        for kept in kept_pages(blocks.shape, blocks.dtype, layout):
+            yield kept._replace(name=f"{kept.name}{of_group}")
+
+
+def _lower(programs: Any, mesh: MeshConfig, name: Name, devices: Sequence[Any]) -> Lowering:
+    made = programs(tuple(devices[: mesh.size]))
+    with jax.sharding.use_abstract_mesh(make_mesh(mesh, devices).abstract_mesh):
+        return Lowering(made.lower(name), made.options)
+
+
+def _programs(
+    config: DecoderConfig,
+    shapes: EngineShapes,
+    backends: tuple[GroupBackend, ...],
+    experts_backend: str,
+    mesh: MeshConfig,
+    devices: tuple[Any, ...],
+) -> Programs:
+    model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(mesh, devices), rules=mesh.rules)
+    model = replace(model, backends=backends, experts_backend=experts_backend)
+    return Programs(with_products(model, experts_backend), shapes)
+
+
+def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    return EngineShapes(
+        max_num_seqs=_ROWS,
+        max_num_batched_tokens=_TOKENS,
+        max_scored=_ROWS,
+        max_model_len=_LENGTH,
+        block_size=block_size,
+        groups=tuple(
+            KVGroup(group.window, _KV_BLOCKS if group.window is None else _WINDOW_BLOCKS) for group in config.kv_groups
+        ),
+        vocab_size=config.vocab_size,
+        decode_steps=_DECODE_STEPS,
+    )
+
+
+def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    """As an engine has them that is asked for these sequences.
+
+    It would take 2048 tokens a step, of which activations are as large as a weight's codes.
+    """
+    blocks = 1 + FITTING_SEQUENCES * (FITTING_LENGTH // block_size)
+    return EngineShapes(
+        max_num_seqs=FITTING_SEQUENCES,
+        max_num_batched_tokens=_TOKENS,
+        max_scored=FITTING_SEQUENCES + 64,
+        max_model_len=FITTING_LENGTH,
+        block_size=block_size,
+        groups=tuple(KVGroup(group.window, blocks) for group in config.kv_groups),
+        vocab_size=config.vocab_size,
+    )

@@ -1,0 +1,38 @@
+"""scripts/check_programs.py over an engine with the fault that JAXINFER_FAULT names."""
+
+import os
+import sys
+from typing import Any
+
+import check_programs
+import jax
+
+from jaxinfer.runner import sample
+from jaxinfer.runner.program_table import Name, Program, ProgramTable
+
+_draw, _program = sample.sample_tokens, ProgramTable.__getitem__
+
+
+def gathered(logits: jax.Array, *others: Any, vocabulary: Any, **more: Any) -> Any:
+    """Draws of logits that every device gathers first, of which each keeps its own columns."""
+    whole = jax.lax.all_gather(logits, vocabulary.axes, axis=1, tiled=True)
+    first = jax.lax.axis_index(vocabulary.axes) * logits.shape[1]
+    own = jax.lax.dynamic_slice_in_dim(jax.lax.optimization_barrier(whole), first, logits.shape[1], 1)
+    return _draw(own, *others, vocabulary=vocabulary, **more)
+
+
+def undonated(self: ProgramTable, name: Name) -> Program:
+    """No argument may be overwritten."""
+    return _program(self, name)._replace(donated=())
+
+
+def install(fault: str) -> None:
+    if fault == "gather":
+        sample.sample_tokens = gathered
+    if fault == "undonated":
+        ProgramTable.__getitem__ = undonated
+
+
+if __name__ == "__main__":
+    install(os.environ["JAXINFER_FAULT"])
+    sys.exit(check_programs.run([sys.executable, "-m", "tests.kernels.broken_meshes"]))

@@ -1,0 +1,106 @@
+"""What devices send each other, read from HLO, and the step programs of broken meshes."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jaxinfer_kernels.check.collectives import Collective, Exchange, exchange_problems, read_collectives, summary
+
+from tests.material import REPOSITORY
+
+needs_tpu_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu, of the extra compile-tpu, is not installed"
+)
+
+HLO = """HloModule jit_step
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  ROOT %add.1 = f32[] add(%a, %b)
+}
+
+%body.3 (p: (s32[], bf16[16,64])) -> (s32[], bf16[16,64]) {
+  %all-reduce.9 = bf16[16,64]{1,0:T(8,128)(2,1)S(1)} all-reduce(%x), channel_id=3, to_apply=%add
+}
+
+ENTRY %main (p0: bf16[16,64]) -> bf16[16,64] {
+  %all-reduce-start.1 = ((bf16[16,64]{1,0}), bf16[16,64]{1,0}) all-reduce-start(%p0), channel_id=1, to_apply=%add
+  %all-reduce-done.1 = bf16[16,64]{1,0} all-reduce-done(%all-reduce-start.1)
+  %all-gather.2 = (s32[16,160]{0,1}, f32[16,160]{0,1}) all-gather(%ids, %values), channel_id=2, dimensions={1}
+  ROOT %all-reduce.3 = f32[16]{0} all-reduce(%q), channel_id=4, to_apply=%add
+}
+"""
+HIDDEN = Collective("all-reduce", "bf16[16,64]", 2048)
+
+
+def test_collectives_of_a_module():
+    """An asynchronous one counts once, where it is done; one of two arrays twice."""
+    assert read_collectives(HLO) == [
+        HIDDEN,
+        HIDDEN,
+        Collective("all-gather", "s32[16,160]", 10240),
+        Collective("all-gather", "f32[16,160]", 10240),
+        Collective("all-reduce", "f32[16]", 64),
+    ]
+
+
+def test_what_is_not_expected():
+    found = read_collectives(HLO)
+    assert exchange_problems(Exchange(((str(HIDDEN), 2),), 10240), found) == []
+    assert exchange_problems(Exchange(((str(HIDDEN), 3),), 10240), found) == [
+        "all-reduce bf16[16,64]: 2 times, 3 expected"
+    ]
+    assert exchange_problems(Exchange(((str(HIDDEN), 2),), 64), found) == [
+        "all-gather s32[16,160]: 1 times, 10.0K each; 64 is allowed",
+        "all-gather f32[16,160]: 1 times, 10.0K each; 64 is allowed",
+    ]
+    assert "nothing else is expected" in exchange_problems(Exchange(), found)[0]
+
+
+def test_many_collectives_are_summed_by_kind():
+    found = read_collectives(HLO)
+    assert summary(found) == (
+        "2 all-reduce bf16[16,64], 2.0K each",
+        "1 all-gather s32[16,160], 10.0K each",
+        "1 all-gather f32[16,160], 10.0K each",
+        "1 all-reduce f32[16], 64 each",
+    )
+    assert summary([*found, Collective("all-reduce", "f32[8]", 32)]) == (
+        "4 all-reduce, 4.1K in all, 2.0K at most",
+        "2 all-gather, 20.0K in all, 10.0K at most",
+    )
+
+
+WRONG_RULE = "axes: {tensor: 2}\nrules: {mlp: null}\n"
+
+
+@needs_tpu_compiler
+@pytest.mark.parametrize(
+    ("fault", "program", "problem"),
+    [
+        ("none", "decode 16", ""),
+        ("rule", "decode 16", "all-reduce bf16[16,4096]: 3 times, 5 expected"),
+        ("gather", "sample 256", "all-gather f32[256,128256]: 1 times"),
+        ("undonated", "decode 16", "are not updated in place"),
+    ],
+)
+def test_broken_meshes_fail(fault: str, program: str, problem: str, tmp_path: Path):
+    mesh = "tp2"
+    if fault == "rule":
+        (tmp_path / "tp2.yaml").write_text(WRONG_RULE)
+        mesh = str(tmp_path / "tp2.yaml")
+    asked = ["--mesh", mesh, "--targets", "v6e", "--only", f"{program} Llama", "--fresh"]
+    paths = [str(REPOSITORY / name) for name in ("", "kernels", "scripts")]
+    environment = os.environ | {"PYTHONPATH": ":".join(paths), "XLA_FLAGS": "", "JAXINFER_FAULT": fault}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.kernels.broken_meshes", *asked],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == (1 if problem else 0), done.stdout
+    assert problem in done.stdout
