@@ -19,10 +19,13 @@ class SlotTable:
     limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
     samples: False for a parent, whose last computed position is not scored.
+    shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int):
+    def __init__(self, shard_slots: int, max_model_len: int, shards: int = 1):
+        num_slots = shard_slots * shards
+        self.shard_slots = shard_slots
         # Memory that nobody wrote to is not there yet: rows cost what their longest sequence has used.
         self.tokens = np.zeros((num_slots, max_model_len), np.int32)
         self.known = np.zeros(num_slots, np.int32)
@@ -39,19 +42,29 @@ class SlotTable:
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
         self.sequences: list[Sequence | None] = [None] * num_slots
-        self._free = list(range(num_slots - 1, -1, -1))
+        self._free = [
+            list(range(num_slots))[first : first + shard_slots][::-1] for first in range(0, num_slots, shard_slots)
+        ]
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return sum(map(len, self._free))
 
     @property
     def num_taken(self) -> int:
-        return len(self.sequences) - len(self._free)
+        return len(self.sequences) - self.num_free
+
+    def free_in(self, shard: int) -> int:
+        """Free slots of a shard."""
+        return len(self._free[shard])
+
+    def shards_of(self, slots: np.ndarray) -> np.ndarray:
+        """The shard of each slot."""
+        return slots // self.shard_slots
 
     def take(self, sequence: Sequence, *, computed: int, total: int, capacity: int) -> int:
-        """Gives `sequence` a slot."""
-        slot, tokens = self._free.pop(), sequence.tokens
+        """Gives `sequence` a slot of the shard that has its blocks."""
+        slot, tokens = self._free[sequence.kv.shard].pop(), sequence.tokens
         self.tokens[slot, : len(tokens)] = tokens
         self.known[slot] = len(tokens)
         self.sequence_id[slot] = sequence.sequence_id
@@ -82,5 +95,5 @@ class SlotTable:
         sequence.waiting_tokens = sequence.tokens.copy()
         self.epoch[slot] += 1
         self.sequences[slot] = None
-        self._free.append(slot)
+        self._free[sequence.kv.shard].append(slot)
         sequence.slot, sequence.table = -1, None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxinfer.engine.device.simulated import draw
+from jaxinfer.engine.device.simulated_shard import draw
 
 
 def expected_tokens(

@@ -49,9 +49,14 @@ def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
         targets=np.array(targets, np.int32),
         block_updates=tuple(rows),
-        copies=tuple(rng.integers(1, 20, (group + 1, 2)).astype(np.int32) for group in range(len(SHAPES.groups))),
+        copies=tuple(_copies(rng, group + 1) for group in range(len(SHAPES.groups))),
         logprobs=False,
     )
+
+
+def _copies(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Of the only shard's blocks."""
+    return np.insert(rng.integers(1, 20, (count, 2)).astype(np.int32), 0, 0, axis=1)
 
 
 def check_blocks(view: dict[str, Any], plan: StepPlan) -> None:
@@ -60,7 +65,7 @@ def check_blocks(view: dict[str, Any], plan: StepPlan) -> None:
         assert packed[: len(updates)] == [tuple(row) for row in updates.tolist()]
         assert all(row[0] == SHAPES.scratch_slot and row[2] == 0 for row in packed[len(updates) :])
         copies = [tuple(row) for row in view["copies"][group].tolist()]
-        assert copies[: len(plan.copies[group])] == [tuple(row) for row in plan.copies[group].tolist()]
+        assert copies[: len(plan.copies[group])] == [tuple(row) for row in plan.copies[group][:, 1:].tolist()]
         assert all(row == (0, 0) for row in copies[len(plan.copies[group]) :])  # the scratch block onto itself
 
 

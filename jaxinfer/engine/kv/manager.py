@@ -14,6 +14,7 @@ class BlockRefs:
     """What a sequence holds of a KVCache, which alone changes it.
 
     namespace: its root of the radix tree.
+    shard: where its blocks are, once it has any.
     blocks: block ids a KV group, in order; 0 behind a window.
     freed_by_window: blocks dropped behind a window, a count a KV group.
     duplicate_blocks: (group, block) of the tree's own block, held where ours is a copy of equal content.
@@ -21,10 +22,11 @@ class BlockRefs:
     committed: blocks of ours that the tree holds.
     """
 
-    __slots__ = ("blocks", "committed", "duplicate_blocks", "freed_by_window", "namespace", "radix_node")
+    __slots__ = ("blocks", "committed", "duplicate_blocks", "freed_by_window", "namespace", "radix_node", "shard")
 
     def __init__(self, num_groups: int, namespace: Namespace = ("", "")):
         self.namespace = namespace
+        self.shard = 0
         self.blocks: list[list[int]] = [[] for _ in range(num_groups)]
         self.freed_by_window = [0] * num_groups
         self.duplicate_blocks: list[tuple[int, int]] = []
@@ -92,6 +94,10 @@ class KVCache:
         refs.radix_node = path[-1]
         refs.committed = len(path)
         return len(path) * self.block_size
+
+    def available(self) -> int:
+        """Blocks that the group with the fewest could hand out."""
+        return min(pool.num_available for pool in self.pools)
 
     def missing(self, refs: BlockRefs, num_tokens: int, *, reserve: int = 0) -> int:
         """How many more blocks of a group must be available for `grow` to succeed."""
@@ -176,6 +182,7 @@ class KVCache:
     def fork(self, parent: BlockRefs) -> BlockRefs:
         """References to every block of `parent`, the partial last one included."""
         child = BlockRefs(len(self.pools), parent.namespace)
+        child.shard = parent.shard
         child.blocks = [list(blocks) for blocks in parent.blocks]
         child.freed_by_window = list(parent.freed_by_window)
         child.duplicate_blocks = list(parent.duplicate_blocks)

@@ -1,5 +1,7 @@
 """Admission: which waiting sequences get a slot, what the device is given with it, and who is preempted for them."""
 
+import enum
+from collections import abc
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +27,16 @@ class AllocationFailure(NamedTuple):
     missing: int
 
 
+class _Tried(enum.Enum):
+    """What came of a sequence in a shard. PARTIAL: one step would not compute all of it, and no more such may enter."""
+
+    ADMITTED = enum.auto()
+    PARTIAL = enum.auto()
+    TOO_FEW_BLOCKS = enum.auto()
+
+
 class Admission:
-    """The way from the queue into slots.
+    """The way from the queue into slots, each of some shard.
 
     failure: the sequence that found too few blocks last. num_partial: prompts that the current plan leaves half
     computed. prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
@@ -74,16 +84,15 @@ class Admission:
         # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
         if state.num_preemptions != self._preemptions_before or state.must_drain:
             return
-        budgets = plan.tokens_left, plan.scored_left
-        while self._has_room(plan):
+        budgets = _spent(plan)
+        while shards := self._shards_with_room(plan):
             sequence = state.queue.peek(deferred=self.takes_partial)
             if sequence is None or any(other and sequence.rank >= other.rank for other in (self._first_victim, before)):
                 return
             if sequence.is_waiting_fork:
-                admitted = self._admit_fork(plan, sequence)
+                admitted = sequence.kv.shard in shards and self._admit_fork(plan, sequence)
             else:
-                is_first = budgets == (plan.tokens_left, plan.scored_left)
-                admitted = self._admit(plan, sequence, is_first=is_first)
+                admitted = self._admit(plan, sequence, self._preferred(sequence, shards), budgets == _spent(plan))
             if admitted:
                 continue
             # With nobody running, blocks that waiting forks hold would hold up the queue for good.
@@ -96,10 +105,26 @@ class Admission:
         head = state.queue.peek(deferred=self.takes_partial) if state.table.num_free else None
         return head is not None and not self._still_fails(head)
 
-    def _has_room(self, plan: PlanBuilder) -> bool:
-        return bool(
-            self._state.table.num_free and plan.tokens_left > 0 and plan.scored_left > 0 and self._isolation.may_admit()
-        )
+    def _shards_with_room(self, plan: PlanBuilder) -> list[int]:
+        """Those with a slot, and something of both budgets; none while somebody is computed alone."""
+        free_in = self._state.table.free_in
+        open_ = [shard for shard, left in enumerate(plan.budgets) if free_in(shard) and left.tokens > 0 < left.scored]
+        return open_ if open_ and self._isolation.may_admit() else []
+
+    def _preferred(self, sequence: Sequence, shards: list[int]) -> list[int]:
+        """Shards in the order to try: the longest cached prefix first, then the fewest tokens of running sequences."""
+        if len(shards) == 1:
+            return shards
+        state, table, slots = self._state, self._state.table, self._state.running_slots()
+        tokens = np.bincount(table.shards_of(slots), table.total[slots], minlength=state.shapes.shards)
+        cached = [
+            0 if sequence.owes_prompt_logprobs else state.kv_shards[shard].cached_tokens(sequence.kv, sequence.tokens)
+            for shard in shards
+        ]
+        return [
+            shard
+            for _, _, shard in sorted((-hit, tokens[shard], shard) for hit, shard in zip(cached, shards, strict=True))
+        ]
 
     def _preempt_for_waiting(self) -> None:
         """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""
@@ -109,10 +134,13 @@ class Admission:
             return
         if not state.table.num_free:
             victims = victims_for_slots(state.queue, state.running, deferred=self.takes_partial)
-        elif self.failure is None or not self._still_fails(head) or state.forks.drop_last_reference(head):
+        elif self.failure is None or not self._still_fails(head):
             return
         else:
-            victims = victims_for_blocks(head, self.failure.missing, state.running)
+            shard = head.kv.shard
+            if state.forks.drop_last_reference(head, shard=shard):
+                return
+            victims = victims_for_blocks(head, self.failure.missing, state.running_in(shard))
         if victims and state.in_flight:
             state.must_drain = True
             return
@@ -120,39 +148,53 @@ class Admission:
             state.preempt(victim)
             self._first_victim = victim
 
-    def _admit(self, plan: PlanBuilder, sequence: Sequence, *, is_first: bool) -> bool:
-        """A slot for a sequence that holds no blocks, and a row for what of it fits. False: nobody else can enter.
+    def _admit(self, plan: PlanBuilder, sequence: Sequence, shards: abc.Iterable[int], is_first: bool) -> bool:
+        """A slot for a sequence that holds no blocks, in the first of `shards` that can take it. False: nobody else can
+        enter.
 
         is_first: nobody was admitted before it to this plan.
         """
-        state = self._state
         if self._still_fails(sequence):
             return False
+        outcomes = set()
+        for shard in shards:
+            sequence.kv.shard = shard
+            tried = self._admit_to_shard(plan, sequence)
+            if tried is _Tried.ADMITTED:
+                return True
+            outcomes.add(tried)
+        if _Tried.PARTIAL not in outcomes:
+            return False
+        # NOTE: one that was not the first to be tried may fit into the next plan.
+        if is_first:
+            self._state.queue.defer(sequence)
+        return is_first
+
+    def _admit_to_shard(self, plan: PlanBuilder, sequence: Sequence) -> _Tried:
+        """A slot in its shard, and a row for what of it fits."""
+        state = self._state
         goal = sequence.num_known - sequence.is_parent
         start = state.match(sequence)
-        size = self._rows.size(plan, sequence, goal - start, plan.tokens_left)
+        size = self._rows.size(plan, sequence, goal - start, plan.budgets[sequence.kv.shard].tokens)
         left_to_compute = goal - start - size.tokens
         # The last token of a sequence that samples is not prefill.
         is_partial = left_to_compute > (0 if sequence.is_parent else 1)
         if is_partial and not self.takes_partial:
             state.kv.release(sequence.kv)
-            # NOTE: one that was not the first to be tried may fit into the next plan.
-            if is_first:
-                state.queue.defer(sequence)
-            return is_first
+            return _Tried.PARTIAL
         if not self._allocate(sequence, start, size.tokens, goal):
-            return False
+            return _Tried.TOO_FEW_BLOCKS
         self.num_partial += is_partial
         self._count_lookup(sequence, start)
         self._enter(plan, sequence, start, goal)
         if size.tokens:
             self._rows.add(plan, sequence, start, size)
-        return True
+        return _Tried.ADMITTED
 
     def _allocate(self, sequence: Sequence, start: int, count: int, goal: int) -> bool:
         """Blocks for a sequence's first row; where there are too few, none, and `failure` says what is missing."""
         kv = self._state.kv
-        reserve = self._watermark if self._state.running else 0
+        reserve = self._watermark if self._state.running_in(sequence.kv.shard) else 0
         has_row = count > 0 or start == goal
         if has_row and kv.grow(sequence.kv, start + count, reserve=reserve):
             self.failure = None
@@ -168,11 +210,11 @@ class Admission:
         state = self._state
         start = sequence.fork_computed
         if start % state.shapes.block_size:
-            if not plan.copies_left:
+            if not plan.budgets[sequence.kv.shard].copies:
                 return False
             copies = state.kv.own_last_block(sequence.kv)
             if copies is not None:
-                plan.add_copies(copies)
+                plan.add_copies(sequence.kv.shard, copies)
         else:
             copies = state.kv.grow(sequence.kv, start + 1) or None
         if copies is None:
@@ -209,6 +251,10 @@ class Admission:
         if self._state.kv.caching:
             self.prefix_queries += sequence.prompt_len
             self.prefix_hits += hit
+
+
+def _spent(plan: PlanBuilder) -> list[tuple[int, int]]:
+    return [(budget.tokens, budget.scored) for budget in plan.budgets]
 
 
 def slot_init(sequence: Sequence) -> SlotInit:

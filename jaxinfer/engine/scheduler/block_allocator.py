@@ -15,14 +15,14 @@ class BlockAllocator:
 
     def grow(self, plan: PlanBuilder, sequence: Sequence, num_tokens: int) -> bool:
         """Blocks for `num_tokens` positions of a sequence. False where it must wait, or was itself preempted."""
-        state = self._state
+        state, shard = self._state, sequence.kv.shard
         while not state.kv.grow(sequence.kv, num_tokens):
             if state.in_flight:
                 state.must_drain = True
                 return False
-            if state.forks.drop_last_reference():
+            if state.forks.drop_last_reference(shard=shard):
                 continue
-            victim = state.running[-1]
+            victim = state.running_in(shard)[-1]
             if plan.has_row[victim.slot]:
                 # It will be preempted when it asks for its own next block, or finish before.
                 return False

@@ -44,9 +44,15 @@ class Decode:
             return None
         counts = np.minimum(state.shapes.decode_steps, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
-        if counts.max() < 2 or blocks.sum() > min(pool.num_available for pool in state.kv.pools):
+        if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
         return counts
+
+    def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
+        """Whether each shard has as many as its slots need."""
+        shards = self._state.table.shards_of(slots)
+        needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
+        return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
     def plan_multi_step(self, plan: PlanBuilder, counts: np.ndarray) -> None:
         """Adds a row of `counts` tokens for every running slot, and the blocks that they need."""

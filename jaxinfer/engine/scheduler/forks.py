@@ -3,6 +3,7 @@
 from operator import attrgetter
 
 from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.kv.shards import KVShards
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
@@ -14,7 +15,7 @@ class Forks:
     new_sequences: sequences that were made and nobody has fetched yet.
     """
 
-    def __init__(self, kv: KVCache, table: SlotTable, waiting: WaitingQueue):
+    def __init__(self, kv: KVCache | KVShards, table: SlotTable, waiting: WaitingQueue):
         self._kv = kv
         self._table = table
         self._waiting = waiting
@@ -54,12 +55,14 @@ class Forks:
         self._table.samples[parent.slot] = True
         self.new_sequences += children
 
-    def drop_last_reference(self, outranked_by: Sequence | None = None) -> bool:
+    def drop_last_reference(self, outranked_by: Sequence | None = None, *, shard: int | None = None) -> bool:
         """Lets the last waiting sequence in rank give up its parent's blocks: it will compute its prompt itself.
 
-        outranked_by: only where it comes after that sequence. False where there is none.
+        outranked_by: only where it comes after that sequence. shard: one whose blocks are there; None: in any. False
+        where there is none.
         """
-        child = max(self._waiting_forks, key=attrgetter("rank"), default=None)
+        among = [child for child in self._waiting_forks if shard in (None, child.kv.shard)]
+        child = max(among, key=attrgetter("rank"), default=None)
         if child is None or (outranked_by is not None and child.rank <= outranked_by.rank):
             return False
         self._stop_waiting(child)

@@ -1,5 +1,7 @@
 """Prefill: rows of running sequences with prompt tokens, or recomputed ones, to compute."""
 
+import numpy as np
+
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.scheduler.admission import Admission
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
@@ -31,20 +33,29 @@ class Prefill:
         self._admits_better_first = policy.preempts and not self._fair
 
     def plan(self, plan: PlanBuilder) -> None:
-        """Adds a chunk of each."""
+        """Adds a chunk of each. Those of a shard share its tokens."""
         state, table, slots = self._state, self._state.table, self._state.running_slots()
         pending = table.total[slots] - table.computed[slots]
         chunked = slots[(pending > 1) | ((pending == 1) & ~table.samples[slots])]
-        sharers = len(chunked) + self._admission.somebody_may_enter() if self._fair else 1
+        sharers = self._sharers(chunked)
         self._admission.num_partial = 0
         for slot in chunked.tolist():
-            sequence = table.sequences[slot]
+            sequence, shard = table.sequences[slot], slot // table.shard_slots
             if sequence is not None and not state.must_drain:
                 if self._admits_better_first:
                     self._admission.admit_waiting(plan, before=sequence)
-                end = self._plan_chunk(plan, sequence, -(-plan.tokens_left // sharers))
+                end = self._plan_chunk(plan, sequence, -(-plan.budgets[shard].tokens // sharers[shard]))
                 self._admission.num_partial += int(table.total[slot] - end > table.samples[slot])
-            sharers = max(1, sharers - 1)
+            sharers[shard] = max(1, sharers[shard] - 1)
+
+    def _sharers(self, chunked: np.ndarray) -> list[int]:
+        """Prompts that share the tokens of each shard, one that may enter among them."""
+        shards = self._state.shapes.shards
+        if not self._fair:
+            return [1] * shards
+        entering = int(self._admission.somebody_may_enter())
+        counts = np.bincount(self._state.table.shards_of(chunked), minlength=shards)
+        return [max(1, count + entering) for count in counts.tolist()]
 
     def _plan_chunk(self, plan: PlanBuilder, sequence: Sequence, room: int) -> int:
         """Adds a row of at most `room` tokens; returns how many positions are computed after it."""

@@ -28,7 +28,7 @@ class HostRows:
         count = min(pending, room, self._max_chunk)
         if sequence.owes_prompt_logprobs:
             # Every position is scored: by its next token, or, at the prompt's end, by a sample.
-            count = min(count, self._scored_left(plan))
+            count = min(count, self._scored_left(plan, sequence.kv.shard))
             return RowSize(count, count)
         if count < pending and not self._split:
             return RowSize(0, 0)
@@ -45,9 +45,10 @@ class HostRows:
             targets = [*targets[: size.scored - 1], -1]
         plan.add_chunk(sequence.slot, sequence.tokens[start:end], targets, samples=samples)
 
-    def _scored_left(self, plan: PlanBuilder) -> int:
+    def _scored_left(self, plan: PlanBuilder, shard: int) -> int:
         """Scored positions for a prompt that could use them all for as long as it takes: every other row needs one."""
         state = self._state
-        entering = min(state.table.num_free, len(state.queue))
-        others = len(state.running) + entering - int(plan.has_row.sum()) - 1
-        return plan.scored_left - others
+        entering = min(state.table.free_in(shard), len(state.queue))
+        rows = plan.has_row.reshape(state.shapes.shards, -1)[shard].sum()
+        others = len(state.running_in(shard)) + entering - int(rows) - 1
+        return plan.budgets[shard].scored - others

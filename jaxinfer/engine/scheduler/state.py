@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.kv.manager import KVCache
+from jaxinfer.engine.kv.shards import KVShards
 from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
@@ -22,6 +23,7 @@ _BY_RANK = attrgetter("rank")
 class SchedulerState:
     """Slots, blocks, the queue, and which sequence has what of them.
 
+    kv_shards: blocks and prefix cache of each shard. kv: of all of them.
     running: sequences with a slot that still have tokens to plan, in rank order.
     in_flight: steps that were dispatched and not collected.
     must_drain: the caller must collect every step in flight before the next plan: nobody is preempted while a result
@@ -33,13 +35,17 @@ class SchedulerState:
     ) -> None:
         self.shapes = shapes
         self.clock = clock
-        self.kv = KVCache(
-            shapes.block_size,
-            shapes.groups,
-            enable_prefix_caching=cache.enable_prefix_caching,
-            max_cached_tokens=cache.prefix_cache_max_tokens,
-        )
-        self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len)
+        self.kv_shards = [
+            KVCache(
+                shapes.block_size,
+                shapes.groups,
+                enable_prefix_caching=cache.enable_prefix_caching,
+                max_cached_tokens=cache.prefix_cache_max_tokens,
+            )
+            for _ in range(shapes.shards)
+        ]
+        self.kv = self.kv_shards[0] if shapes.shards == 1 else KVShards(self.kv_shards)
+        self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len, shapes.shards)
         self.queue = WaitingQueue(None if scheduler.fair_share == "off" else FairOrder())
         self.forks = Forks(self.kv, self.table, self.queue)
         self.running: list[Sequence] = []
@@ -53,6 +59,12 @@ class SchedulerState:
         if self._running_slots is None:
             self._running_slots = np.array([sequence.slot for sequence in self.running], np.int32)
         return self._running_slots
+
+    def running_in(self, shard: int) -> list[Sequence]:
+        """Running sequences of a shard, in rank order."""
+        if self.shapes.shards == 1:
+            return self.running
+        return [sequence for sequence in self.running if sequence.kv.shard == shard]
 
     def cached_tokens(self, sequence: Sequence) -> int:
         """Prompt tokens that are in the prefix cache now."""

@@ -10,28 +10,36 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import SlotInit
 
 _NO_UPDATES = np.zeros((0, 3), np.int32)
-_NO_COPIES = np.zeros((0, 2), np.int32)
+_NO_COPIES = np.zeros((0, 3), np.int32)
 _NO_TOKENS = np.zeros(0, np.int32)
 
 
+class Budget:
+    """What a shard has left of a step: tokens, scored positions, copies of blocks."""
+
+    __slots__ = ("copies", "scored", "tokens")
+
+    def __init__(self, shapes: EngineShapes):
+        self.tokens, self.scored = shapes.max_num_batched_tokens, shapes.max_scored
+        self.copies = shapes.copy_blocks
+
+
 class PlanBuilder:
-    """One step in the making: what is left of its budgets, and its rows so far."""
+    """One step in the making: what is left of its budgets, one a shard, and its rows so far."""
 
     def __init__(self, shapes: EngineShapes, table: SlotTable):
         self._table = table
         self._updates: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
         self._each: list[np.ndarray] = []
-        self._copies: list[list[tuple[int, int]]] = [[] for _ in shapes.groups]
+        self._copies: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
         self._decode: list[np.ndarray] = []
         self._steps: np.ndarray | None = None
         self._chunks: list[tuple[int, int, int, bool]] = []
         self._tokens: list[Sequence[int] | np.ndarray] = []
         self._targets: list[Sequence[int]] = []
         self.admissions: list[SlotInit] = []
-        self.tokens_left = shapes.max_num_batched_tokens
-        self.scored_left = shapes.max_scored
-        self.copies_left = shapes.copy_blocks
-        self.has_row = np.zeros(shapes.num_slots, bool)
+        self.budgets = [Budget(shapes) for _ in range(shapes.shards)]
+        self.has_row = np.zeros(shapes.all_seqs, bool)
 
     @property
     def empty(self) -> bool:
@@ -42,8 +50,7 @@ class PlanBuilder:
         if len(slots):
             self._decode.append(slots)
             self.has_row[slots] = True
-            self.tokens_left -= len(slots)
-            self.scored_left -= len(slots)
+            self._spend(slots)
 
     def add_multi_step(self, slots: np.ndarray, steps: np.ndarray) -> None:
         """Rows that decode at most `steps` tokens each, one after another; they are all of the plan's rows."""
@@ -61,8 +68,9 @@ class PlanBuilder:
         self.has_row[slot] = True
         self._tokens.append(tokens)
         self._targets.append(targets)
-        self.tokens_left -= len(tokens)
-        self.scored_left -= len(targets)
+        budget = self.budgets[slot // self._table.shard_slots]
+        budget.tokens -= len(tokens)
+        budget.scored -= len(targets)
         return None
 
     def add_blocks(self, slot: int, first: int, blocks: Sequence[Sequence[int]]) -> None:
@@ -74,11 +82,11 @@ class PlanBuilder:
         """One new block a slot, at an index of its block table; a list of blocks a KV group. Once a plan."""
         self._each = [np.stack([slots, indexes, np.array(new, np.int32)], axis=1) for new in blocks]
 
-    def add_copies(self, copies: Sequence[tuple[int, int]]) -> None:
-        """One (source, destination) a KV group."""
-        self.copies_left -= 1
+    def add_copies(self, shard: int, copies: Sequence[tuple[int, int]]) -> None:
+        """One (source, destination) a KV group, of a shard's blocks."""
+        self.budgets[shard].copies -= 1
         for group, copy in enumerate(copies):
-            self._copies[group].append(copy)
+            self._copies[group].append((shard, *copy))
 
     def finish(self, index: int) -> StepPlan:
         """The plan. Starts are read from the table, which must not have been advanced yet."""
@@ -111,6 +119,15 @@ class PlanBuilder:
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
         )
+
+    def _spend(self, slots: np.ndarray) -> None:
+        """A scored token for each slot."""
+        counts = [len(slots)]
+        if len(self.budgets) > 1:
+            counts = np.bincount(self._table.shards_of(slots), minlength=len(self.budgets)).tolist()
+        for budget, count in zip(self.budgets, counts, strict=True):
+            budget.tokens -= count
+            budget.scored -= count
 
     def _block_updates(self, group: int) -> np.ndarray:
         rows = self._updates[group]

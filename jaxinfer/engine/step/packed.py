@@ -8,12 +8,14 @@ from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 
 
 class PackedForward(NamedTuple):
-    """A step in two phases: the forward pass, and sampling.
+    """A step in two phases: the forward pass, and sampling. With several shards each computes a section of `array`, and
+    gives a section of the results.
 
     kind: DECODE or MIXED. bucket: the size of its forward program. array: int32, as `Layouts` has it. num_rows,
     num_scored: without padding. scored_bucket: the size of its sample program; 0 where nothing is scored. sampled: the
     scored position at which each row samples, int [rows], -1 for none; None where row i samples at i.
-    logprobs: whether any row asks for log-probabilities.
+    logprobs: whether any row asks for log-probabilities. places: of each scored position in the results, int
+    [num_scored]; None where position i lies at i.
     """
 
     kind: StepKind
@@ -24,6 +26,11 @@ class PackedForward(NamedTuple):
     scored_bucket: int
     sampled: np.ndarray | None
     logprobs: bool
+    places: np.ndarray | None = None
+
+    def of_scored(self, results: np.ndarray) -> np.ndarray:
+        """Of what a sample program gave, with its padding, an entry a scored position."""
+        return results[: self.num_scored] if self.places is None else results[self.places]
 
     def result(self, tokens: np.ndarray, logprobs: LogprobArrays | None) -> StepResult:
         """The result of its rows. tokens: int32 [num_scored], below 0 where logits were not finite."""
@@ -39,19 +46,22 @@ class PackedForward(NamedTuple):
 class PackedMultiStep(NamedTuple):
     """Several decode steps in one dispatch: no second phase, since tokens are sampled in between.
 
-    bucket: rows of its program. array: int32, as `Layouts` has it. num_rows: without padding.
+    bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a section a shard. num_rows: without
+    padding. places: of each row in the results, int [rows]; None where row i lies at i.
     """
 
     bucket: int
     array: np.ndarray
     num_rows: int
+    places: np.ndarray | None = None
 
     def result(self, tokens: np.ndarray, counts: np.ndarray) -> StepResult:
         """The result of its rows. tokens: int32 [rows, steps], of which counts [rows] were sampled; a last one below 0
         where logits were not finite.
         """
         rows = np.arange(self.num_rows)
-        tokens, counts = tokens[: self.num_rows], counts[: self.num_rows]
+        places = slice(self.num_rows) if self.places is None else self.places
+        tokens, counts = tokens[places], counts[places]
         finite = (counts == 0) | (tokens[rows, np.maximum(counts - 1, 0)] >= 0)
         return StepResult(tokens, counts - ~finite, finite)
 

@@ -1,6 +1,7 @@
 """Packer: turns plans into the arrays that runners are called with."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -10,10 +11,12 @@ from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedSt
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
+from jaxinfer.engine.step.split import Part, split_plan
 
 
 class Packer:
-    """Packs plans and slot initialisations. Padding rows use the scratch slot, padding blocks the scratch block."""
+    """Packs plans and slot initialisations, a section a shard. Padding rows use the scratch slot, padding blocks the
+    scratch block."""
 
     def __init__(self, shapes: EngineShapes):
         self._shapes = shapes
@@ -22,25 +25,42 @@ class Packer:
 
     def pack(self, plan: StepPlan) -> PackedStep:
         """A plan with rows."""
-        return self._pack(plan, bucket_of_plan(plan, self.buckets))
+        parts = split_plan(plan, self._shapes)
+        return self._pack(plan, parts, max(bucket_of_plan(part.plan, self.buckets) for part in parts))
 
     def padding(self, kind: StepKind, bucket: int) -> PackedStep:
         """A step that computes nothing, to run a program once."""
-        return self._pack(_empty_plan(kind, len(self._shapes.groups)), bucket)
+        plan = _empty_plan(kind, len(self._shapes.groups))
+        return self._pack(plan, split_plan(plan, self._shapes), bucket)
 
-    def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
+    def _pack(self, plan: StepPlan, parts: list[Part], bucket: int) -> PackedStep:
+        arrays = [self._array(part.plan, bucket) for part in parts]
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         if plan.kind is StepKind.MULTI_STEP:
-            array, view = self._begin(self._layouts.multi_step(bucket), plan)
-            view["counts"][: plan.num_rows] = plan.samples
-            return PackedMultiStep(bucket, array, plan.num_rows)
-        scored_bucket = bucket_of(plan.num_scored, self.buckets.scored) if plan.num_scored else 0
-        if plan.kind is StepKind.DECODE:
-            (array, _), sampled = self._begin(self._layouts.decode(bucket), plan), None
-        else:
-            array, sampled = self._mixed(plan, bucket), np.where(plan.samples > 0, plan.last_scored, -1)
+            return PackedMultiStep(bucket, array, plan.num_rows, _places([part.rows for part in parts], bucket))
+        scored = max(part.plan.num_scored for part in parts)
+        scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
         return PackedForward(
-            plan.kind, bucket, array, plan.num_rows, plan.num_scored, scored_bucket, sampled, plan.logprobs
+            plan.kind,
+            bucket,
+            array,
+            plan.num_rows,
+            plan.num_scored,
+            scored_bucket,
+            None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1),
+            plan.logprobs,
+            _places([part.scored for part in parts], scored_bucket),
         )
+
+    def _array(self, plan: StepPlan, bucket: int) -> np.ndarray:
+        """The section of one shard."""
+        if plan.kind is StepKind.MIXED:
+            return self._mixed(plan, bucket)
+        if plan.kind is StepKind.DECODE:
+            return self._begin(self._layouts.decode(bucket), plan)[0]
+        array, view = self._begin(self._layouts.multi_step(bucket), plan)
+        view["counts"][: plan.num_rows] = plan.samples
+        return array
 
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
         packed, view = self._begin(self._layouts.mixed(bucket), plan)
@@ -60,15 +80,27 @@ class Packer:
         view["updates"][:, :, 0] = self._shapes.scratch_slot
         for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
             view["updates"][group, : len(updates)] = updates
-            view["copies"][group, : len(copies)] = copies
+            view["copies"][group, : len(copies)] = copies[:, 1:]
         return packed, view
 
     def no_slots(self) -> np.ndarray:
         """A slot initialisation that changes nothing but the scratch slot."""
-        return self._slots((), np.zeros((0, 3), np.int32))
+        return np.tile(self._slots((), np.zeros((0, 3), np.int32)), self._shapes.shards)
 
     def slots(self, admissions: Sequence[SlotInit]) -> Iterator[np.ndarray]:
         """Slot initialisations: as many arrays as it takes, to be run in order."""
+        count, shards = self._shapes.max_num_seqs, self._shapes.shards
+        if shards == 1:
+            yield from self._shard_slots(admissions)
+            return
+        own: list[list[SlotInit]] = [[] for _ in range(shards)]
+        for init in admissions:
+            own[init.slot // count].append(init._replace(slot=init.slot % count))
+        nothing = self._slots((), np.zeros((0, 3), np.int32))
+        for sections in zip_longest(*map(self._shard_slots, own), fillvalue=nothing):
+            yield np.concatenate(sections)
+
+    def _shard_slots(self, admissions: Sequence[SlotInit]) -> Iterator[np.ndarray]:
         pending = _count_entries(admissions)
         for first in range(0, len(admissions), self._shapes.admit_slots):
             group = admissions[first : first + self._shapes.admit_slots]
@@ -107,6 +139,17 @@ class Packer:
         return packed
 
 
+def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray | None:
+    """Where each row, or each scored position, lies in results of which a shard gives `section`. parts: which of them
+    are a shard's."""
+    if len(parts) == 1:
+        return None
+    places = np.zeros(sum(map(len, parts)), np.int64)
+    for shard, part in enumerate(parts):
+        places[part] = shard * section + np.arange(len(part))
+    return places
+
+
 def _pack_lists(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> None:
     params = admission.params
     view["stop_ids"][i, : len(admission.stop_ids)] = admission.stop_ids
@@ -143,6 +186,6 @@ def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
         tokens=none,
         targets=none,
         block_updates=(np.zeros((0, 3), np.int32),) * groups,
-        copies=(np.zeros((0, 2), np.int32),) * groups,
+        copies=(np.zeros((0, 3), np.int32),) * groups,
         logprobs=False,
     )

@@ -19,7 +19,8 @@ class StepKind(enum.StrEnum):
 
 
 class StepPlan(NamedTuple):
-    """Rows of one step. Rows [:num_decode] compute one token, which the device already holds.
+    """Rows of one step, of all shards: a row belongs to its slot's. Rows [:num_decode] compute one token, which the
+    device already holds.
 
     slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions, or more
     than that for a row that a step before gives fewer tokens than it might: the device knows better. counts are tokens
@@ -29,7 +30,7 @@ class StepPlan(NamedTuple):
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
     block_updates: a KV group, int32 [n, 3]: (slot, index in the block table, block).
-    copies: a KV group, int32 [n, 2]: (source, destination) blocks, copied before anything is written.
+    copies: a KV group, int32 [n, 3]: (shard, source, destination), blocks copied before anything is written.
     logprobs: whether any row wants log-probabilities.
     """
 

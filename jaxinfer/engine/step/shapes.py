@@ -19,7 +19,11 @@ class KVGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class EngineShapes:
-    """Sizes, all in tokens, rows or blocks; constant from start to end of an engine."""
+    """Sizes, all in tokens, rows or blocks; constant from start to end of an engine.
+
+    shards: groups of devices that attend for different requests (attention data parallelism). All other sizes are those
+    of one shard, which has slots and blocks of its own.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -36,6 +40,7 @@ class EngineShapes:
     """Blocks a group that one forward copies for forks."""
     decode_steps: int = 1
     """Decode steps of one dispatch, at most."""
+    shards: int = 1
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -44,6 +49,11 @@ class EngineShapes:
             raise ParameterError("max_scored", f"must be at least max_num_seqs, {self.max_num_seqs}")
         if self.decode_steps < 1:
             raise ParameterError("decode_steps", "must be at least 1")
+
+    @property
+    def all_seqs(self) -> int:
+        """Sequences that run at once on all shards. The host numbers their slots from 0, shard by shard."""
+        return self.max_num_seqs * self.shards
 
     @property
     def blocks_per_row(self) -> int:

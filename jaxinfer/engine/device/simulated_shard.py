@@ -1,0 +1,127 @@
+"""SimulatedShard: slots and KV blocks of one shard of a simulated device, and its programs over them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
+
+_NEVER_WRITTEN = -(2**20)
+
+
+def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vocab_size: int) -> int:
+    """The token that follows `position`, from the tokens that each KV group sees up to there."""
+    mask = (1 << 64) - 1
+    state = (seed * 1_000_003 + index * 7_919 + position) & mask
+    for tokens in visible:
+        weights = np.arange(len(tokens), 0, -1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        content = int(((tokens.astype(np.uint64) + np.uint64(1)) * weights).sum())
+        state = (state * 0xD1342543DE82EF95 + content) & mask
+        state ^= state >> 29
+    return state % vocab_size
+
+
+class SimulatedShard:
+    """Arrays in place of KV blocks and slot state. Its programs take a shard's section of a packed step."""
+
+    def __init__(self, shapes: EngineShapes, layouts: Layouts):
+        self.shapes = shapes
+        self._layouts = layouts
+        slots, width = shapes.num_slots, shapes.blocks_per_row
+        self.kv = [np.full((g.num_blocks, shapes.block_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
+        self.tables = np.zeros((len(shapes.groups), slots, width), np.int32)
+        self.length = np.zeros(slots, np.int32)
+        self.last_token = np.zeros(slots, np.int32)
+        self._seed = np.zeros(slots, np.int64)
+        self._sequence_index = np.zeros(slots, np.int64)
+        self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
+
+    def init_slots(self, packed: np.ndarray) -> None:
+        """As `Layouts.admit` has it."""
+        view = self._layouts.admit.views(packed)
+        slots = view["slot"]
+        self.length[slots] = view["length"]
+        self.last_token[slots] = view["last_token"]
+        self._seed[slots] = (view["seed_high"].astype(np.int64) << 32) | (
+            view["seed_low"].astype(np.int64) & 0xFFFFFFFF
+        )
+        self._sequence_index[slots] = view["sequence_index"]
+        self._stop_ids[slots] = view["stop_ids"]
+        self.tables[:, slots] = view["tables"]
+
+    def forward(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens drawn, and targets, an entry a scored position and its padding."""
+        return self._decode(bucket, packed) if kind is StepKind.DECODE else self._mixed(bucket, packed)
+
+    def _decode(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        view = self._layouts.decode(bucket).views(packed)
+        slots = view["slots"]
+        self._change_blocks(view)
+        self._write(slots, self.length[slots], self.last_token[slots])
+        positions = self.length[slots].copy()
+        tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
+        return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
+
+    def multi_step(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens [rows, steps] and counts [rows]."""
+        view = self._layouts.multi_step(bucket).views(packed)
+        slots, most = view["slots"], view["counts"]
+        tokens, counts = np.zeros((len(slots), self.shapes.decode_steps), np.int32), np.zeros(len(slots), np.int32)
+        self._change_blocks(view)
+        left = most > 0
+        for at in range(most.max(initial=0)):
+            open_slots = np.where(left, slots, self.shapes.scratch_slot)
+            self._write(open_slots, self.length[open_slots], self.last_token[open_slots])
+            for row in np.flatnonzero(left).tolist():
+                token = self._draw(slots[row], int(self.length[slots[row]]))
+                tokens[row, at], counts[row] = token, at + 1
+                left[row] = at + 1 < most[row] and token not in self._stop_ids[slots[row]]
+        return tokens, counts
+
+    def _mixed(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        view = self._layouts.mixed(bucket).views(packed)
+        held = int(view["num_decode"][0])
+        slots, starts, counts = view["slots"], view["starts"].copy(), view["counts"]
+        starts[:held] = self.length[slots[:held]]
+        row = np.repeat(np.arange(len(slots)), counts)
+        first = np.cumsum(counts) - counts
+        positions = starts[row] + np.arange(len(row)) - first[row]
+        tokens = view["tokens"][: len(row)].copy()
+        tokens[:held] = self.last_token[slots[:held]]
+        self._change_blocks(view)
+        self._write(slots[row], positions, tokens)
+        drawn = np.zeros(len(view["draws"]), np.int32)
+        for i in np.flatnonzero(view["draws"]):
+            drawn[i] = self._draw(slots[view["scored_row"][i]], positions[view["scored_token"][i]])
+        return drawn, view["targets"]
+
+    def _change_blocks(self, view: dict[str, np.ndarray]) -> None:
+        for group, table in enumerate(self.tables):
+            source, destination = view["copies"][group].T
+            self.kv[group][destination] = self.kv[group][source]
+            slot, index, block = view["updates"][group].T
+            table[slot, index] = block
+
+    def _write(self, slots: np.ndarray, positions: np.ndarray, tokens: np.ndarray) -> None:
+        size = self.shapes.block_size
+        for table, kv in zip(self.tables, self.kv, strict=True):
+            kv[table[slots, positions // size], positions % size] = tokens
+
+    def _draw(self, slot: int, position: int) -> int:
+        if slot == self.shapes.scratch_slot:
+            return 0
+        visible = [self._read(group, slot, position) for group in range(len(self.kv))]
+        seed, index = int(self._seed[slot]), int(self._sequence_index[slot])
+        token = draw(visible, int(position), seed, index, self.shapes.vocab_size)
+        self.last_token[slot] = token
+        self.length[slot] = position + 1
+        return token
+
+    def _read(self, group: int, slot: int, position: int) -> np.ndarray:
+        size, window = self.shapes.block_size, self.shapes.groups[group].window
+        first = 0 if window is None else max(0, position - window + 1)
+        positions = np.arange(first, position + 1)
+        return self.kv[group][self.tables[group, slot, positions // size], positions % size]
