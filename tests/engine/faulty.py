@@ -1,6 +1,7 @@
 """A simulated device that does wrong where a test says so, and an engine on it."""
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -42,15 +43,17 @@ class FaultyRunner(RecordingRunner):
         self._maybe("dispatch", plan)
         handle = super().dispatch(plan)
         self._maybe("dispatched", plan)
-        groups = range(len(self.kv)) if self._thread is None else ()
-        return plan, handle, [unread(self.core, group) for group in groups]
+        if self._thread is not None:
+            return plan, handle, []
+        places = product(range(self.shapes.shards), range(len(self.shapes.groups)))
+        return plan, handle, [unread(self.core, group, shard) for shard, group in places]
 
     def collect(self, handle: Any) -> StepResult:
         plan, step, unread_positions = handle
         self._maybe("collect", plan)
         result = super().collect(step)
-        for group, positions in enumerate(unread_positions):
-            self.kv[group][positions] = _WRITTEN_BY_NOBODY
+        for blocks, positions in zip(self.kv, unread_positions, strict=False):
+            blocks[positions] = _WRITTEN_BY_NOBODY
         self._maybe("collected", plan)
         return self._finite(plan, result) if self.finite_tokens else result
 

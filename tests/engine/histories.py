@@ -99,8 +99,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(group=st.integers(0, 1), share=st.floats(0, 1))
     def evict(self, group, share) -> None:
-        kv = self.core.scheduler.state.kv
-        group %= len(kv.pools)
+        shards = self.core.scheduler.state.kv_shards
+        kv, group = shards[group % len(shards)], group % len(shards[0].pools)
         kv.tree.evict(group, int(share * kv.pools[group].num_evictable))
 
     @invariant()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.kv.manager import KVCache
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.scheduler.rank_order import RankOrder
 from jaxinfer.engine.scheduler.share import KeyShare, RoundRobin
@@ -24,9 +25,12 @@ def live_names(core: EngineCore) -> list[str]:
 
 
 def check_blocks(core: EngineCore) -> None:
-    """Asserts the invariant of DESIGN §6 and who holds what, a group at a time."""
-    kv = core.scheduler.state.kv
-    sequences = live_sequences(core)
+    """Asserts the invariant of DESIGN §6 and who holds what, a shard and a group at a time."""
+    for shard, kv in enumerate(core.scheduler.state.kv_shards):
+        _check_shard(kv, [sequence for sequence in live_sequences(core) if sequence.kv.shard == shard])
+
+
+def _check_shard(kv: KVCache, sequences: list[Sequence]) -> None:
     for group, pool in enumerate(kv.pools):
         held: Counter[int] = Counter()
         owners: Counter[int] = Counter()
@@ -64,6 +68,7 @@ def check_slots(core: EngineCore) -> None:
     assert len({sequence.slot for sequence in placed}) == len(placed)
     for sequence in placed:
         assert table.sequences[sequence.slot] is sequence
+        assert sequence.slot // core.runner.shapes.max_num_seqs == sequence.kv.shard
         assert sequence.status in (Status.RUNNING, Status.DRAINING)
         # (a parent's goal leaves its last token out)
         assert table.computed[sequence.slot] <= table.total[sequence.slot]
@@ -108,22 +113,24 @@ def free(core: EngineCore, group: int) -> np.ndarray:
     return found
 
 
-def unread(core: EngineCore, group: int) -> np.ndarray:
-    """bool [blocks, block size]: positions that no step after the one just planned reads before it writes them.
+def unread(core: EngineCore, group: int, shard: int = 0) -> np.ndarray:
+    """bool [blocks, block size]: positions of a shard's blocks that no step after the one just planned reads
+    before it writes them.
 
     That is every block that is free, the scratch block, and in blocks in use what lies behind the last position or
     before the window of every holder. A block that the tree has, or may be offered yet, is read whole by others.
     """
-    pool, size = core.scheduler.state.kv.pools[group], core.runner.shapes.block_size
+    kv, size = core.scheduler.state.kv_shards[shard], core.runner.shapes.block_size
+    pool = kv.pools[group]
     begin, end = np.full(pool.num_blocks, size), np.zeros(pool.num_blocks, np.int32)
-    for sequence in live_sequences(core):
+    for sequence in [sequence for sequence in live_sequences(core) if sequence.kv.shard == shard]:
         first, computed = _first_seen(core, sequence, group), _computed(core, sequence)
         for i, block in enumerate(sequence.kv.blocks[group]):
             if block:
                 may_enter_tree = sequence.kv.radix_node is not None and i >= sequence.kv.committed
                 begin[block] = min(begin[block], 0 if may_enter_tree else first - i * size)
                 end[block] = max(end[block], min(size, computed - i * size))
-    cached = core.scheduler.state.kv.tree.blocks(group)
+    cached = kv.tree.blocks(group)
     begin[cached], end[cached] = 0, size
     place = np.arange(size)
     return (place < begin[:, None]) | (place >= end[:, None])

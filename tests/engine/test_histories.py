@@ -34,16 +34,29 @@ class SimulatedHistories(Histories):
         partial=st.sampled_from([None, 1, 2]),
         kept=st.sampled_from([None, 0, 10, 30]),
         burst=st.sampled_from([1, 1, 2, 5]),
+        shards=st.sampled_from([1, 1, 2, 3]),
     )
     def start(
         self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
-        retries=2,
+        retries=2, shards=1,
     ) -> None:  # fmt: skip
         kept = kept if caching else None
         self.now = 0
         groups = tuple(KVGroup(window, blocks) for window in windows)
         self.runner = FaultyRunner(
-            EngineShapes(4, budget, 4, CONTEXT, 4, groups, VOCABULARY, admit_slots=2, copy_blocks=2, decode_steps=burst)
+            EngineShapes(
+                4,
+                budget,
+                4,
+                CONTEXT,
+                4,
+                groups,
+                VOCABULARY,
+                admit_slots=2,
+                copy_blocks=2,
+                decode_steps=burst,
+                shards=shards,
+            )
         )
         core = small_core(
             self.runner,

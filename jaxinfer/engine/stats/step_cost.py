@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
+from jaxinfer.engine.step.buckets import bucket_of_plan, make_buckets
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import STEP_TOKENS
@@ -56,10 +56,10 @@ class StepCostTotals:
     """
 
     def __init__(self, shapes: EngineShapes, costs: StepCosts | None):
-        self._buckets = make_buckets(shapes)
+        self._shapes, self._buckets = shapes, make_buckets(shapes)
         self._windows = [group.window for group in shapes.groups]
         self._costs = costs
-        self._decoded: list[int] = []
+        self._decoded: list[tuple[int, int]] = []
         self._decode_rows: list[_Rows] = []
         self._chunks: list[_Rows] = []
         self.decode_steps = 0
@@ -83,17 +83,17 @@ class StepCostTotals:
             self._decode_rows.append(_Rows(plan.starts[:decode], plan.samples[:decode]))
             self._chunks.append(_Rows(plan.starts[decode:], plan.counts[decode:]))
         elif decode:
-            self._decoded.append(decode)
+            self._decoded.append((decode, bucket_of_plan(plan, self._buckets, self._shapes)))
             self._decode_rows.append(_Rows(plan.starts, plan.counts))
         if len(self._decode_rows) >= _BATCH:
             self.count()
 
     def count(self) -> None:
         """Counts what was added and not counted yet."""
-        for rows, steps in Counter(self._decoded).items():
+        for (rows, bucket), steps in Counter(self._decoded).items():
             self.decode_steps += steps
-            size = bucket_of(rows, self._buckets.rows)
-            self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=size - rows), steps)
+            padded = bucket * self._shapes.shards - rows
+            self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=padded), steps)
         self._decoded.clear()
         decode, chunks = _joined(self._decode_rows), _joined(self._chunks)
         self._decode_rows.clear()
@@ -102,7 +102,7 @@ class StepCostTotals:
             self._count_attention(self._costs, decode, chunks)
 
     def _count_plan(self, plan: StepPlan) -> None:
-        size = bucket_of_plan(plan, self._buckets)
+        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards
         if plan.kind is StepKind.MULTI_STEP:
             passes, tokens = int(plan.samples.max()), int(plan.samples.sum())
             self.multi_step_steps += 1

@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from typing import NamedTuple
 
+import numpy as np
+
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -41,11 +43,14 @@ def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
     return buckets[at]
 
 
-def bucket_of_plan(plan: StepPlan, buckets: Buckets) -> int:
-    """The size of a plan's forward: rows of a decode step, tokens of a mixed one."""
-    if plan.kind is StepKind.MIXED:
-        return bucket_of(plan.num_tokens, buckets.tokens)
-    return bucket_of(plan.num_rows, buckets.rows)
+def bucket_of_plan(plan: StepPlan, buckets: Buckets, shapes: EngineShapes) -> int:
+    """The size of a plan's forward, that of the shard with most: rows of a decode step, tokens of a mixed one."""
+    is_mixed = plan.kind is StepKind.MIXED
+    most = plan.num_tokens if is_mixed else plan.num_rows
+    if shapes.shards > 1:
+        counts = np.bincount(plan.slots // shapes.max_num_seqs, plan.counts if is_mixed else None)
+        most = int(counts.max(initial=0))
+    return bucket_of(most, buckets.tokens if is_mixed else buckets.rows)
 
 
 def _doubling(first: int, top: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedSt
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
-from jaxinfer.engine.step.split import Part, split_plan
+from jaxinfer.engine.step.split import split_plan
 
 
 class Packer:
@@ -25,15 +25,14 @@ class Packer:
 
     def pack(self, plan: StepPlan) -> PackedStep:
         """A plan with rows."""
-        parts = split_plan(plan, self._shapes)
-        return self._pack(plan, parts, max(bucket_of_plan(part.plan, self.buckets) for part in parts))
+        return self._pack(plan, bucket_of_plan(plan, self.buckets, self._shapes))
 
     def padding(self, kind: StepKind, bucket: int) -> PackedStep:
         """A step that computes nothing, to run a program once."""
-        plan = _empty_plan(kind, len(self._shapes.groups))
-        return self._pack(plan, split_plan(plan, self._shapes), bucket)
+        return self._pack(_empty_plan(kind, len(self._shapes.groups)), bucket)
 
-    def _pack(self, plan: StepPlan, parts: list[Part], bucket: int) -> PackedStep:
+    def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
+        parts = split_plan(plan, self._shapes)
         arrays = [self._array(part.plan, bucket) for part in parts]
         array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         if plan.kind is StepKind.MULTI_STEP:
