@@ -134,7 +134,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     dtype = resolve_dtype(config.load.dtype)
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
-    sizes = plan_shapes(config, decoder)
+    sizes = plan_shapes(config, decoder, asked.data)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     told = progress.loaded if progress else None
@@ -187,22 +187,28 @@ class _Laps:
         return laps._replace(tracing=tracing, compile=programs - tracing, warm_up=laps.warm_up - programs)
 
 
-def plan_shapes(config: EngineConfig, decoder: "DecoderConfig") -> EngineShapes:
-    """Static sizes but for the block counts, which are 0 still."""
+def plan_shapes(config: EngineConfig, decoder: "DecoderConfig", shards: int = 1) -> EngineShapes:
+    """Static sizes but for the block counts, which are 0 still. Slots and budgets that are asked for are shared out
+    among the shards."""
     from jaxinfer.runner.platform import default_block_size
 
     scheduler, length = config.scheduler, _context(config, decoder)
     block_size = config.cache.block_size or default_block_size()
     seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, block_size))
+    seqs, tokens = -(-seqs // shards), -(-tokens // shards)
+    if not scheduler.enable_chunked_prefill:
+        tokens = max(tokens, length)
+    scored = None if scheduler.max_scored is None else -(-scheduler.max_scored // shards)
     return EngineShapes(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        max_scored=scheduler.max_scored or min(tokens, seqs + _PROMPT_SCORED),
+        max_scored=scored or min(tokens, seqs + _PROMPT_SCORED),
         max_model_len=length,
         block_size=block_size,
         groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
         vocab_size=decoder.vocab_size,
         decode_steps=scheduler.decode_steps,
+        shards=shards,
     )
 
 
@@ -304,9 +310,9 @@ def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> s
     """
     blocks, size = shapes.groups[0].num_blocks, shapes.block_size
     return (
-        f"{dtype} on {place}, attention {backends}; {shapes.max_num_seqs} sequences at once, "
-        f"{shapes.max_num_batched_tokens:,} tokens a step, context {shapes.max_model_len:,}; "
-        f"{blocks:,} KV blocks of {size}, for {(blocks - 1) * size:,} tokens"
+        f"{dtype} on {place}, attention {backends}; {shapes.all_seqs} sequences at once, "
+        f"{shapes.max_num_batched_tokens * shapes.shards:,} tokens a step, context {shapes.max_model_len:,}; "
+        f"{blocks * shapes.shards:,} KV blocks of {size}, for {(blocks - 1) * shapes.shards * size:,} tokens"
     )
 
 
@@ -315,9 +321,9 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str) -> ModelInf
         name=config.model,
         max_model_len=shapes.max_model_len,
         vocab_size=shapes.vocab_size,
-        max_num_seqs=shapes.max_num_seqs,
+        max_num_seqs=shapes.all_seqs,
         block_size=shapes.block_size,
-        num_blocks=shapes.groups[0].num_blocks,
+        num_blocks=shapes.groups[0].num_blocks * shapes.shards,
         attention_backend=backends,
         scheduling_policy=config.scheduler.scheduling_policy,
         kv_cache_dtype=config.cache.kv_cache_dtype,

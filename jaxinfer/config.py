@@ -176,7 +176,8 @@ class ParallelConfig:
     enable_expert_parallel: bool = False
     """Each device of tensor parallelism has whole experts, instead of some channels of every expert."""
     attention_data_parallel: int | None = None
-    """Groups of devices that attend for different requests; by default what --mesh has. 1 is all that runs yet."""
+    """Groups of devices that attend for different requests, each with KV blocks of its own; by default what --mesh
+    has."""
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "attention_data_parallel"):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from jaxinfer.config import ParallelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.parallel.mesh_file import read_mesh
+from jaxinfer.parallel.mesh_file import LOGICAL_AXES, read_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
 
 _SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data"}
@@ -33,9 +33,9 @@ def served_mesh(asked: ParallelConfig) -> MeshConfig:
         raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
     if mesh.axes.get("stage", 1) > 1:
         raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not supported yet")
-    if mesh.axes.get("data", 1) > 1:
-        param = "mesh" if asked.attention_data_parallel is None else "attention_data_parallel"
-        raise ParameterError(param, f"data={mesh.axes['data']}: 1 is allowed, groups that attend are not supported yet")
+    for axis in LOGICAL_AXES:
+        if "data" in (mesh.rules.split(axis) or ()):
+            raise ParameterError("mesh", f"rules.{axis}: data splits requests; weights over it are not supported yet")
     for axis in ("layers", "head_dim"):  # attention in shard_map has every layer's pages, and whole heads
         if split := mesh.rules.split(axis):
             raise ParameterError("mesh", f"rules.{axis}: {', '.join(split)} would split KV blocks; null is allowed")

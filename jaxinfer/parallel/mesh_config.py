@@ -46,6 +46,11 @@ class MeshConfig:
         return math.prod(self.axes.get(name, 1) for name in self.rules.split(axis) or ())
 
     @property
+    def data(self) -> int:
+        """Groups of devices that attend for different requests."""
+        return self.axes.get("data", 1)
+
+    @property
     def hosts(self) -> int:
         """Machines that the devices are on; 1 where no topology says."""
         return 1 if self.topology is None else self.topology.hosts

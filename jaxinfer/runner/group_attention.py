@@ -21,6 +21,7 @@ from jaxinfer_kernels import (
 from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.loaded import GroupBackend, LoadedModel
+from jaxinfer.parallel.per_device import per_device
 from jaxinfer.runner.platform import platform_of
 
 GroupAttention = Callable[..., tuple[jax.Array, jax.Array]]
@@ -95,12 +96,7 @@ def _over_heads(model: LoadedModel, group: int, attend: GroupAttention) -> Group
         def local(*here: Any) -> tuple[jax.Array, jax.Array]:
             return attend(*here[:-1], short_rows=short_rows if all_short else here[-1])
 
-        return jax.shard_map(
-            local,
-            mesh=model.mesh,
-            in_specs=(split, spec, one, one, one),
-            out_specs=(heads, spec),
-            check_vma=False,
-        )(given, pages, *rest, short_rows)
+        split_over = per_device(local, model.mesh, (split, spec, one, one, one), (heads, spec))
+        return split_over(given, pages, *rest, short_rows)
 
     return attention

@@ -15,6 +15,7 @@ from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad
 from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
@@ -147,10 +148,10 @@ class JaxRunner:
         if sampled is None:
             handle.hidden.block_until_ready()
             return step.result(np.zeros(0, np.int32), None)
-        tokens = np.asarray(sampled.tokens)[: step.num_scored]
+        tokens = step.of_scored(np.asarray(sampled.tokens))
         if not step.logprobs:
             return step.result(tokens, None)
-        arrays = LogprobArrays(*(np.asarray(array)[: step.num_scored] for array in sampled.logprobs))
+        arrays = LogprobArrays(*(step.of_scored(np.asarray(array)) for array in sampled.logprobs))
         return step.result(tokens, arrays)
 
     def reset(self) -> None:
@@ -190,14 +191,12 @@ class JaxRunner:
         return jax.jit(make, out_shardings=places).lower().compile()
 
     def _compile_kv(self) -> jax.stages.Compiled:
-        sizes = [(index, group.num_blocks, self.shapes.block_size) for index, group in enumerate(self.shapes.groups)]
-        shapes = [(self.model.kv_shape(*size), self.model.kv_dtype(size[0])) for size in sizes]
-        shardings = tuple(self.model.kv_sharding(*size) for size in sizes)
+        arrays = kv_arrays(self.model, self.shapes)
 
         def make() -> tuple[jax.Array, ...]:
-            return tuple(jnp.zeros(shape, dtype) for shape, dtype in shapes)
+            return tuple(jnp.zeros(array.shape, array.dtype) for array in arrays)
 
-        return jax.jit(make, out_shardings=shardings).lower().compile()
+        return jax.jit(make, out_shardings=tuple(array.sharding for array in arrays)).lower().compile()
 
     def _run_all(self) -> None:
         """Runs every program over padding alone."""

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.data_shards import any_shard
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Newest
 from jaxinfer.runner.sample import draw
 from jaxinfer.runner.state import SlotParams, SlotState
@@ -29,8 +30,12 @@ class MultiStep(NamedTuple):
 
 
 class _Carry(NamedTuple):
+    """open: bool [rows], those that go on. goes_on: whether any does, in any shard: a loop that devices leave at
+    different steps would leave the others waiting for them."""
+
     step: jax.Array
     open: jax.Array
+    goes_on: jax.Array
     kv: Arrays
     state: SlotState
     load: jax.Array | None
@@ -79,10 +84,13 @@ class MultiStepProgram:
             left = carry.open & ~ended & (carry.step + 1 < most)
             counts = carry.counts + carry.open
             drawn = carry.tokens.at[:, carry.step].set(tokens)
-            return _Carry(carry.step + 1, left, kv, state, load, drawn, counts)
+            return _Carry(carry.step + 1, left, self._any(left), kv, state, load, drawn, counts)
 
         open_rows = (slots != scratch) & (most > 0) & (state.remaining[slots] > 0)
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
-        carry = _Carry(jnp.int32(0), open_rows, kv, state, load, none, jnp.zeros(rows, jnp.int32))
-        carry = jax.lax.while_loop(lambda carry: jnp.any(carry.open), body, carry)
+        carry = _Carry(jnp.int32(0), open_rows, self._any(open_rows), kv, state, load, none, jnp.zeros(rows, jnp.int32))
+        carry = jax.lax.while_loop(lambda carry: carry.goes_on, body, carry)
         return MultiStep(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)
+
+    def _any(self, rows: jax.Array) -> jax.Array:
+        return any_shard(self._model.mesh, jnp.any(rows))

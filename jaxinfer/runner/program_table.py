@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
+from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
@@ -43,7 +44,8 @@ class ProgramTable:
         buckets = make_buckets(shapes)
         self._forward = ForwardPrograms(model, shapes, self._layouts)
         self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
-        self._replicated = NamedSharding(model.mesh, PartitionSpec())
+        self._own = rows(model.mesh)
+        self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
         self._smallest_decode = min(buckets.rows)
         self.names: tuple[Name, ...] = (
             ("admit", 0),
@@ -68,31 +70,31 @@ class ProgramTable:
         state, params, tables = self._slots()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
-        return Program(partial(admit, self._model, layout), arguments, (0, 1, 2), out)
+        function = self._over_data(partial(admit, self._model, layout), (self._own,) * 4, self._own)
+        return Program(function, arguments, (0, 1, 2), out)
 
     def _forward_program(self, kind: str, size: int) -> Program:
         layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         (state, _, tables), kv = self._slots(), self._kv()
         weights = tuple(_like(weight) for weight in self._model.weights)
-        arguments = (
-            weights,
-            kv,
-            tables,
-            Newest(state.length, state.last_token),
-            self._load(),
-            self._packed(layout.size),
-        )
+        newest = Newest(state.length, state.last_token)
+        arguments = (weights, kv, tables, newest, self._load(), self._packed(layout.size))
+        blocks, own = kv_specs(self._model), self._own
+        taken, given = (WHOLE, blocks, own, own, WHOLE, own), Forward(blocks, own, WHOLE, own, own)
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
-        out = Forward(*shardings, *[self._replicated] * 3)
-        return Program(partial(function, size), arguments, (1, 2), out)
+        out = Forward(*shardings, self._replicated, self._by_rows, self._by_rows)
+        return Program(self._over_data(self._counting(partial(function, size)), taken, given), arguments, (1, 2), out)
 
     def _sample(self, size: int) -> Program:
         state, params, _ = self._slots()
         head = tuple(_like(leaf) for leaf in self._model.head)
         hidden, scored = self.scored_rows
-        out = (jax.tree.map(lambda x: x.sharding, state), self._replicated)
-        function = partial(sample, self._model, self._shapes, size)
+        out = (jax.tree.map(lambda x: x.sharding, state), self._by_rows)
+        own = self._own
+        function = self._over_data(
+            partial(sample, self._model, self._shapes, size), (WHOLE, own, own, own, own), (own, own)
+        )
         return Program(function, (head, state, params, hidden, scored), (1,), out)
 
     def _multi_step_program(self, size: int) -> Program:
@@ -101,41 +103,48 @@ class ProgramTable:
         packed = self._packed(self._layouts.multi_step(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
-        shardings: list[Any] = [*kept, *[self._replicated] * 3]
-        out = MultiStep(*shardings)
-        return Program(partial(self._multi_step, size), arguments, (2, 3, 4), out)
+        blocks, own = kv_specs(self._model), self._own
+        taken = (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own)
+        given = MultiStep(blocks, own, own, WHOLE, own, own)
+        out = MultiStep(*kept, self._replicated, self._by_rows, self._by_rows)
+        function = self._counting(partial(self._multi_step, size))
+        return Program(self._over_data(function, taken, given), arguments, (2, 3, 4), out)
+
+    def _over_data(self, function: Callable[..., Any], taken: tuple[Any, ...], given: Any) -> Callable[..., Any]:
+        """taken, given: how arguments and results are split over the shards."""
+        return over_data(self._model.mesh, function, taken, given)
+
+    def _counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A forward pass that takes the experts' load as its last argument but one, and gives that of all shards."""
+        if self._shapes.shards == 1:
+            return function
+
+        def counted(*arguments: Any) -> Any:
+            given = function(*arguments)
+            return given._replace(load=added_up(self._model.mesh, arguments[-2], given.load))
+
+        return counted
 
     @cached_property
     def scored_rows(self) -> Any:
         """What every forward hands to every sample: the smallest one tells."""
         smallest = self._forward_program("decode", self._smallest_decode)
         forward = jax.eval_shape(smallest.function, *smallest.arguments)
-        return jax.tree.map(self._placed, (forward.hidden, forward.scored))
+        return jax.tree.map(lambda x: _at(x, self._by_rows), (forward.hidden, forward.scored))
 
     def _slots(self) -> Any:
         slots = jax.eval_shape(partial(zero_slots, self._shapes, self._model.config.table_shape[0]))
         return jax.tree.map(_at, slots, slot_shardings(self._model, slots))
 
     def _kv(self) -> tuple[jax.ShapeDtypeStruct, ...]:
-        size = self._shapes.block_size
-        return tuple(
-            jax.ShapeDtypeStruct(
-                self._model.kv_shape(index, group.num_blocks, size),
-                self._model.kv_dtype(index),
-                sharding=self._model.kv_sharding(index, group.num_blocks, size),
-            )
-            for index, group in enumerate(self._shapes.groups)
-        )
+        return kv_arrays(self._model, self._shapes)
 
     def _load(self) -> jax.ShapeDtypeStruct | None:
         shape = load_shape(self._model)
         return None if shape is None else jax.ShapeDtypeStruct(shape, np.uint32, sharding=self._replicated)
 
     def _packed(self, size: int) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((size,), np.int32, sharding=self._replicated)
-
-    def _placed(self, x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        return _at(x, self._replicated)
+        return jax.ShapeDtypeStruct((size * self._shapes.shards,), np.int32, sharding=self._by_rows)
 
 
 def _at(x: jax.ShapeDtypeStruct, place: NamedSharding) -> jax.ShapeDtypeStruct:

@@ -50,7 +50,7 @@ PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
 
 def _zero_params(shapes: EngineShapes) -> SlotParams:
     """Parameters of slots that nobody has: greedy, nothing asked for."""
-    slots = shapes.num_slots
+    slots = shapes.num_slots * shapes.shards
 
     def scalars(names: Iterable[str]) -> dict[str, jax.Array]:
         return {name: jnp.full(slots, SLOT_SCALARS[name].neutral, SLOT_SCALARS[name].dtype) for name in names}
@@ -68,9 +68,10 @@ def _zero_params(shapes: EngineShapes) -> SlotParams:
 def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
     """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
 
-    columns: of counts, one for each row of the head.
+    Those of all shards, one after another, each with its scratch slot. columns: of counts, one for each row of the
+    head.
     """
-    slots = shapes.num_slots
+    slots = shapes.num_slots * shapes.shards
     state = SlotState(
         length=jnp.zeros(slots, jnp.int32),
         last_token=jnp.zeros(slots, jnp.int32),

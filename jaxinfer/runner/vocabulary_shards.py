@@ -8,6 +8,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.parallel.per_device import per_device
+from jaxinfer.runner.data_shards import rows
 from jaxinfer.runner.sampler.vocabulary import Vocabulary
 
 WHOLE = PartitionSpec()
@@ -33,11 +35,13 @@ def over_vocabulary(
         return function
     rows, size = model.config.table_shape[0], model.config.vocab_size
     here = partial(function, vocabulary=Vocabulary(axes, size if size < rows else None))
-    return jax.shard_map(here, mesh=model.mesh, in_specs=arguments, out_specs=results, check_vma=False)
+    return per_device(here, model.mesh, arguments, results)
 
 
 def slot_shardings(model: LoadedModel, slots: Any) -> Any:
-    """Where each array of `zero_slots` lies: the counts by columns, all others on every device."""
-    whole = NamedSharding(model.mesh, WHOLE)
-    state, params, tables = jax.tree.map(lambda _: whole, slots)
-    return state._replace(counts=NamedSharding(model.mesh, columns(model))), params, tables
+    """Where each array of `zero_slots` lies: slots on their shard, and the counts by columns too."""
+    own = rows(model.mesh)
+    state, params, tables = jax.tree.map(lambda _: NamedSharding(model.mesh, own), slots)
+    by_slot = own[0] if own else None
+    counts = PartitionSpec(by_slot, *columns(model)[1:])
+    return state._replace(counts=NamedSharding(model.mesh, counts)), params, tables

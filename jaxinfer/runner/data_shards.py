@@ -1,0 +1,75 @@
+"""Attention data parallelism: each shard, a group of devices along the axis `data`, computes rows of its own.
+
+A program over several shards is that of one shard under shard_map over `data` alone: it sees its shard's slots, blocks
+and section of the packed step, and XLA splits the rest of it over the other axes. What all shards need to know of each
+other is exchanged here.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+
+_AXIS = "data"
+WHOLE = PartitionSpec()
+"""Of what every shard has all of."""
+
+
+def num_shards(mesh: Mesh) -> int:
+    """Groups of devices that attend for different requests."""
+    return mesh.shape[_AXIS]
+
+
+def rows(mesh: Mesh) -> PartitionSpec:
+    """Of arrays whose first axis is over slots, rows, or sections of a packed step."""
+    return PartitionSpec(_AXIS) if num_shards(mesh) > 1 else WHOLE
+
+
+def kv_specs(model: LoadedModel) -> tuple[PartitionSpec, ...]:
+    """Of the KV blocks of each group: every shard has its own."""
+    if num_shards(model.mesh) == 1:
+        return (WHOLE,) * len(model.backends)
+    return tuple(PartitionSpec(*[None] * backend.layout.page_axis, _AXIS) for backend in model.backends)
+
+
+def kv_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The KV blocks of all shards: shape, dtype and sharding of each group's."""
+    return tuple(_kv_array(model, shapes, index) for index in range(len(shapes.groups)))
+
+
+def _kv_array(model: LoadedModel, shapes: EngineShapes, index: int) -> jax.ShapeDtypeStruct:
+    blocks, size = shapes.groups[index].num_blocks, shapes.block_size
+    shape = model.kv_shape(index, blocks * shapes.shards, size)
+    spec = list(model.kv_sharding(index, blocks, size).spec)
+    if shapes.shards > 1:
+        spec[model.backends[index].layout.page_axis] = _AXIS
+    sharding = NamedSharding(model.mesh, PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(shape, model.kv_dtype(index), sharding=sharding)
+
+
+def over_data(
+    mesh: Mesh, function: Callable[..., Any], in_specs: tuple[Any, ...], out_specs: Any
+) -> Callable[..., Any]:
+    """`function` over each shard's part of its arguments."""
+    if num_shards(mesh) == 1:
+        return function
+    return jax.shard_map(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names={_AXIS}, check_vma=False
+    )
+
+
+def any_shard(mesh: Mesh, here: jax.Array) -> jax.Array:
+    """Whether `here`, a bool, is true in any shard."""
+    return here if num_shards(mesh) == 1 else jax.lax.pmax(here.astype(jnp.int32), _AXIS) > 0
+
+
+def added_up(mesh: Mesh, before: jax.Array | None, after: jax.Array | None) -> jax.Array | None:
+    """`before` and what every shard has added to it."""
+    if before is None or after is None or num_shards(mesh) == 1:
+        return after
+    return before + jax.lax.psum(after - before, _AXIS)
