@@ -54,7 +54,7 @@ def model_cases(
     calls the mesh. exchange: what devices may send each other in a program."""
     config = model.config(layers).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
-    plan, shapes = plan_model(config, _DTYPE), (shapes_of or _shapes)(config, block_size)
+    plan, shapes = plan_model(config, _DTYPE), replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
     backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
     pools = zip(config.kv_groups, shapes.groups, strict=True)
     kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
