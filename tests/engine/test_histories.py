@@ -163,6 +163,14 @@ def test_seeded_histories(seeds: range) -> None:
         _run_seeded(seed)
 
 
+@pytest.mark.parametrize("shards", [2, 3])
+def test_seeded_histories_of_several_shards(shards: int) -> None:
+    for seed in range(40):
+        policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
+        options: dict[str, Any] = {"policy": policy, "burst": burst, "partial": (None, 1, 2)[seed // 9 % 3]}
+        _run_seeded(seed, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
+
+
 @pytest.mark.parametrize("policy", ["priority", "sjf"])
 def test_seeded_histories_of_other_policies(policy: str) -> None:
     for seed in range(40):
@@ -194,9 +202,11 @@ def test_more_random_histories() -> None:
 @pytest.mark.long
 def test_more_seeded_histories() -> None:
     for seed in random_cases():
-        _run_seeded(seed)
+        _run_seeded(seed, shards=1 + seed % 3)
         policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
-        _run_seeded(seed, policy=policy, partial=1 + seed // 3 % 2, kept=seed % 40, burst=burst)
+        _run_seeded(
+            seed, policy=policy, partial=1 + seed // 3 % 2, kept=seed % 40, burst=burst, shards=1 + seed // 2 % 2
+        )
 
 
 def test_a_prompt_with_log_probabilities_that_fills_the_pool_ends_after_preemption() -> None:

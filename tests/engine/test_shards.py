@@ -1,0 +1,169 @@
+"""Several shards: where a request goes, and what each shard gets of a step."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packing import Packer
+from jaxinfer.engine.step.plan import StepKind, StepPlan
+from jaxinfer.engine.step.split import split_plan
+from jaxinfer.errors import ParameterError
+from tests.engine.ledger import live_sequences
+from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
+
+SHARDS = 3
+
+
+def core_of(shards: int = 2, **changes: Any) -> EngineCore:
+    return small_core(RecordingRunner(small_shapes(shards=shards, **changes)))
+
+
+def shard_of(core: EngineCore, name: str) -> int:
+    (sequence,) = live_sequences(core, name)
+    return sequence.kv.shard
+
+
+def occupied(core: EngineCore) -> list[int]:
+    """Running sequences by shard."""
+    running: list[Sequence] = core.scheduler.state.running
+    return np.bincount([sequence.kv.shard for sequence in running], minlength=core.runner.shapes.shards).tolist()
+
+
+def test_requests_go_where_the_fewest_tokens_are() -> None:
+    core = core_of()
+    for name, length in (("a", 12), ("b", 3), ("c", 3), ("d", 3)):
+        core.add_request(ask(name, length, 20))
+    core.step()
+    assert [shard_of(core, name) for name in "abcd"] == [0, 1, 1, 1]
+
+
+def test_a_cached_prefix_goes_before_fewer_tokens() -> None:
+    core = core_of()
+    prompt = list(range(1, 14))
+    for name, tokens in (("other", 3), ("first", 2)):
+        core.add_request(ask(name, 3 if name == "other" else prompt, tokens))
+        core.step()
+    assert [shard_of(core, name) for name in ("other", "first")] == [0, 1]
+    run(core)
+    for name in ("x", "y"):  # more tokens in shard 1 than in shard 0
+        core.add_request(ask(name, 9, 20))
+    core.step()
+    core.add_request(ask("again", [*prompt, 40], 4))
+    core.step()
+    assert shard_of(core, "again") == 1
+    assert live_sequences(core, "again")[0].cached_tokens == 12
+
+
+def test_a_full_shard_is_passed_over() -> None:
+    """Eight fill both shards' four slots, whatever they have in common."""
+    core = core_of(blocks=60)
+    prompt = list(range(1, 10))
+    for i in range(8):
+        core.add_request(ask(str(i), [*prompt, i], 12))
+    for _ in range(6):
+        core.step()
+    assert occupied(core) == [4, 4]
+
+
+def test_forks_stay_with_their_parents_blocks() -> None:
+    core = core_of()
+    core.add_request(ask("many", 9, 8, n=4))
+    core.add_request(ask("one", 9, 8))
+    for _ in range(4):
+        core.step()
+    assert {sequence.kv.shard for sequence in live_sequences(core, "many")} == {0}
+    assert shard_of(core, "one") == 1
+
+
+def test_more_forks_than_a_shard_has_slots_are_refused() -> None:
+    with pytest.raises(ParameterError, match="5 is more than the 4 sequences that run at once in a shard"):
+        core_of().add_request(ask("many", 9, 8, n=5))
+
+
+def test_each_shard_has_its_own_budget() -> None:
+    """Two prompts of a whole budget are computed in one step, and three are not."""
+    core = core_of()
+    for name in "abc":
+        core.add_request(ask(name, 16, 4))
+    core.step()
+    assert isinstance(core.runner, RecordingRunner)
+    assert core.runner.plans[0].num_tokens == 32
+    assert core.runner.plans[0].slots.tolist() == [0, 4]
+
+
+def random_plan(rng: np.random.Generator) -> StepPlan:
+    """Rows of any shards, some held by the device, with block changes."""
+    shapes = small_shapes(shards=SHARDS)
+    slots = rng.permutation(shapes.all_seqs)[: rng.integers(1, shapes.all_seqs + 1)].astype(np.int32)
+    held = int(rng.integers(0, len(slots) + 1))
+    counts = np.where(np.arange(len(slots)) < held, 1, rng.integers(1, 4, len(slots))).astype(np.int32)
+    samples = np.where(np.arange(len(slots)) < held, 1, rng.integers(0, 2, len(slots))).astype(np.int32)
+    updates = [(slot, int(rng.integers(0, 12)), int(rng.integers(1, 40))) for slot in slots[::2].tolist()]
+    copies = [(shard, *rng.integers(1, 40, 2).tolist()) for shard in range(SHARDS) if rng.random() < 0.5]
+    return StepPlan(
+        kind=StepKind.MIXED if held < len(slots) else StepKind.DECODE,
+        index=0,
+        admissions=(),
+        slots=slots,
+        epochs=slots.astype(np.int64),
+        starts=rng.integers(0, 30, len(slots)).astype(np.int32),
+        counts=counts,
+        scored=samples,
+        samples=samples,
+        num_decode=held,
+        tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
+        targets=np.full(samples[held:].sum(), -1, np.int32),
+        block_updates=(np.array(updates, np.int32).reshape(-1, 3),),
+        copies=(np.array(copies, np.int32).reshape(-1, 3),),
+        logprobs=False,
+    )
+
+
+def rows_of(plan: StepPlan) -> list[tuple[int, int, tuple[int, ...]]]:
+    """(slot, start, tokens) of each row; tokens of those that the device holds are not known here."""
+    rows, at = [], 0
+    for i, (slot, start, count) in enumerate(zip(plan.slots, plan.starts, plan.counts, strict=True)):
+        held = i < plan.num_decode
+        rows.append((int(slot), int(start), () if held else tuple(plan.tokens[at : at + count].tolist())))
+        at += 0 if held else int(count)
+    return rows
+
+
+def test_parts_have_all_rows_once() -> None:
+    rng, shapes = np.random.default_rng(3), small_shapes(shards=SHARDS)
+    for _ in range(200):
+        plan, found, updates, copies = random_plan(rng), {}, [], []
+        for shard, part in enumerate(split_plan(plan, shapes)):
+            first = shard * shapes.max_num_seqs
+            found |= {
+                index: (slot + first, start, tokens)
+                for index, (slot, start, tokens) in zip(part.rows.tolist(), rows_of(part.plan), strict=True)
+            }
+            updates += [(slot + first, index, block) for slot, index, block in part.plan.block_updates[0].tolist()]
+            copies += part.plan.copies[0].tolist()
+            assert all(0 <= slot < shapes.max_num_seqs for slot in part.plan.slots)
+        assert [found[index] for index in range(plan.num_rows)] == rows_of(plan)
+        assert sorted(map(tuple, updates)) == sorted(map(tuple, plan.block_updates[0].tolist()))
+        assert copies == plan.copies[0].tolist()
+
+
+def test_results_come_back_to_their_rows() -> None:
+    """A device that gives each scored position its slot as token."""
+    rng, shapes = np.random.default_rng(4), small_shapes(shards=SHARDS, max_num_batched_tokens=32)
+    packer = Packer(shapes)
+    for _ in range(200):
+        plan = random_plan(rng)
+        step = packer.pack(plan)
+        assert isinstance(step, PackedForward)
+        given = np.full(SHARDS * step.scored_bucket, -7, np.int32)
+        for shard, part in enumerate(split_plan(plan, shapes)):
+            slots = np.repeat(part.plan.slots, part.plan.scored) + shard * shapes.max_num_seqs
+            given[shard * step.scored_bucket :][: len(slots)] = slots
+        result = step.result(step.of_scored(given), None)
+        drawn = plan.samples > 0
+        assert result.tokens[drawn, 0].tolist() == plan.slots[drawn].tolist()
+        assert result.counts.tolist() == plan.samples.tolist()
