@@ -46,6 +46,7 @@ class ProgramTable:
         self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
         self._own = rows(model.mesh)
         self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
+        self._results: list[Any] = [self._replicated, self._by_rows, self._by_rows]
         self._smallest_decode = min(buckets.rows)
         self.names: tuple[Name, ...] = (
             ("admit", 0),
@@ -81,10 +82,11 @@ class ProgramTable:
         newest = Newest(state.length, state.last_token)
         arguments = (weights, kv, tables, newest, self._load(), self._packed(layout.size))
         blocks, own = kv_specs(self._model), self._own
-        taken, given = (WHOLE, blocks, own, own, WHOLE, own), Forward(blocks, own, WHOLE, own, own)
+        given: list[Any] = [blocks, own, WHOLE, own, own]
+        counted = self._counting(partial(function, size))
+        split = self._over_data(counted, (WHOLE, blocks, own, own, WHOLE, own), Forward(*given))
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
-        out = Forward(*shardings, self._replicated, self._by_rows, self._by_rows)
-        return Program(self._over_data(self._counting(partial(function, size)), taken, given), arguments, (1, 2), out)
+        return Program(split, arguments, (1, 2), Forward(*shardings, *self._results))
 
     def _sample(self, size: int) -> Program:
         state, params, _ = self._slots()
@@ -102,13 +104,12 @@ class ProgramTable:
         (state, params, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.multi_step(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
-        kept = jax.tree.map(lambda x: x.sharding, (kv, tables, state))
         blocks, own = kv_specs(self._model), self._own
-        taken = (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own)
-        given = MultiStep(blocks, own, own, WHOLE, own, own)
-        out = MultiStep(*kept, self._replicated, self._by_rows, self._by_rows)
-        function = self._counting(partial(self._multi_step, size))
-        return Program(self._over_data(function, taken, given), arguments, (2, 3, 4), out)
+        given: list[Any] = [blocks, own, own, WHOLE, own, own]
+        counted = self._counting(partial(self._multi_step, size))
+        split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), MultiStep(*given))
+        kept: list[Any] = list(jax.tree.map(lambda x: x.sharding, (kv, tables, state)))
+        return Program(split, arguments, (2, 3, 4), MultiStep(*kept, *self._results))
 
     def _over_data(self, function: Callable[..., Any], taken: tuple[Any, ...], given: Any) -> Callable[..., Any]:
         """taken, given: how arguments and results are split over the shards."""

@@ -58,7 +58,6 @@ def test_a_rule_of_a_file_that_contradicts_expert_parallelism(tmp_path: Path):
 REFUSED = {
     "pp2": "mesh: stage=2: 1 is allowed",
     "pp2-tp4": "mesh: stage=2: 1 is allowed",
-    "data2-tp4": "mesh: data=2: 1 is allowed",
     "v6e-16": "mesh: v6e:4x4 is 4 hosts; 1 is allowed",
     "h200-16": "mesh: h200:2x1x8 is 2 hosts; 1 is allowed",
 }
@@ -83,6 +82,12 @@ def test_rules_that_would_split_kv_blocks_otherwise_than_by_heads(axis: str, tmp
         served_mesh(engine_config(None, None, {"mesh": str(file)}).parallel)
 
 
-def test_the_refused_flag_is_named():
-    with pytest.raises(ParameterError, match="attention_data_parallel: data=2: 1 is allowed"):
-        served_mesh(engine_config(None, None, {"attention_data_parallel": 2}).parallel)
+def test_weights_are_not_split_over_data(tmp_path: Path):
+    file = tmp_path / "my.yaml"
+    file.write_text("axes: {data: 2, tensor: 2}\nrules: {mlp: [data, tensor]}\n")
+    with pytest.raises(ParameterError, match=r"mesh: rules\.mlp: data splits requests"):
+        served_mesh(engine_config(None, None, {"mesh": str(file)}).parallel)
+
+
+def test_groups_that_attend_for_different_requests():
+    assert served_mesh(engine_config(None, None, {"attention_data_parallel": 2}).parallel).data == 2

@@ -1,0 +1,76 @@
+"""Engines whose devices attend for different requests (the axis `data`), in a process of its own with CPU devices."""
+
+import pytest
+
+from tests.runner.devices import run_on_devices
+
+_PRELUDE = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.models.loaded import load_model
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import ShardingRules
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.sampling import SamplingParams
+from tests.models.goldens import GOLDENS
+from tests.models.test_uneven_shards import config_of
+from tests.runner.tiny import drive, make_core, tiny_shapes
+
+RULES = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
+
+def requests():
+    greedy = dict(temperature=0.0, repetition_penalty=1.3)
+    drawn = dict(temperature=0.9, top_p=0.9, frequency_penalty=0.4)
+    for i in range(6):
+        prompt = [5, 9, 33, 60, 7 + i]
+        asked = SamplingParams(max_tokens=8 + i, logprobs=5 if i % 2 else None, **greedy)
+        yield GenerateRequest(f"g{i}", prompt * (2 + i % 3), asked)
+        yield GenerateRequest(f"s{i}", prompt * 3, SamplingParams(max_tokens=8, seed=3 + i, n=1 + i % 3, **drawn))
+
+def run(family, mesh, **changes):
+    config = config_of(family).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    model = load_model(GOLDENS / family, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+    sizes = dict(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64, shards=mesh.data)
+    runner = JaxRunner(model, tiny_shapes(model, **{**sizes, **changes}))
+    runner.warm_up(lazy=True)
+    core = make_core(runner)
+    outputs = {key: output.tokens for key, output in drive(core, requests()).items()}
+    return outputs, core
+
+def check(family, axes, **changes):
+    one, alone = run(family, ONE_DEVICE)
+    many, core = run(family, MeshConfig(axes, RULES), **changes)
+    assert len(one) == 18 and many == one, {key: (one[key], many[key]) for key in one if one[key] != many[key]}
+    return alone, core
+"""
+
+
+def test_windows_forks_penalties_and_log_probabilities():
+    """gpt-oss: windows, sinks, experts; rows of both shards in one step, with few blocks each."""
+    run_on_devices(_PRELUDE + "check('gpt_oss', {'data': 2, 'tensor': 2}, blocks=26)", 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("axes", [{"data": 2}, {"data": 4}, {"data": 2, "tensor": 4}])
+def test_other_meshes(axes: dict[str, int]):
+    run_on_devices(_PRELUDE + f"check('gpt_oss', {axes})", 8)
+
+
+def test_several_decode_steps_a_dispatch():
+    run_on_devices(_PRELUDE + "check('gpt_oss', {'data': 2, 'tensor': 2}, decode_steps=4)", 4)
+
+
+def test_the_load_of_experts_is_that_of_all_shards():
+    program = """
+alone, core = check('qwen3_moe', {'data': 2})
+one, both = (np.asarray(engine.runner.expert_load()) for engine in (alone, core))
+assert (both.sum(axis=1) == both.sum(axis=1)[0]).all() and both.sum() > 0
+# Steps differ, and prefixes that a shard has cached: so do tokens that are computed.
+computed = [engine.stats().prefill_tokens + engine.stats().decode_tokens for engine in (alone, core)]
+top = core.runner.model.config.layers[0].mlp.experts.chosen
+assert both.sum(axis=1)[0] == computed[1] * top, (both.sum(axis=1), computed, top)
+assert one.sum(axis=1)[0] == computed[0] * top
+"""
+    run_on_devices(_PRELUDE + program, 2)
