@@ -15,6 +15,8 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
+from jaxinfer.parallel.auto_mesh import choose_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
@@ -120,14 +122,16 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.program_store import open_store
 
     laps.end("imports")
-    add_cpu_devices(asked.size)
-    mesh = make_mesh(asked)
+    if asked is not None:
+        add_cpu_devices(asked.size)
+        make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
-    decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype]).over(
-        asked.shards("kv_heads"), asked.shards("vocab")
-    )
+    decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
+    asked = asked or _auto_mesh(config, decoder)
+    mesh = make_mesh(asked)
+    decoder = decoder.over(asked.shards("kv_heads"), asked.shards("vocab"))
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
@@ -167,6 +171,24 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     seconds = laps.seconds(*runner.programs.seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, folder, seconds)
+
+
+def _auto_mesh(config: EngineConfig, decoder: "DecoderConfig") -> MeshConfig:
+    """The mesh of `--mesh auto` for the devices of this process."""
+    import jax
+
+    from jaxinfer.runner.inspection import taken_of_device
+    from jaxinfer.runner.platform import platform_name, resolve_dtype, usable_memory
+
+    memory = usable_memory(config.cache.gpu_memory_utilization)
+    if memory is None:
+        log.info("--mesh auto: one device, since a CPU's memory is not divided")
+        return ONE_DEVICE
+    dtype, platform = resolve_dtype(config.load.dtype), platform_name()
+    devices = len(jax.local_devices())
+    mesh, reason = choose_mesh(devices, memory, lambda mesh: taken_of_device(decoder, dtype, platform, mesh))
+    log.info("--mesh auto: %s", reason)
+    return mesh
 
 
 class _Laps:

@@ -169,8 +169,8 @@ class ParallelConfig:
     """Over which devices a model is split, and how."""
 
     mesh: str | None = None
-    """A mesh by name, as tp4, or a YAML file: sizes of axes, sharding rules and a topology (configs/meshes). By default
-    one device."""
+    """A mesh by name, as tp4, or a YAML file: sizes of axes, sharding rules and a topology (configs/meshes). auto: over
+    as few devices as leave room for KV blocks, in as many groups as there are devices. By default one device."""
     tensor_parallel_size: int | None = None
     """Devices that attention, MLPs and vocabulary are split over; by default what --mesh has."""
     enable_expert_parallel: bool = False

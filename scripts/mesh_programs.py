@@ -57,9 +57,10 @@ def _fits(name: str, target: Target) -> bool:
 def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     backend, title = BACKENDS[target.platform][0], Path(name).stem
     try:
-        mesh = served_mesh(ParallelConfig(mesh=name))
+        served_mesh(ParallelConfig(mesh=name))
     except ParameterError as error:
         return [Case("every program", title, _not_compiled, cannot=error.message)]
+    mesh = asked_mesh(ParallelConfig(mesh=name))
     layers = None if everything else _LAYERS
     found = []
     options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh)}

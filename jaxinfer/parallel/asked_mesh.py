@@ -12,8 +12,14 @@ _SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data"}
 """Settings that are sizes of an axis."""
 
 
+AUTO = "auto"
+"""In place of a mesh's name: an engine chooses one for its devices (auto_mesh.py)."""
+
+
 def asked_mesh(asked: ParallelConfig) -> MeshConfig:
     """Raises ParameterError for a file that is wrong, and for a flag that contradicts it."""
+    if asked.mesh == AUTO:
+        raise ParameterError("mesh", "auto is chosen by an engine, for the devices that it has; name a mesh or a file")
     mesh = ONE_DEVICE if asked.mesh is None else read_mesh(asked.mesh)
     sizes = {flag: size for flag in _SIZES if (size := getattr(asked, flag)) is not None}
     if asked.mesh is None:
@@ -26,8 +32,10 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
     return _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
 
 
-def served_mesh(asked: ParallelConfig) -> MeshConfig:
-    """The mesh asked for. Raises ParameterError where engines do not run on such a one yet."""
+def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
+    """The mesh asked for; None: the engine chooses. Raises ParameterError where engines do not run on such a one."""
+    if asked.mesh == AUTO:
+        return _check_alone(asked)
     mesh = asked_mesh(asked)
     if mesh.hosts > 1:
         raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
@@ -40,6 +48,12 @@ def served_mesh(asked: ParallelConfig) -> MeshConfig:
         if split := mesh.rules.split(axis):
             raise ParameterError("mesh", f"rules.{axis}: {', '.join(split)} would split KV blocks; null is allowed")
     return mesh
+
+
+def _check_alone(asked: ParallelConfig) -> None:
+    for flag in (*_SIZES, "enable_expert_parallel"):
+        if getattr(asked, flag):
+            raise ParameterError(flag, "contradicts mesh auto, which chooses it; give one of the two")
 
 
 def _with_whole_experts(mesh: MeshConfig, name: str | None) -> MeshConfig:

@@ -15,6 +15,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.auto_mesh import Taken
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import AXES
 from jaxinfer.quantization.array import stored_bytes
@@ -76,6 +77,16 @@ def inspect_model(
         "length": length,
         "sequences": counted,
     }
+
+
+def taken_of_device(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> Taken:
+    """Of one device of a mesh, which need not be here. Raises ParameterError where the model cannot be split so."""
+    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    context, layout = config.max_position_embeddings, platform_layout(platform)
+    groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
+    tokens = [context if group["window"] is None else min(context, group["window"]) for group in groups]
+    kv = sum(count * group["token_bytes"] for count, group in zip(tokens, groups, strict=True))
+    return Taken(_bytes(config, dtype, platform, mesh), kv)
 
 
 def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> dict[str, int]:

@@ -90,4 +90,5 @@ def test_weights_are_not_split_over_data(tmp_path: Path):
 
 
 def test_groups_that_attend_for_different_requests():
-    assert served_mesh(engine_config(None, None, {"attention_data_parallel": 2}).parallel).data == 2
+    parallel = engine_config(None, None, {"attention_data_parallel": 2}).parallel
+    assert served_mesh(parallel) == MeshConfig({"data": 2})

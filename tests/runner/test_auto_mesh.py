@@ -1,0 +1,100 @@
+"""`--mesh auto` for models and machines that are known, by their sizes as published."""
+
+import jax.numpy as jnp
+import pytest
+from program_models import DENSE, GPT_OSS, QWEN3_MOE, Model
+
+from jaxinfer.config import ParallelConfig
+from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.asked_mesh import served_mesh
+from jaxinfer.parallel.auto_mesh import Choice, Taken, choose_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.runner.inspection import taken_of_device
+
+QWEN3_06B, LLAMA_8B, QWEN25_05B = DENSE
+LLAMA_70B = Model(
+    "Llama-3.1-70B",
+    LLAMA_8B.fields
+    | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64},
+)
+MIXTRAL = Model(
+    "Mixtral-8x7B",
+    {
+        "architectures": ["MixtralForCausalLM"],
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+)
+# Devices, and nine tenths of the bytes of one: as configs/targets has them.
+V5E_1, V5E_8 = (1, 15_480_000_000), (8, 15_480_000_000)
+V6E_4, V6E_8 = (4, 30_960_000_000), (8, 30_960_000_000)
+H200_1, H200_8 = (1, 136_257_837_465), (8, 136_257_837_465)
+CONTEXT = 8192
+EXPECTED = [
+    (QWEN3_06B, V5E_1, {"tensor": 1, "data": 1}),
+    (QWEN3_06B, V5E_8, {"tensor": 1, "data": 8}),  # 1.2 GB
+    (QWEN25_05B, H200_8, {"tensor": 1, "data": 8}),
+    (LLAMA_8B, V5E_8, {"tensor": 2, "data": 4}),  # 16.1 GB: more than one device has
+    (LLAMA_8B, V6E_4, {"tensor": 1, "data": 4}),  # 52 % of a device
+    (LLAMA_8B, H200_1, {"tensor": 1, "data": 1}),
+    (QWEN3_MOE, V6E_8, {"tensor": 4, "data": 2}),  # 61 GB: 98 % of two devices, 49 % of four
+    (QWEN3_MOE, H200_1, {"tensor": 1, "data": 1}),
+    (MIXTRAL, V6E_8, {"tensor": 8, "data": 1}),  # 93 GB: 75 % of four devices, 38 % of eight
+    (LLAMA_70B, V6E_8, {"tensor": 8, "data": 1}),  # 141 GB
+    (LLAMA_70B, H200_8, {"tensor": 2, "data": 4}),
+    (GPT_OSS, V5E_8, {"tensor": 8, "data": 1}),  # 42 GB in bfloat16: whole experts, as 2880 channels do not divide
+]
+
+
+def choose(model: Model, machine: tuple[int, int]) -> Choice:
+    devices, memory = machine
+    config = model.config(None).at_context(CONTEXT)
+    dtype = jnp.dtype("bfloat16")
+    return choose_mesh(devices, memory, lambda mesh: taken_of_device(config, dtype, "tpu", mesh))
+
+
+@pytest.mark.parametrize(("model", "machine", "axes"), EXPECTED, ids=lambda value: getattr(value, "name", None))
+def test_models_and_machines(model: Model, machine: tuple[int, int], axes: dict[str, int]):
+    mesh, reason = choose(model, machine)
+    assert dict(mesh.axes) == axes
+    assert "weights take" in reason
+
+
+def test_what_no_mesh_holds_is_told_with_sizes():
+    with pytest.raises(ParameterError, match=r"auto: 1 devices of 14\.4 GiB do not hold the model; over 1 .* GiB"):
+        choose(LLAMA_70B, V5E_1)
+
+
+def test_more_devices_only_where_they_leave_room():
+    """Weights that shrink with the devices: 61 of 100 are too many, 60 are not."""
+    for weights, size in ((60, 1), (61, 2)):
+        mesh, _ = choose_mesh(4, 100, lambda mesh, weights=weights: Taken(weights // mesh.shards("mlp"), 1))
+        assert mesh.axes == {"tensor": size, "data": 4 // size}
+
+
+def test_the_most_devices_where_none_leave_room():
+    mesh, _ = choose_mesh(4, 100, lambda mesh: Taken(90, 5))
+    assert mesh.axes == {"tensor": 4, "data": 1}
+
+
+def test_sizes_that_the_model_does_not_divide_over_are_passed_over():
+    def taken(mesh: MeshConfig) -> Taken:
+        if mesh.size == 2:
+            raise ParameterError("mesh", "mlp, 9, cannot be split over tensor=2")
+        return Taken(200 // mesh.size, 1)
+
+    assert choose_mesh(4, 100, taken).mesh.axes == {"tensor": 4, "data": 1}
+
+
+@pytest.mark.parametrize("flag", ["tensor_parallel_size", "attention_data_parallel", "enable_expert_parallel"])
+def test_flags_that_contradict_it(flag: str):
+    assert served_mesh(ParallelConfig(mesh="auto")) is None
+    asked = ParallelConfig(**{"mesh": "auto", flag: True if flag.startswith("enable") else 2})
+    with pytest.raises(ParameterError, match=f"{flag}: contradicts mesh auto"):
+        served_mesh(asked)
