@@ -175,10 +175,10 @@ class EngineStats(NamedTuple):
     """Tokens that each expert has got, all layers with experts together; padding is not counted."""
     expert_imbalance: tuple[float, ...] = ()
     """For each layer with experts, the tokens of the expert with most of them over those of the mean expert."""
-    memory_used: int = 0
-    memory_peak: int = 0
-    memory_limit: int = 0
-    """Bytes of one device; 0 where the platform does not tell."""
+    memory_used: tuple[int, ...] = ()
+    memory_peak: tuple[int, ...] = ()
+    memory_limit: tuple[int, ...] = ()
+    """Bytes of each device; 0 where the platform does not tell."""
 
 
 class ModelInfo(NamedTuple):

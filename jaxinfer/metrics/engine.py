@@ -54,8 +54,6 @@ _LABELLED_GAUGES = (
      "step with room.", "reason",
      {"slots": "waiting_for_slots", "pages": "waiting_for_blocks", "prefills": "waiting_for_prefills",
       "step": "waiting_for_step"}),
-    ("jaxinfer:device_memory_bytes", "Memory of one device: in use, in use at most, and what may be; 0: not told.",
-     "kind", {kind: f"memory_{kind}" for kind in ("used", "peak", "limit")}),
 )  # fmt: skip
 
 
@@ -107,6 +105,7 @@ class EngineFamilies:
         for kind, name, text, label, field in _EXPERTS:
             if values := getattr(stats, field):
                 yield self._labelled(kind, name, text, label, {str(i): value for i, value in enumerate(values)})
+        yield self._device_memory()
         yield self._step_tokens()
         yield self._gauge("vllm:cache_config_info", "KV cache in labels; 1.", self._cache_labels(), 1)
         backend = {"backend": self._info.attention_backend}
@@ -122,6 +121,16 @@ class EngineFamilies:
             "kv_cache_size_tokens": str(tokens),
             "kv_cache_max_concurrency": f"{tokens / info.max_model_len:.2f}",
         }
+
+    def _device_memory(self) -> Metric:
+        name = "jaxinfer:device_memory_bytes"
+        text = "Memory of each device: in use, in use at most, and what may be; 0: not told."
+        labels = common_labels(name, self._model_name)
+        family = GaugeMetricFamily(name, text, labels=[*labels, "kind", "device"])
+        for kind in ("used", "peak", "limit"):
+            for device, size in enumerate(getattr(self._stats, f"memory_{kind}")):
+                family.add_metric([*labels.values(), kind, str(device)], size)
+        return family
 
     def _step_tokens(self) -> Metric:
         labels = common_labels("vllm:iteration_tokens_total", self._model_name)

@@ -2,7 +2,7 @@
 
 import contextlib
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -168,13 +168,8 @@ class JaxRunner:
         self.kv = self._make_kv()
         jax.block_until_ready((self._state, self._params, self._tables, self.kv))
 
-    def memory(self) -> DeviceMemory:
-        """That of the first device; one that has failed tells nothing."""
-        told = None
-        with contextlib.suppress(Exception):
-            told = self.model.mesh.devices.flat[0].memory_stats()
-        told = told or {}
-        return DeviceMemory(*(told.get(name, 0) for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")))
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return tuple(map(_memory_of, self.model.mesh.devices.flat))
 
     def close(self) -> None:
         """Drops the device's arrays."""
@@ -213,3 +208,12 @@ class JaxRunner:
                     self.decode_steps(step).tokens.block_until_ready()
                 else:
                     forwarded = self.forward(step)
+
+
+def _memory_of(device: Any) -> DeviceMemory:
+    """A device that has failed tells nothing."""
+    told = None
+    with contextlib.suppress(Exception):
+        told = device.memory_stats()
+    told = told or {}
+    return DeviceMemory(*(told.get(name, 0) for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")))

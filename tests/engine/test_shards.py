@@ -167,3 +167,8 @@ def test_results_come_back_to_their_rows() -> None:
         drawn = plan.samples > 0
         assert result.tokens[drawn, 0].tolist() == plan.slots[drawn].tolist()
         assert result.counts.tolist() == plan.samples.tolist()
+
+
+def test_each_device_tells_its_memory() -> None:
+    stats = core_of().stats()
+    assert stats.memory_used == stats.memory_limit == (40 * 4 * 8,) * 2

@@ -25,7 +25,7 @@ CASES = [
     ("jaxinfer:model_bytes_total", {}, {"bytes": 2**50}, 2**50),
     ("jaxinfer:expert_tokens_total", {"expert": "1"}, {"expert_tokens": (3, 5)}, 5),
     ("jaxinfer:expert_imbalance", {"layer": "0"}, {"expert_imbalance": (1.25, 2.0)}, 1.25),
-    ("jaxinfer:device_memory_bytes", {"kind": "peak"}, {"memory_peak": 7}, 7),
+    ("jaxinfer:device_memory_bytes", {"kind": "peak", "device": "1"}, {"memory_peak": (5, 7)}, 7),
     ("vllm:iteration_tokens_total_bucket", {"le": "8.0"}, {"step_tokens": (1, 2, *[0] * (len(STEP_TOKENS) - 2), 4)}, 3),
     ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, {"step_tokens": (1, *[0] * (len(STEP_TOKENS) - 1), 4)}, 5),
     ("vllm:iteration_tokens_total_sum", {}, {"iteration_tokens": 42, "prefill_tokens": 9}, 42),

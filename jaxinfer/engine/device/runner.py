@@ -78,8 +78,8 @@ class Runner(Protocol):
         """
         ...
 
-    def memory(self) -> DeviceMemory:
-        """A reading of the device's memory. Called in any thread."""
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """A reading of each device's memory. Called in any thread."""
         ...
 
     def expert_load(self) -> np.ndarray | None:

@@ -92,10 +92,10 @@ class SimulatedRunner:
         """What stands for KV blocks, of all shards."""
         return [blocks for part in self._parts for blocks in part.kv]
 
-    def memory(self) -> DeviceMemory:
-        """That of the arrays that stand for KV blocks."""
-        used = sum(blocks.nbytes for blocks in self.kv)
-        return DeviceMemory(used, used, used)
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        """That of the arrays that stand for KV blocks, a device a shard."""
+        used = [sum(blocks.nbytes for blocks in part.kv) for part in self._parts]
+        return tuple(DeviceMemory(size, size, size) for size in used)
 
     def close(self) -> None:
         if self._thread is not None:

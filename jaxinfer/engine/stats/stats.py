@@ -59,9 +59,9 @@ def read_stats(
         iteration_tokens=costs.iteration_tokens,
         step_tokens=tuple(costs.step_tokens),
         **_of_experts(runner.expert_load()),
-        memory_used=memory.used,
-        memory_peak=memory.peak,
-        memory_limit=memory.limit,
+        memory_used=tuple(device.used for device in memory),
+        memory_peak=tuple(device.peak for device in memory),
+        memory_limit=tuple(device.limit for device in memory),
     )
 
 
