@@ -49,6 +49,14 @@ class Source(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """Reads sources from the tensors of one folder."""
+
+    def read_source(self, source: Source, index: Index) -> np.ndarray:
+        """The part `index` of a source. Raises ModelError."""
+        ...
+
+
 class Tensor(NamedTuple):
     """One tensor of a checkpoint, of the shape that it has in the file.
 
@@ -187,10 +195,12 @@ class Sorted(Derived):
 
 @dataclass(frozen=True)
 class Placed(Derived):
-    """One axis of elements in other places: element i is the source's element order[i], or zeros where that is None."""
+    """One axis of elements in other places: element i is the source's element order[i], or `fill` where that is
+    None."""
 
     axis: int
     order: tuple[int | None, ...]
+    fill: float = 0.0
 
     @property
     def shape(self) -> Shape:
@@ -203,7 +213,7 @@ class Placed(Derived):
         first, last = (min(real), max(real) + 1) if real else (0, 1)
         held = self.source.read((*index[: self.axis], slice(first, last), *index[self.axis + 1 :]), read)
         shape = (*held.shape[: self.axis], len(order), *held.shape[self.axis + 1 :])
-        out = np.zeros(shape, held.dtype)  # by bits: e8m0 has no zero
+        out = _filled(shape, self.fill, held.dtype)
         before = (slice(None),) * self.axis
         out[(*before, [i is not None for i in order])] = held.take([i - first for i in real], axis=self.axis)
         return out
@@ -211,7 +221,9 @@ class Placed(Derived):
 
 @dataclass(frozen=True)
 class Padded(Lengthened):
-    """Zeros behind the last element of an axis."""
+    """`fill` behind the last element of an axis."""
+
+    fill: float = 0.0
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         first, last, _ = index[self.axis].indices(self.length)
@@ -219,8 +231,8 @@ class Padded(Lengthened):
         inner = slice(min(first, end), min(last, end))
         held = self.source.read((*index[: self.axis], inner, *index[self.axis + 1 :]), read)
         missing = last - first - held.shape[self.axis]
-        zeros = np.zeros((*held.shape[: self.axis], missing, *held.shape[self.axis + 1 :]), held.dtype)
-        return np.concatenate([held, zeros], self.axis)
+        rest = _filled((*held.shape[: self.axis], missing, *held.shape[self.axis + 1 :]), self.fill, held.dtype)
+        return np.concatenate([held, rest], self.axis)
 
 
 @dataclass(frozen=True)
@@ -270,6 +282,50 @@ class Stacked:
 
     def read(self, index: Index, read: Read) -> np.ndarray:
         return np.stack([source.read(index[1:], read) for source in self.sources[index[0]]])
+
+
+@dataclass(frozen=True)
+class Merged(Derived):
+    """`count` axes from `axis` on made one."""
+
+    axis: int
+    count: int
+
+    @property
+    def shape(self) -> Shape:
+        shape, end = self.source.shape, self.axis + self.count
+        return (*shape[: self.axis], math.prod(shape[self.axis : end]), *shape[end:])
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        """Reads whole elements of the first of those axes, then cuts the part out of them."""
+        lengths = self.source.shape[self.axis : self.axis + self.count]
+        inner = math.prod(lengths[1:])
+        first, last, _ = index[self.axis].indices(lengths[0] * inner)
+        begin, end = first // inner, -(-last // inner)
+        before, after = index[: self.axis], index[self.axis + 1 :]
+        others = (slice(None),) * (self.count - 1)
+        held = self.source.read((*before, slice(begin, end), *others, *after), read)
+        flat = held.reshape(*held.shape[: self.axis], -1, *held.shape[self.axis + self.count :])
+        return flat[(slice(None),) * self.axis + (slice(first - begin * inner, last - begin * inner),)]
+
+
+@dataclass(frozen=True)
+class Element(Derived):
+    """One element of the first axis, without that axis."""
+
+    number: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape[1:]
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return self.source.read((slice(self.number, self.number + 1), *index), read)[0]
+
+
+def _filled(shape: Shape, fill: float, dtype: np.dtype) -> np.ndarray:
+    """Zeros are those of bits: e8m0 has no zero."""
+    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
 
 
 def _cover(dims: Shape, index: Index) -> tuple[slice, list[int], list[slice]]:

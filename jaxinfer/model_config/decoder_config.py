@@ -9,7 +9,7 @@ from jaxinfer.model_config.layer_kind import KVKind, LayerKind, NormKind
 from jaxinfer.model_config.rope_config import MAX_CONTEXT, RopeConfig
 from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.quantization.declared import Declared
-from jaxinfer.quantization.kv import KVCodes
+from jaxinfer.quantization.kv import KVCodes, ScaledKVCodes
 from jaxinfer.quantization.made import MADE
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
@@ -40,7 +40,9 @@ class DecoderConfig:
     tables: how embedding and head are held. declared: weights that are quantised in the checkpoint already, which
     `with_declared_schemes` gives their schemes. kv_scales: what a checkpoint calls the scales of a layer's keys and of
     its values, after the layer's number and a dot; None where it has none that fit what is kept. vocab_shards: the
-    tables have rows of zeros behind their last ones, so that their number divides over as many devices.
+    tables have rows of zeros behind their last ones, so that their number divides over as many devices. held: for a
+    folder that holds leaves, how these are quantised, as `--quantization` or as the checkpoint that they were made of
+    names it; None for safetensors. held_kv_scales: the type that its scales of keys and values are for.
     """
 
     vocab_size: int
@@ -61,6 +63,8 @@ class DecoderConfig:
     declared: Declared | None = None
     kv_scales: tuple[str, str] | None = None
     vocab_shards: int = 1
+    held: str | None = None
+    held_kv_scales: ScaledKVCodes | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -108,8 +112,11 @@ class DecoderConfig:
         A checkpoint that is quantised already is taken as it is where its layers have just these schemes. Raises
         ParameterError where they have others.
         """
-        if name == "none":
+        if name == "none" or name == self.held:
             return self
+        if self.held is not None:
+            how = f"{name}: the folder's leaves are held in {self.held}"
+            raise ParameterError("quantization", f"{how}; leave it out, or convert the model with it")
         made, kinds = MADE[name], dict[LayerKind, LayerKind]()
         for kind in dict.fromkeys(self.layers):
             schemes = {name: made.of(depth) for name, depth in kind.depths(self.hidden_size).items()}
@@ -155,7 +162,9 @@ class DecoderConfig:
 
     @property
     def checkpoint_forms(self) -> str:
-        """Names of the formats in which a checkpoint's weights are quantised; empty where none is."""
+        """Names of the formats in which a checkpoint's or a folder's weights are quantised; empty where none is."""
+        if self.held is not None:
+            return "" if self.held == "none" else self.held
         return "" if self.declared is None else self.declared.forms
 
     @property

@@ -1,11 +1,13 @@
 """What a model folder declares, and which architectures would fit one that declares an unknown one."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 
+from jaxinfer.checkpoint.leaves import holds_leaves, read_key
 from jaxinfer.checkpoint.model_files import ModelFiles, read_model_files
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, UnknownArchitectureError
@@ -18,13 +20,15 @@ from jaxinfer.model_config.registry import (
     known_architectures,
     parse_config,
 )
-from jaxinfer.models.loaded import check_tensors
+from jaxinfer.models.leaf_key import held_config
+from jaxinfer.models.opened import check_tensors
 
 log = logging.getLogger(__name__)
 
 
 def read_declared(folder: Path, architecture: str | None = None) -> ModelFiles:
-    """The folder's files, its config.json read as that of `architecture` where one is given.
+    """The folder's files, its config.json read as that of `architecture` where one is given; of a folder of leaves the
+    decoder that it holds.
 
     Raises ModelError; for an architecture that is not known, with those whose fields and tensors fit. They are not
     taken: models that differ in their norms or activations may have the same fields and tensors.
@@ -35,6 +39,8 @@ def read_declared(folder: Path, architecture: str | None = None) -> ModelFiles:
         files = read_model_files(folder, architecture)
     except UnknownArchitectureError as error:
         raise ModelError(f"{error}{_advice(folder)}") from None
+    if holds_leaves(folder):
+        files = replace(files, config=held_config(files.config, read_key(folder)))
     if architecture is not None and (said := _assumed(folder, architecture, files.config)):
         log.warning("%s", said)
     return files

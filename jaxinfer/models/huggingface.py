@@ -12,6 +12,7 @@ from jaxinfer.model_config.head_spread import Order
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.column_orders import head_order, layer_order
+from jaxinfer.models.head_places import columns_by_head
 from jaxinfer.models.kv_scales import kv_scale
 from jaxinfer.quantization.formats import TensorFormat
 
@@ -117,12 +118,7 @@ class LayerTensors:
         """[hidden, Hq·D]."""
         spread = self._kind.attention.places
         whole = self._product(self._names.out, self._hidden, part, spread.query_heads * self._kind.attention.head_dim)
-        if not spread.padded or whole.shape[1:] in ((), (1,)):
-            return whole
-        width = whole.shape[1] // spread.query_heads  # of values, or of the scales of a head's values
-        columns = (None if head is None else head * width for head in spread.query_order)
-        order = tuple(None if first is None else first + i for first in columns for i in range(width))
-        return Placed(whole, 1, order)
+        return columns_by_head(whole, spread)
 
     def sinks(self, part: TensorPart) -> Source:
         """[Hkv, G]. A head of zeros has one of 0."""

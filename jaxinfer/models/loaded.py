@@ -1,8 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
-import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,41 +11,19 @@ from jax.sharding import Mesh, NamedSharding
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
-from jaxinfer.checkpoint.quantized.readers import TensorPart
-from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.checkpoint.sources import FLOATS, Source, Tensor
 from jaxinfer.layers.attention import Attention
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.param import QuantizedParam, matrix_shape
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import decoder, weight
-from jaxinfer.models.column_orders import with_one_order
-from jaxinfer.models.decoder import Decoder, Head
-from jaxinfer.models.huggingface import unused_tensors, weight_sources
-from jaxinfer.models.kv_scales import with_kv_scales
-from jaxinfer.models.tied_head import with_own_head
+from jaxinfer.models.decoder import Decoder
+from jaxinfer.models.opened import Progress, open_model
+from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
 from jaxinfer.quantization.array import MatrixShape
-
-log = logging.getLogger(__name__)
-
-Progress = Callable[[int, int], None]
-"""progress(bytes done, bytes in all)."""
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """A model's structure without values: weights in the order of their leaves in LoadedModel.weights, then of its own
-    head."""
-
-    config: DecoderConfig
-    graph: nnx.GraphDef
-    tree: Any
-    weights: tuple[Weight, ...]
-    head: tuple[Weight, ...]
 
 
 class GroupBackend(NamedTuple):
@@ -139,15 +115,6 @@ class LoadedModel:
         return self.rules.sharding(self.mesh, self.backends[group].layout.axes, shape)
 
 
-def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:
-    """The structure of a model of `config`; allocates nothing."""
-    model = Decoder(config, dtype, layout)
-    graph, state = nnx.split(model)
-    weights = weight.describe(state, model.repeats, model.vectors.layers)
-    head = () if config.tie_word_embeddings else weight.describe(nnx.state(Head(config, dtype)), model.repeats, {})
-    return ModelPlan(config, graph, jax.tree.structure(state), weights, head)
-
-
 def load_model(
     folder: Path,
     config: DecoderConfig,
@@ -158,81 +125,17 @@ def load_model(
     layout: Layout = "unrolled",
     progress: Progress | None = None,
 ) -> LoadedModel:
-    """Reads a Hugging Face folder, each weight straight to its shards and cast to `dtype` on the way.
+    """Reads a Hugging Face folder, each weight straight to its shards and cast to `dtype` on the way; or a folder of
+    leaves of this dtype.
 
     mesh: by default one device. The model's config differs from `config` where the checkpoint holds a head that is not
     the embedding (`with_own_head`), or columns in no one order (`with_one_order`). Raises ModelError that names tensor
-    and file for one that is missing, extra, of a wrong shape or truncated.
+    and file for one that is missing, extra, of a wrong shape or truncated, and for leaves of another model.
     """
-    mesh = mesh or make_mesh()
-    with Checkpoint(folder) as checkpoint:
-        config = _placed(config, checkpoint, jnp.dtype(dtype))
-        plan = plan_model(config, jnp.dtype(dtype), layout)
-        every = (*plan.weights, *plan.head)
-        sources = [_sources(config, one) for one in every]
-        tensors = _tensors(sources)
-        checkpoint.check(tensors, unused_tensors(config))
-        _warn_of_values(config, every, sources, checkpoint, mesh)
-        total, done, arrays = checkpoint.size({tensor.name for tensor in tensors}), 0, []
-        for one, several in zip(every, sources, strict=True):
-            arrays += weight.load(one, several, checkpoint, rules, mesh)
-            done += checkpoint.size({tensor.name for tensor in _tensors([several])})
-            if progress is not None:
-                progress(done, total)
-    return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
-
-
-def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint) -> None:
-    """Raises ModelError where a checkpoint's tensors are not those of a model of `config`. Reads no weights but where a
-    tied head might differ from the embedding, and numbers of groups."""
-    config = _placed(config, checkpoint, dtype)
-    plan = plan_model(config, dtype)
-    tensors = _tensors(_sources(config, one) for one in (*plan.weights, *plan.head))
-    checkpoint.check(tensors, unused_tensors(config))
-
-
-def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:
-    """The decoder with the names that this checkpoint's tensors have, with a head of its own if it holds one, and with
-    the schemes that hold its columns."""
-    names, declared = config.names.placed(checkpoint.names), config.declared
-    if declared is not None:
-        declared = declared.placed(checkpoint.names)
-    config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint.names)
-    return with_one_order(with_own_head(config, checkpoint, dtype), checkpoint)
-
-
-def _sources(config: DecoderConfig, one: Weight) -> list[list[Source]]:
-    """Of the values of a weight, or of its leaves where the checkpoint has those."""
-    parts: Sequence[TensorPart] = ("weight",)
-    if one.scheme is not None and config.checkpoint_forms:
-        parts = one.scheme.parts
-    return [weight_sources(config, one.path, one.layers, part) for part in parts]
-
-
-def _warn_of_values(
-    config: DecoderConfig,
-    every: Sequence[Weight],
-    sources: Sequence[list[list[Source]]],
-    checkpoint: Checkpoint,
-    mesh: Mesh,
-) -> None:
-    """Says what weights take that are quantised in the checkpoint and plain on the device, but for routers."""
-    if config.declared is None:
-        return
-    held = read = 0
-    for one, parts in zip(every, sources, strict=True):
-        tensors = _tensors([parts])
-        if one.scheme is None and "router" not in str(one.path[-1]) and any(t.dtypes != FLOATS for t in tensors):
-            held += one.bytes(mesh.devices.flat[0].platform)
-            read += checkpoint.size({tensor.name for tensor in tensors})
-    if held:
-        message = "weights in %s take %s bytes in %s instead of %s: no scheme of the device holds them"
-        log.warning(message, config.declared.forms, f"{held:,}", every[0].dtype, f"{read:,}")
-
-
-def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:
-    """Each once."""
-    return dict.fromkeys(tensor for parts in sources for several in parts for one in several for tensor in one.tensors)
+    mesh, dtype = mesh or make_mesh(), jnp.dtype(dtype)
+    with open_model(folder, config, dtype, layout) as opened:
+        arrays = list(opened.load(rules, mesh, progress))
+    return _assemble(opened.plan, arrays, dtype, mesh, rules)
 
 
 def random_model(

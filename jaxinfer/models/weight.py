@@ -11,8 +11,7 @@ from flax import nnx
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
-from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.checkpoint.sources import Source, Stacked
+from jaxinfer.checkpoint.sources import Reader, Source, Stacked
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
@@ -125,7 +124,7 @@ def _described(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ..
 
 
 def load(
-    weight: Weight, sources: Sequence[Sequence[Source]], checkpoint: Checkpoint, rules: ShardingRules, mesh: Mesh
+    weight: Weight, sources: Sequence[Sequence[Source]], checkpoint: Reader, rules: ShardingRules, mesh: Mesh
 ) -> tuple[jax.Array, ...]:
     """Reads each shard's part of a weight.
 
@@ -143,7 +142,7 @@ def load(
     return made
 
 
-def _read(leaf: Leaf, sources: Sequence[Source], checkpoint: Checkpoint, place: Format | NamedSharding) -> jax.Array:
+def _read(leaf: Leaf, sources: Sequence[Source], checkpoint: Reader, place: Format | NamedSharding) -> jax.Array:
     source = Stacked(sources) if leaf.stacked else sources[0]
 
     def read(index: tuple[slice, ...]) -> np.ndarray:

@@ -1,0 +1,207 @@
+"""A model folder opened to be read: where each weight of a decoder comes from, a checkpoint's tensors or leaves."""
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from jaxinfer.checkpoint.leaves import Leaves, holds_leaves, part_of, read_key
+from jaxinfer.checkpoint.quantized.readers import TensorPart
+from jaxinfer.checkpoint.safetensors import Checkpoint
+from jaxinfer.checkpoint.sources import FLOATS, Reader, Source, Tensor
+from jaxinfer.layers.stack import Layout
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.models import weight
+from jaxinfer.models.column_orders import with_one_order
+from jaxinfer.models.held_weights import HeldWeights, canonical
+from jaxinfer.models.huggingface import unused_tensors, weight_sources
+from jaxinfer.models.kv_scales import with_kv_scales
+from jaxinfer.models.leaf_key import check_key, leaf_forms
+from jaxinfer.models.plan import ModelPlan, plan_model
+from jaxinfer.models.tied_head import with_own_head
+from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.rules import ShardingRules
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""progress(bytes done, bytes in all)."""
+
+
+class OpenModel(Protocol):
+    """Weights that can be read while the folder is open."""
+
+    @property
+    def config(self) -> DecoderConfig:
+        """The decoder as the folder holds it."""
+        ...
+
+    @property
+    def plan(self) -> ModelPlan: ...
+
+    @property
+    def reader(self) -> Reader:
+        """Reads the sources."""
+        ...
+
+    def sources(self, one: Weight) -> list[list[Source]]:
+        """Of the values of a weight, or of its leaves where the folder has those."""
+        ...
+
+    def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
+        """All leaves, in the order of the plan's."""
+        ...
+
+
+@contextmanager
+def open_model(
+    folder: Path, config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled"
+) -> Iterator[OpenModel]:
+    """A folder's weights for a decoder. Raises ModelError for what is missing, extra, wrong or another model's."""
+    if holds_leaves(folder):
+        yield _open_leaves(folder, config, dtype, layout)
+        return
+    with Checkpoint(folder) as checkpoint:
+        config = _placed(config, checkpoint, dtype)
+        opened = OpenCheckpoint(plan_model(config, dtype, layout), checkpoint)
+        checkpoint.check(opened.tensors, unused_tensors(config))
+        yield opened
+
+
+def _open_leaves(folder: Path, config: DecoderConfig, dtype: jnp.dtype, layout: Layout) -> "OpenLeaves":
+    own = canonical(config)
+    check_key(folder, own, dtype, read_key(folder))
+    leaves = Leaves(folder, leaf_forms(own, dtype))
+    codes = config.layers[0].attention.kv.codes
+    if codes is not None and codes == config.held_kv_scales:
+        config = replace(config, kv_scales=("k_scale", "v_scale"))
+    return OpenLeaves(plan_model(config, dtype, layout), leaves, HeldWeights(config, dtype))
+
+
+@dataclass(frozen=True)
+class OpenLeaves:
+    """A folder of leaves. Leaves that lie in it as devices take them are restored part by part."""
+
+    plan: ModelPlan
+    reader: Leaves
+    held: HeldWeights
+
+    @property
+    def config(self) -> DecoderConfig:
+        return self.plan.config
+
+    def sources(self, one: Weight) -> list[list[Source]]:
+        return self.held.sources(one)
+
+    def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
+        every = (*self.plan.weights, *self.plan.head)
+        platform = mesh.devices.flat[0].platform
+        total, done = sum(one.bytes(platform) for one in every), 0
+        for _, group in itertools.groupby(every, lambda one: part_of(".".join(map(str, one.path)))):
+            weights = list(group)
+            yield from self._load_part(weights, rules, mesh)
+            done += sum(one.bytes(platform) for one in weights)
+            if progress is not None:
+                progress(done, total)
+
+    def _load_part(self, weights: Sequence[Weight], rules: ShardingRules, mesh: Mesh) -> Iterator[jax.Array]:
+        whole = {one: self.held.whole(one, mesh.devices.flat[0].platform) for one in weights}
+        wanted = {
+            name: place
+            for one, names in whole.items()
+            if names is not None
+            for name, place in zip(names, one.shardings(rules, mesh), strict=True)
+        }
+        restored = self.reader.restore(wanted) if wanted else {}
+        for one, names in whole.items():
+            if names is None:
+                yield from weight.load(one, self.sources(one), self.reader, rules, mesh)
+            else:
+                yield from (restored[name] for name in names)
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """A folder of safetensors."""
+
+    plan: ModelPlan
+    reader: Checkpoint
+
+    @property
+    def config(self) -> DecoderConfig:
+        return self.plan.config
+
+    @property
+    def tensors(self) -> Collection[Tensor]:
+        """All that are read."""
+        return _tensors(self.sources(one) for one in (*self.plan.weights, *self.plan.head))
+
+    def sources(self, one: Weight) -> list[list[Source]]:
+        parts: Sequence[TensorPart] = ("weight",)
+        if one.scheme is not None and self.config.checkpoint_forms:
+            parts = one.scheme.parts
+        return [weight_sources(self.config, one.path, one.layers, part) for part in parts]
+
+    def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
+        every = (*self.plan.weights, *self.plan.head)
+        sources = [self.sources(one) for one in every]
+        _warn_of_values(self.config, every, sources, self.reader, mesh)
+        total, done = self._size(sources), 0
+        for one, several in zip(every, sources, strict=True):
+            yield from weight.load(one, several, self.reader, rules, mesh)
+            done += self._size([several])
+            if progress is not None:
+                progress(done, total)
+
+    def _size(self, sources: Iterable[list[list[Source]]]) -> int:
+        return self.reader.size({tensor.name for tensor in _tensors(sources)})
+
+
+def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoint) -> None:
+    """Raises ModelError where a checkpoint's tensors are not those of a model of `config`. Reads no weights but where a
+    tied head might differ from the embedding, and numbers of groups."""
+    config = _placed(config, checkpoint, dtype)
+    checkpoint.check(OpenCheckpoint(plan_model(config, dtype), checkpoint).tensors, unused_tensors(config))
+
+
+def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:
+    """The decoder with the names that this checkpoint's tensors have, with a head of its own if it holds one, and with
+    the schemes that hold its columns."""
+    names, declared = config.names.placed(checkpoint.names), config.declared
+    if declared is not None:
+        declared = declared.placed(checkpoint.names)
+    config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint.names)
+    return with_one_order(with_own_head(config, checkpoint, dtype), checkpoint)
+
+
+def _warn_of_values(
+    config: DecoderConfig,
+    every: Sequence[Weight],
+    sources: Sequence[list[list[Source]]],
+    checkpoint: Checkpoint,
+    mesh: Mesh,
+) -> None:
+    """Says what weights take that are quantised in the checkpoint and plain on the device, but for routers."""
+    if config.declared is None:
+        return
+    held = read = 0
+    for one, parts in zip(every, sources, strict=True):
+        tensors = _tensors([parts])
+        if one.scheme is None and "router" not in str(one.path[-1]) and any(t.dtypes != FLOATS for t in tensors):
+            held += one.bytes(mesh.devices.flat[0].platform)
+            read += checkpoint.size({tensor.name for tensor in tensors})
+    if held:
+        message = "weights in %s take %s bytes in %s instead of %s: no scheme of the device holds them"
+        log.warning(message, config.declared.forms, f"{held:,}", every[0].dtype, f"{read:,}")
+
+
+def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:
+    """Each once."""
+    return dict.fromkeys(tensor for parts in sources for several in parts for one in several for tensor in one.tensors)
