@@ -44,11 +44,14 @@ def weight_sources(
     part: `weight` for its values, or a part of one that the checkpoint holds quantised.
     """
     name = "_".join(str(part) for part in path[-2:]) if "shared" in path else str(path[-1])
-    if layers is None:
-        return [head_order(config) if part == "order" else _single(config, name, part)]
-    if part == "order":
-        return [layer_order(config, layer, name) for layer in layers]
-    return [LayerTensors(config, layer).source(name, part) for layer in layers]
+    return [weight_source(config, name, layer, part) for layer in layers or (None,)]
+
+
+def weight_source(config: DecoderConfig, name: str, layer: int | None, part: TensorPart = "weight") -> Source:
+    """The source of one layer's weight, or of one outside of layers, by the name that it has in its module."""
+    if layer is None:
+        return head_order(config) if part == "order" else _single(config, name, part)
+    return layer_order(config, layer, name) if part == "order" else LayerTensors(config, layer).source(name, part)
 
 
 def _single(config: DecoderConfig, name: str, part: TensorPart) -> Source:

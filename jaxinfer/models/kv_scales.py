@@ -32,6 +32,16 @@ def with_kv_scales(config: DecoderConfig, found: Collection[str]) -> DecoderConf
     return replace(config, kv_scales=names)
 
 
+def checkpoint_kv_scales(config: DecoderConfig, found: Collection[str]) -> tuple[ScaledKVCodes, list[Source]] | None:
+    """Whatever keys and values are kept in: the type that a checkpoint's scales are for, and those of each layer, [2].
+    None where it has none."""
+    codes = _scales_of(config)
+    if codes is None or (kept := with_kv_scales(config.keeping(codes), found)).kv_scales is None:
+        return None
+    prefixes = (config.names.of_body(f"{config.names.layers}{layer}.") for layer in range(config.num_layers))
+    return codes, [kv_scale(kept, prefix) for prefix in prefixes]
+
+
 def _scales_of(config: DecoderConfig) -> ScaledKVCodes | None:
     """The type that a checkpoint's scales of keys and values, should it have some, are for."""
     return "float8_e4m3fn" if config.declared is None else config.declared.kv_codes

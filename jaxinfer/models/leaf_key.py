@@ -19,7 +19,7 @@ from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.tensor_names import Root
 from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Weight
-from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
+from jaxinfer.quantization.scheme import CODE_BITS, SCALE_BITS, LayerSchemes, Scheme, TableSchemes
 
 FORMAT = 1
 """Changes with what is in the folder, and with how values lie in leaves."""
@@ -133,7 +133,10 @@ def _schemes(schemes: LayerSchemes | TableSchemes) -> dict[str, Any]:
 
 
 def _read_schemes(found: Mapping[str, Any]) -> dict[str, Scheme]:
-    return {str(name): Scheme(**fields) for name, fields in found.items()}
+    schemes = {str(name): Scheme(**fields) for name, fields in found.items()}
+    if unknown := [of for of in schemes.values() if of.codes not in CODE_BITS or of.scales not in SCALE_BITS]:
+        raise ValueError(f"codes {unknown[0].codes}, scales {unknown[0].scales}")
+    return schemes
 
 
 def _are_objects(values: list[Any]) -> bool:

@@ -15,19 +15,20 @@ from jax.sharding import Mesh
 from jaxinfer.checkpoint.leaves import Leaves, holds_leaves, part_of, read_key
 from jaxinfer.checkpoint.quantized.readers import TensorPart
 from jaxinfer.checkpoint.safetensors import Checkpoint
-from jaxinfer.checkpoint.sources import FLOATS, Reader, Source, Tensor
+from jaxinfer.checkpoint.sources import FLOATS, Element, Reader, Source, Tensor
 from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import weight
 from jaxinfer.models.column_orders import with_one_order
 from jaxinfer.models.held_weights import HeldWeights, canonical
-from jaxinfer.models.huggingface import unused_tensors, weight_sources
-from jaxinfer.models.kv_scales import with_kv_scales
-from jaxinfer.models.leaf_key import check_key, leaf_forms
+from jaxinfer.models.huggingface import unused_tensors, weight_source, weight_sources
+from jaxinfer.models.kv_scales import checkpoint_kv_scales, with_kv_scales
+from jaxinfer.models.leaf_key import KV_SCALES, check_key, leaf_forms
 from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.tied_head import with_own_head
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.rules import ShardingRules
+from jaxinfer.quantization.kv import ScaledKVCodes
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,14 @@ class OpenModel(Protocol):
 
     def sources(self, one: Weight) -> list[list[Source]]:
         """Of the values of a weight, or of its leaves where the folder has those."""
+        ...
+
+    def leaf(self, name: str, layer: int | None, part: TensorPart) -> Source:
+        """A part of one layer's weight, or of one outside of layers, by the name that it has in its module."""
+        ...
+
+    def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
+        """The type that the folder's scales of keys and values are for, and those of each layer, [2]."""
         ...
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
@@ -99,6 +108,15 @@ class OpenLeaves:
 
     def sources(self, one: Weight) -> list[list[Source]]:
         return self.held.sources(one)
+
+    def leaf(self, name: str, layer: int | None, part: TensorPart) -> Source:
+        return self.held.source(name, layer, part)
+
+    def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
+        if self.config.held_kv_scales is None:
+            return None
+        scales = Tensor(KV_SCALES, (self.config.num_layers, 2))
+        return self.config.held_kv_scales, [Element(scales, layer) for layer in range(self.config.num_layers)]
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
@@ -148,6 +166,12 @@ class OpenCheckpoint:
         if one.scheme is not None and self.config.checkpoint_forms:
             parts = one.scheme.parts
         return [weight_sources(self.config, one.path, one.layers, part) for part in parts]
+
+    def leaf(self, name: str, layer: int | None, part: TensorPart) -> Source:
+        return weight_source(self.config, name, layer, part)
+
+    def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
+        return checkpoint_kv_scales(self.config, self.reader.names)
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
