@@ -135,7 +135,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
-    dtype = resolve_dtype(config.load.dtype)
+    dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
     sizes = plan_shapes(config, decoder, asked.data)

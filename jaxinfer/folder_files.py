@@ -12,6 +12,8 @@ from jaxinfer.errors import ModelError
 MAX_BYTES = 512 * 2**20
 """Of a file that is read whole; the largest tokenizers have a tenth of it."""
 MAX_TEMPLATE_BYTES = 4 * 2**20
+UNFINISHED = "unfinished_conversion.jsonl"
+"""The file of a folder that `jaxinfer convert` has not finished."""
 _BLOB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")  # a file's hash by git, or its SHA-256
 
 

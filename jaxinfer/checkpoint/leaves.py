@@ -5,6 +5,7 @@ orbax, each shard from the chunks that hold it; anything else is read in slices 
 they are needed.
 """
 
+import logging
 import math
 import os
 import stat
@@ -88,6 +89,7 @@ class Leaves:
         """Leaves of one part as they lie. wanted: the sharding of each, in JAX's terms. Raises ModelError."""
         import orbax.checkpoint as orbax
 
+        _quiet()
         names = list(wanted)
         path = self._folder / FOLDER / part_of(names[0])
         how = {
@@ -109,9 +111,15 @@ def save_part(path: Path, arrays: "Mapping[str, jax.Array]") -> None:
     """Writes the leaves of one part; a run that is killed leaves no folder of this name. Raises OSError."""
     import orbax.checkpoint as orbax
 
+    _quiet()
     how = {name: orbax.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in arrays}
     with orbax.PyTreeCheckpointer(use_ocdbt=False) as checkpointer:
         checkpointer.save(path.resolve(), args=orbax.args.PyTreeSave(dict(arrays), save_args=how))
+
+
+def _quiet() -> None:
+    """Orbax warns of each part that it is in the older of its two forms, which is the one that slices are read of."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
 
 
 def _check_files(part: Path) -> None:

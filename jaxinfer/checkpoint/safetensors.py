@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-_READABLE = {
+TYPES = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -38,6 +38,7 @@ _READABLE = {
     "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
+"""Those of tensors that are read, by their names in files."""
 _MAX_HEADER = 100 * 2**20
 _MAX_AXES = 8
 _READ_AT_ONCE = 8 * 2**20  # bytes; a signal waits for the end of a read
@@ -94,6 +95,19 @@ class Checkpoint:
     def names(self) -> Collection[str]:
         """Names of all tensors."""
         return self._tensors.keys()
+
+    def info(self, name: str) -> TensorInfo:
+        """A tensor as its file declares it."""
+        return self._tensors[name]
+
+    def float_type(self, name: str) -> np.dtype | None:
+        """The type of a tensor of plain values; None where there is none of this name."""
+        info = self._tensors.get(name)
+        return TYPES[info.dtype] if info is not None and info.dtype in FLOATS else None
+
+    def beginning(self, begins: tuple[str, ...]) -> list[str]:
+        """Names of tensors that can be read and begin so."""
+        return [name for name, info in self._tensors.items() if name.startswith(begins) and info.dtype in TYPES]
 
     def check_tensor(self, tensor: Tensor) -> None:
         """Raises ModelError where a tensor is missing, or of another shape, or of a type that cannot be read."""
@@ -170,7 +184,7 @@ def _read_part(file: FileIO, info: TensorInfo, index: Index) -> np.ndarray:
     if all(one.indices(length) == (0, length, 1) for one, length in zip(columns, info.shape[1:], strict=False)):
         return _read_rows(file, info, first, last)
     shape = np.broadcast_to(0, info.shape)[first:last, *columns].shape
-    part = np.empty(shape, _READABLE[info.dtype])
+    part = np.empty(shape, TYPES[info.dtype])
     count = max(1, _READ_AT_ONCE * info.shape[0] // max(1, info.end - info.begin))
     for start in range(first, last, count):
         stop = min(start + count, last)
@@ -185,7 +199,7 @@ def _read_whole(file: FileIO, info: TensorInfo) -> np.ndarray:
 
 
 def _read_rows(file: FileIO, info: TensorInfo, first: int, last: int) -> np.ndarray:
-    dtype = _READABLE[info.dtype]
+    dtype = TYPES[info.dtype]
     shape = (max(0, last - first), *info.shape[1:])
     content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
     file.seek(info.begin + first * math.prod(shape[1:]) * dtype.itemsize)
@@ -282,6 +296,6 @@ def _tensor(file: Path, name: str, entry: Any, begin: int, size: int) -> TensorI
     # Before lengths are multiplied: thousands of them take minutes.
     if len(shape) > _MAX_AXES or not all(0 <= length <= data for length in shape):
         raise ModelError(f"{where}: shape {quoted(entry['shape'])}: at most {_MAX_AXES} axes of 0 to {data} are read")
-    if dtype in _READABLE and last - first != math.prod(shape) * _READABLE[dtype].itemsize:
+    if dtype in TYPES and last - first != math.prod(shape) * TYPES[dtype].itemsize:
         raise ModelError(f"{where}: {last - first} bytes do not hold {dtype} {list(shape)}")
     return TensorInfo(file, dtype, shape, begin + first, begin + last)

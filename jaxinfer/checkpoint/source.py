@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxinfer.checkpoint.owners import candidates
 from jaxinfer.errors import ModelError
+from jaxinfer.folder_files import UNFINISHED, is_there
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ def resolve(model: str, revision: str | None = None, *, needs: str = "config.jso
     if model and folder.is_dir():
         if revision is not None:
             raise ModelError(f"{model}: is a folder; revision {revision!r} is for hub models only")
+        if is_there(folder / UNFINISHED):
+            raise ModelError(f"{folder}: is a conversion that was not finished; run `jaxinfer convert` again as before")
         if not (folder / needs).is_file():
             gguf = f"; {_NO_GGUF}" if any(folder.glob(f"*{_GGUF}")) else ""
             raise ModelError(f"{folder}: has no {needs}; a folder in Hugging Face layout has one{gguf}")

@@ -112,7 +112,7 @@ def _report(asked: _Asked) -> dict[str, Any]:
     parallel = ParallelConfig(mesh=asked.mesh)
     mesh = asked_mesh(parallel)
     device = _device(asked)
-    dtype = resolve_dtype(asked.dtype, device.platform)
+    dtype = resolve_dtype(asked.dtype, device.platform, config.held_dtype)
     block_size = asked.block_size or default_block_size(device.platform)
     config = config.keeping(KV_CODES[asked.kv_cache_dtype])
     sizes = inspect_model(config, dtype, quantization, block_size, device, asked.max_model_len, mesh)

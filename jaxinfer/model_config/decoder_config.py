@@ -42,7 +42,8 @@ class DecoderConfig:
     its values, after the layer's number and a dot; None where it has none that fit what is kept. vocab_shards: the
     tables have rows of zeros behind their last ones, so that their number divides over as many devices. held: for a
     folder that holds leaves, how these are quantised, as `--quantization` or as the checkpoint that they were made of
-    names it; None for safetensors. held_kv_scales: the type that its scales of keys and values are for.
+    names it; None for safetensors. held_dtype: their type where they are not. held_kv_scales: the type that its scales
+    of keys and values are for.
     """
 
     vocab_size: int
@@ -64,6 +65,7 @@ class DecoderConfig:
     kv_scales: tuple[str, str] | None = None
     vocab_shards: int = 1
     held: str | None = None
+    held_dtype: str | None = None
     held_kv_scales: ScaledKVCodes | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxinfer.checkpoint.quantized.readers import TensorPart
+from jaxinfer.checkpoint.quantized.values import Values
 from jaxinfer.checkpoint.sources import Element, Filled, Merged, Padded, Placed, Source, Split, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.head_spread import HeadSpread, Order
@@ -14,6 +15,7 @@ from jaxinfer.models.head_places import columns_by_head
 from jaxinfer.models.leaf_key import KV_SCALES, leaf_names
 from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Weight
+from jaxinfer.quantization.scheme import Scheme
 
 _OF_PARTS = re.compile(r"_\d+$")
 """What `Vectors` adds to a name where layers differ in the shape."""
@@ -37,7 +39,7 @@ class HeldWeights:
         for one in (*plan.weights, *plan.head):
             self._known[".".join(map(str, one.path))] = one
             for number, layer in enumerate(one.layers or (None,)):
-                self._places[_name(one), layer] = _Place(one, number if one.stacked else None)
+                self._places[weight_name(one), layer] = _Place(one, number if one.stacked else None)
 
     def whole(self, weight: Weight, platform: str) -> tuple[str, ...] | None:
         """The leaves that a weight's arrays are on such devices, None where they are none as they lie."""
@@ -49,13 +51,15 @@ class HeldWeights:
     def sources(self, weight: Weight) -> list[list[Source]]:
         """Of each of its leaves: one source, or one for each of its layers."""
         parts: tuple[TensorPart, ...] = ("weight",) if weight.scheme is None else weight.scheme.parts
-        return [[self.source(_name(weight), layer, part) for layer in weight.layers or (None,)] for part in parts]
+        return [[self.source(weight_name(weight), layer, part) for layer in weight.layers or (None,)] for part in parts]
 
     def source(self, name: str, layer: int | None, part: TensorPart) -> Source:
         """A part of a weight of one layer, or of one outside of layers."""
         if name == "kv_scale":
             return self._kv_scale(layer or 0)
         weight, number = self._places[name, layer]
+        if part == "weight" and weight.scheme is not None:
+            return self._values(name, layer, weight.scheme)
         at = 0 if part == "weight" else weight.scheme.parts.index(part)  # pyright: ignore
         leaf = Tensor(leaf_names(weight)[at], weight.leaves("cpu")[at].shape)
         one = leaf if number is None else Element(leaf, number)
@@ -65,6 +69,11 @@ class HeldWeights:
         rows = self._config.table_shape[0]
         is_table = name in ("embed", "table", "table_bias") and rows != one.shape[0]
         return Padded(one, 0, rows, fill) if is_table and part != "order" else one
+
+    def _values(self, name: str, layer: int | None, scheme: Scheme) -> Source:
+        codes, scales = (self.source(name, layer, part) for part in ("codes", "scales"))
+        zeros = self.source(name, layer, "zeros") if scheme.zeros else None
+        return Values(codes, scales, scheme.group or codes.shape[-1], zeros)
 
     def _kv_scale(self, layer: int) -> Source:
         if self._config.kv_scales is None:
@@ -99,7 +108,7 @@ def canonical(config: DecoderConfig) -> DecoderConfig:
     return replace(config, layers=tuple(kinds[kind] for kind in config.layers), vocab_shards=1, kv_scales=None)
 
 
-def _name(weight: Weight) -> str:
+def weight_name(weight: Weight) -> str:
     """A weight by what it is, whatever layers it holds."""
     name = str(weight.path[-1])
     if weight.path[0] == "vectors":

@@ -33,6 +33,7 @@ FORMS = {
 """How parts of a weight are fused, and the types that short codes are kept in."""
 KV_SCALES = "kv_scales"
 """The leaf with the checkpoint's scales of keys and values, [layers, 2] float32."""
+_DTYPES = ("float32", "bfloat16", "float16")
 _TOLD = 8
 
 
@@ -62,6 +63,7 @@ def held_config(config: DecoderConfig, key: Mapping[str, Any]) -> DecoderConfig:
         schemes = [LayerSchemes(**_read_schemes(layer["schemes"])) for layer in key["layers"]]
         tables = TableSchemes(**_read_schemes(key["tables"]))
         root, held = Root(str(key["names"]["body"]), str(key["names"]["head"])), str(key["quantization"])
+        dtype = {name: name for name in _DTYPES}[key["dtype"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{KEY}: is not the key of a folder of leaves: {quoted(error)}") from error
     if len(schemes) != config.num_layers:
@@ -71,7 +73,7 @@ def held_config(config: DecoderConfig, key: Mapping[str, Any]) -> DecoderConfig:
     return replace(
         config,
         **{"layers": layers, "tables": tables, "names": names, "tie_word_embeddings": tied},
-        **{"held": held, "held_kv_scales": kv_scales},
+        **{"held": held, "held_dtype": dtype, "held_kv_scales": kv_scales},
     )
 
 

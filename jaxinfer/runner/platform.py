@@ -39,9 +39,11 @@ def platform_of(mesh: Mesh) -> str:
     return platform_kind(mesh.devices.flat[0].platform)
 
 
-def resolve_dtype(name: DType, platform: str | None = None) -> jnp.dtype:
-    """auto is bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16 products of vectors are slow. platform: by
-    default this process's."""
+def resolve_dtype(name: DType, platform: str | None = None, held: str | None = None) -> jnp.dtype:
+    """auto is that of a folder of leaves, `held`; else bfloat16 on GPU and TPU, and float32 on CPU, where bfloat16
+    products of vectors are slow. platform: by default this process's."""
+    if name == "auto" and held is not None:
+        return jnp.dtype(held)
     if name == "auto":
         name = "float32" if (platform or platform_name()) == "cpu" else "bfloat16"
     return jnp.dtype(_DTYPES[name])

@@ -80,6 +80,7 @@ ARROWS = {
     "checkpoint": (*BASE, "parallel", "quantization", "model_config"),
     "layers": (*BASE, "parallel", "quantization", "model_config"),
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
+    "convert": (*BASE, *WEIGHTS, "model_config", "layers", "models"),
     "runner": (*BASE, *WEIGHTS, "model_config", "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
 }
 """What each package may import; `engine.kv` knows no sequence and no step. Composers put the parts together and may

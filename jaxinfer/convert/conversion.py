@@ -1,0 +1,119 @@
+"""A conversion from beginning to end."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from jaxinfer.checkpoint.leaves import KEY
+from jaxinfer.checkpoint.safetensors import INDEX
+from jaxinfer.convert.leaf_folder import add_leaves
+from jaxinfer.convert.safetensors_folder import add_safetensors
+from jaxinfer.convert.work_folder import WorkFolder
+from jaxinfer.errors import JaxinferError, ParameterError
+from jaxinfer.folder_files import UNFINISHED, check_file, read_object
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.models.leaf_key import FORMAT
+from jaxinfer.models.opened import OpenModel, open_model
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+
+Form = Literal["orbax", "safetensors"]
+
+_CONFIG = "config.json"
+_WEIGHTS = (".safetensors",)
+_COPIED = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt", "LICENSE*")
+_LEFT = (_CONFIG, INDEX, KEY, UNFINISHED, "hf_quant_config.json")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What is converted, and into what. dtype: of what is not quantised; None: safetensors as they are. mesh: whose
+    shards the chunks of leaves are cut for."""
+
+    folder: Path
+    out: Path
+    to: Form
+    dtype: str | None
+    quantization: str = "none"
+    mesh: MeshConfig = ONE_DEVICE
+
+
+def convert(asked: Conversion, config: DecoderConfig) -> None:
+    """Makes the folder `out`, or goes on where a killed run has stopped.
+
+    config: that of the folder, over no mesh. Raises JaxinferError, which says what is wrong and what is allowed.
+    """
+    _check_folders(asked)
+    config = config.quantised(asked.quantization)
+    try:
+        with WorkFolder(asked.out, _described(asked)) as work:
+            if not work.renamed:
+                _add_all(work, asked, config)
+            work.finish()
+    except OSError as error:
+        message = f"{asked.out}: cannot be written: {error.strerror or error}"
+        raise JaxinferError(f"{message}; the same command goes on where this one stopped") from error
+
+
+def _check_folders(asked: Conversion) -> None:
+    folder, out = asked.folder.resolve(), asked.out.resolve()
+    if out == folder or folder.is_relative_to(out) or out.is_relative_to(folder):
+        message = f"{asked.out} is the model's folder {asked.folder}, or in it, or around it; give another"
+        raise ParameterError("out", message)
+    if asked.to == "safetensors" and asked.mesh != ONE_DEVICE:
+        raise ParameterError("mesh", "is for --to orbax: safetensors are the same for all meshes")
+
+
+def _described(asked: Conversion) -> dict[str, Any]:
+    """What a run's result depends on, the model's files by size and time."""
+    files = {
+        path.name: [path.stat().st_size, path.stat().st_mtime_ns]
+        for path in sorted(asked.folder.iterdir())
+        if path.is_file() and path.suffix in (*_WEIGHTS, ".json", ".jinja")
+    }
+    mesh = {"axes": dict(asked.mesh.axes), "rules": asdict(asked.mesh.rules)}
+    return {
+        "format": FORMAT,
+        "model": files,
+        **{"to": asked.to, "dtype": asked.dtype, "quantization": asked.quantization, "mesh": mesh},
+    }
+
+
+def _add_all(work: WorkFolder, asked: Conversion, config: DecoderConfig) -> None:
+    """config.json comes last."""
+    dtype = jnp.dtype(asked.dtype or config.held_dtype or "float32")
+    with open_model(asked.folder, config, dtype) as opened:
+        fields = _add_weights(work, asked, opened, dtype)
+    for path in _files_to_copy(asked.folder):
+        check_file(path)
+        work.add(path.name, lambda to, path=path: _copy(path, to))
+    raw = read_object(asked.folder / _CONFIG)
+    changed = {**{name: value for name, value in raw.items() if name not in fields}, **fields}
+    text = json.dumps({name: value for name, value in changed.items() if value is not None}, indent=2) + "\n"
+    work.add(_CONFIG, lambda path: _write(path, text))
+
+
+def _add_weights(work: WorkFolder, asked: Conversion, opened: OpenModel, dtype: jnp.dtype) -> dict[str, Any]:
+    """The fields of config.json that change; a None goes."""
+    if asked.to == "safetensors":
+        return add_safetensors(work, opened, asked.dtype)
+    held = opened.config.checkpoint_forms or asked.quantization
+    add_leaves(work, opened, dtype, held, asked.mesh)
+    return {}
+
+
+def _files_to_copy(folder: Path) -> Iterator[Path]:
+    found = {path.name: path for pattern in _COPIED for path in folder.glob(pattern)}
+    yield from (path for name, path in sorted(found.items()) if name not in _LEFT)
+
+
+def _copy(path: Path, to: Path) -> None:
+    shutil.copyfile(path, to)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)
