@@ -100,8 +100,8 @@ class Leaves:
             with orbax.PyTreeCheckpointer(use_ocdbt=False) as checkpointer:
                 args = orbax.args.PyTreeRestore(item=how, restore_args=how, partial_restore=True)
                 return checkpointer.restore(path.resolve(), args=args)
-        except (ValueError, OSError, KeyError) as error:
-            raise ModelError(f"{path}: cannot be read: {shortened(str(error))}") from error
+        except Exception as error:  # orbax raises it bare, around TensorStore's
+            raise ModelError(f"{path}: cannot be read: {shortened(str(error.__cause__ or error))}") from error
 
     def _path(self, name: str) -> Path:
         return self._folder / FOLDER / part_of(name) / name

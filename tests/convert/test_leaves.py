@@ -1,0 +1,179 @@
+"""Folders of leaves: what was loaded before is loaded again, bit for bit, on one device and on several."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxinfer.checkpoint.leaves import FOLDER, KEY
+from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.models.declared import read_declared
+from jaxinfer.models.loaded import load_model
+from jaxinfer.parallel.mesh_config import MeshConfig
+from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
+from tests.models.goldens import FAMILIES, GOLDENS
+from tests.quantization.checkpoints import LLAMA, MOE, made
+from tests.quantization.forms import FORMS
+from tests.runner.devices import run_on_devices
+
+SOME = ["qwen2", "qwen3_moe", "gpt_oss", "gemma3"]
+"""Biases and two KV heads; experts; fused experts, sinks and biases; a tied head and windows."""
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", SOME)
+def test_leaves_are_those_that_were_converted(name: str, quantization: str, tmp_path: Path) -> None:
+    out = converted(GOLDENS / name, tmp_path / "out", "orbax", quantization=quantization)
+    assert_equal_leaves(loaded(out), loaded(GOLDENS / name, quantization))
+    assert_equal_leaves(loaded(out, quantization), loaded(GOLDENS / name, quantization))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in SOME])
+def test_every_family(name: str, tmp_path: Path) -> None:
+    out = converted(GOLDENS / name, tmp_path / "out", "orbax", quantization="int8")
+    assert_equal_leaves(loaded(out), loaded(GOLDENS / name, "int8"))
+
+
+def test_short_types_and_the_stacked_layout(tmp_path: Path) -> None:
+    out = converted(GOLDENS / "qwen3", tmp_path / "out", "orbax", dtype="bfloat16")
+    assert_equal_leaves(loaded(out, dtype="bfloat16"), loaded(GOLDENS / "qwen3", dtype="bfloat16"))
+    config = read_declared(out).config
+    models = [load_model(folder, config, dtype=np.dtype("bfloat16"), layout="stacked") for folder in (out,)]
+    plain = read_declared(GOLDENS / "qwen3").config
+    assert_equal_leaves(models[0], load_model(GOLDENS / "qwen3", plain, dtype=np.dtype("bfloat16"), layout="stacked"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
+def test_a_checkpoint_that_is_quantised_already(form: str, config: dict, tmp_path: Path) -> None:
+    quantization, writer = FORMS[form]
+    source = made(config, quantization, writer, left=("lm_head", "gate")).write(tmp_path / "source")
+    out = converted(source, tmp_path / "out", "orbax")
+    assert_equal_leaves(loaded(out), loaded(source))
+
+
+MESHES = """
+from pathlib import Path
+from jaxinfer.parallel.mesh_config import MeshConfig, ONE_DEVICE
+from jaxinfer.parallel.rules import ShardingRules
+from tests.convert.conversions import assert_equal_leaves, converted, loaded
+from tests.models.goldens import GOLDENS
+
+rules = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
+def check(name, quantization, devices, folder):
+    source, mesh = GOLDENS / name, MeshConfig({"tensor": devices}, rules)
+    one = converted(source, Path(folder) / "one", "orbax", quantization=quantization)
+    assert_equal_leaves(loaded(one, mesh=mesh), loaded(source, quantization, mesh))
+    many = converted(source, Path(folder) / "many", "orbax", quantization=quantization, mesh=mesh)
+    assert_equal_leaves(loaded(many, mesh=mesh), loaded(source, quantization, mesh))
+    again = converted(many, Path(folder) / "again", "orbax")
+    assert_equal_leaves(loaded(again), loaded(source, quantization))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "quantization", "devices"),
+    [
+        ("qwen2", "none", 2),
+        ("qwen2", "int8", 4),
+        pytest.param("qwen2", "int4", 2, marks=pytest.mark.long),
+        pytest.param("qwen3_moe", "none", 2, marks=pytest.mark.long),
+        pytest.param("qwen3_moe", "fp8", 2, marks=pytest.mark.long),
+        pytest.param("gemma3", "int8", 4, marks=pytest.mark.long),
+        ("mistral", "fp8", 5),
+        pytest.param("gpt_oss", "int8", 4, marks=pytest.mark.long),
+        pytest.param("cohere", "int4", 4, marks=pytest.mark.long),
+        pytest.param("olmo3", "none", 4, marks=pytest.mark.long),
+        pytest.param("cohere2", "int8", 5, marks=pytest.mark.long),
+    ],
+)
+def test_one_device_and_several(name: str, quantization: str, devices: int, tmp_path: Path) -> None:
+    """Four devices copy two KV heads, or give a device a part of a tied table; on five there are heads and rows of
+    zeros."""
+    run_on_devices(MESHES + f"check({name!r}, {quantization!r}, {devices}, {str(tmp_path)!r})", devices)
+
+
+def test_another_type_or_scheme_is_refused(tmp_path: Path) -> None:
+    out = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax", quantization="int8")
+    with pytest.raises(ModelError, match="dtype is 'float32' there and 'bfloat16' here; leaves"):
+        loaded(out, dtype="bfloat16")
+    with pytest.raises(ParameterError, match="int4: the folder's leaves are held in int8"):
+        loaded(out, "int4")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "told"),
+    [
+        ("config.json", {"vocab_size": 90}, r"config.vocab_size is 96 there and 90 here.*leaves.embed.shape"),
+        ("config.json", {"num_hidden_layers": 1}, r"has \d layers; config.json declares 1"),
+        (KEY, {"format": 2}, "format is 2; 1 can be read: convert the model again"),
+        (KEY, {"forms": {"qkv": "apart"}}, "forms.qkv is 'apart' there and .*; forms.gate_up is 'absent' there"),
+        (KEY, {"tables": {"embed": {"codes": "int3"}}}, "is not the key of a folder of leaves: .*codes int3"),
+        (KEY, {"layers": None}, "is not the key of a folder of leaves"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused(file: str, change: dict, told: str, tmp_path: Path) -> None:
+    path = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax") / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(ModelError, match=told):
+        loaded(tmp_path / "out")
+
+
+def test_leaves_that_are_missing_or_no_files_are_refused(tmp_path: Path) -> None:
+    part = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax") / FOLDER / "norm"
+    chunk = next(part.rglob("0"))
+    chunk.rename(tmp_path / "chunk")
+    chunk.symlink_to(tmp_path / "chunk")
+    with pytest.raises(ModelError, match="is not a regular file"):
+        loaded(tmp_path / "out")
+    chunk.unlink()
+    array = chunk.parent / ".zarray"
+    array.write_text(array.read_text().replace("[32]", "[33]"))
+    with pytest.raises(ModelError, match=r"norm: the leaf is float32 \[33\].*asks for float32 \[32\]"):
+        loaded(tmp_path / "out")
+    (part / "norm").rename(tmp_path / "gone")
+    with pytest.raises(ModelError, match=r"\.zarray: cannot be read"):
+        loaded(tmp_path / "out")
+
+
+def test_a_broken_chunk_is_an_error_that_names_the_part(tmp_path: Path) -> None:
+    chunk = next((converted(GOLDENS / "qwen2", tmp_path / "out", "orbax") / FOLDER / "norm").rglob("0"))
+    chunk.write_bytes(b"no chunk")
+    with pytest.raises(ModelError, match="leaves/norm: cannot be read"):
+        loaded(tmp_path / "out")
+
+
+def test_chunks_are_those_of_a_mesh(tmp_path: Path) -> None:
+    program = f"""
+import json
+from pathlib import Path
+from jaxinfer.parallel.mesh_config import MeshConfig
+from tests.convert.conversions import converted
+from tests.models.goldens import GOLDENS
+out = converted(GOLDENS / "qwen2", Path({str(tmp_path)!r}) / "out", "orbax", mesh=MeshConfig({{"tensor": 2}}))
+print(json.loads((out / "leaves" / "embed" / "embed" / ".zarray").read_text()))
+assert json.loads((out / "leaves" / "embed" / "embed" / ".zarray").read_text())["chunks"][0] == 48
+"""
+    run_on_devices(program, 2)
+
+
+def test_kv_scales_of_the_checkpoint_are_held(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    source = family("llama2", tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    for layer in range(read_declared(source).config.num_layers):
+        for name, scale in (("k_scale", 0.5 + layer), ("v_scale", 0.25 + layer)):
+            tensors[f"model.layers.{layer}.self_attn.{name}"] = np.array([scale], np.float32)
+    save_file(tensors, source / "model.safetensors")
+    out = converted(source, tmp_path / "out", "orbax")
+
+    def kept(folder: Path):
+        config = read_declared(folder).config.keeping("float8_e4m3fn")
+        return load_model(folder, config, dtype=np.dtype("float32"))
+
+    assert kept(out).config.kv_scales is not None
+    assert_equal_leaves(kept(out), kept(source))
+    assert MeshConfig().size == 1

@@ -1,0 +1,143 @@
+"""Folders of safetensors: the Hub's tensors, bit for bit, and quantised ones that are read as what they were."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from jaxinfer.checkpoint.safetensors import INDEX
+from jaxinfer.convert import safetensors_folder
+from jaxinfer.errors import ParameterError
+from jaxinfer.models.loaded import LoadedModel
+from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
+from tests.models.goldens import FAMILIES, GOLDENS
+from tests.quantization.checkpoints import LLAMA, MOE, made
+from tests.quantization.forms import FORMS
+
+WRITTEN = ["qwen2", "qwen3_moe", "gemma3", "phi3", "internlm2"]
+"""Biases; experts; a tied head; one tensor for q, k and v; rows by head and channels in turns."""
+
+
+def tensors_of(folder: Path) -> dict[str, np.ndarray]:
+    files = folder.glob("*.safetensors")
+    return {name: array for file in files for name, array in load_file(file).items()}
+
+
+def assert_same_tensors(got: Path, wanted: Path) -> None:
+    found, known = tensors_of(got), tensors_of(wanted)
+    assert found.keys() == known.keys()
+    for name, array in known.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_copy_has_the_same_tensors(name: str, tmp_path: Path) -> None:
+    """Also what only others read: towers of models that see."""
+    source = GOLDENS / name
+    out = converted(source, tmp_path / "out", "safetensors", dtype=None)
+    assert_same_tensors(out, source)
+    assert json.loads((out / "config.json").read_text()).items() >= json.loads((source / "config.json").read_text()).items()
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, "gpt_oss", "gpt2", "olmo2", "deepseek_moe", "granite_moe", "cohere"])
+def test_leaves_become_the_tensors_that_they_were_made_of(name: str, tmp_path: Path) -> None:
+    leaves = converted(GOLDENS / name, tmp_path / "leaves", "orbax")
+    assert_same_tensors(converted(leaves, tmp_path / "out", "safetensors", dtype=None), GOLDENS / name)
+
+
+def assert_equal_layers(got: LoadedModel, wanted: LoadedModel) -> None:
+    """Bit for bit, but for embedding and head, which are not quantised in safetensors."""
+    plain = ("embed", "table")
+    for one, other in zip(_layers(got), _layers(wanted), strict=True):
+        assert (one[0], one[1].dtype) == (other[0], other[1].dtype)
+        assert one[0] not in plain
+        np.testing.assert_array_equal(one[1], other[1], err_msg=one[0])
+
+
+def _layers(model: LoadedModel):
+    from jaxinfer.models.leaf_key import leaf_names
+    from jaxinfer.models.plan import plan_model
+
+    plan = plan_model(model.config, model.dtype)
+    names = [name for one in plan.weights for name in leaf_names(one)]
+    return [(name, np.asarray(leaf)) for name, leaf in zip(names, model.weights, strict=True) if "embed" not in name]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "int4", "fp8", "int8-w8a8"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_quantised_layers_are_read_as_an_engine_makes_them(name: str, quantization: str, tmp_path: Path) -> None:
+    wanted = loaded(GOLDENS / name, quantization)
+    out = converted(GOLDENS / name, tmp_path / "out", "safetensors", dtype=None, quantization=quantization)
+    assert_equal_layers(loaded(out), wanted)
+    leaves = converted(GOLDENS / name, tmp_path / "leaves", "orbax", quantization=quantization)
+    again = converted(leaves, tmp_path / "again", "safetensors", dtype=None)
+    assert_equal_layers(loaded(again), wanted)
+
+
+@pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
+def test_int4_in_groups(config: dict, tmp_path: Path) -> None:
+    """Sizes that groups of 32 divide, and a layer's matrix that they do not: it is int8."""
+    sizes = {**config, "intermediate_size": 208, "moe_intermediate_size": 208, "torch_dtype": "float32"}
+    source = made(sizes, {}, FORMS["fp8-rows"][1], left=("lm_head", "gate")).write_plain(tmp_path / "source")
+    out = converted(source, tmp_path / "out", "safetensors", dtype=None, quantization="int4")
+    groups = json.loads((out / "config.json").read_text())["quantization_config"]["config_groups"]
+    assert [group["weights"]["num_bits"] for group in groups.values()] == [4, 8]
+    assert_equal_layers(loaded(out), loaded(source, "int4"))
+
+
+@pytest.mark.parametrize("form", ["w8a8", "fp8-rows"])
+def test_a_quantised_checkpoint_stays_as_it_is(form: str, tmp_path: Path) -> None:
+    quantization, writer = FORMS[form]
+    source = made(LLAMA, quantization, writer).write(tmp_path / "source")
+    assert_equal_leaves(loaded(converted(source, tmp_path / "out", "safetensors", dtype=None)), loaded(source))
+
+
+@pytest.mark.parametrize("form", ["awq", "gptq-order", "mxfp4", "nvfp4", "fp8-blocks"])
+def test_other_forms_are_refused_by_name(form: str, tmp_path: Path) -> None:
+    quantization, writer = FORMS[form]
+    source = made(LLAMA, quantization, writer).write(tmp_path / "source")
+    with pytest.raises(ParameterError, match="which is not written as compressed-tensors; int8, int4 and fp8"):
+        converted(source, tmp_path / "out", "safetensors", dtype=None)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "told"), [("gpt_oss", "fused experts"), ("gpt2", "lie by columns")])
+def test_families_that_compressed_tensors_does_not_know(name: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=told):
+        converted(GOLDENS / name, tmp_path / "out", "safetensors", dtype=None, quantization="int8")
+
+
+def test_many_files_and_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safetensors_folder, "MOST_BYTES", 20_000)
+    out = converted(GOLDENS / "qwen2", tmp_path / "out", "safetensors", dtype=None)
+    files = sorted(path.name for path in out.glob("*.safetensors"))
+    assert len(files) > 3
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    index = json.loads((out / INDEX).read_text())
+    assert index["metadata"]["total_size"] == sum(array.nbytes for array in tensors_of(out).values())
+    assert_same_tensors(out, GOLDENS / "qwen2")
+    assert_equal_leaves(loaded(out), loaded(GOLDENS / "qwen2"))
+
+
+def test_another_type(tmp_path: Path) -> None:
+    out = converted(GOLDENS / "glm4_moe", tmp_path / "out", "safetensors", dtype="bfloat16")
+    with safe_open(out / "model.safetensors", framework="numpy") as file:
+        types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+    assert {kind for name, kind in types.items() if not name.endswith("correction_bias")} == {"BF16"}
+    assert {kind for name, kind in types.items() if name.endswith("correction_bias")} == {"F32"}
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_head_that_differs_from_its_tie_is_written(tmp_path: Path) -> None:
+    source = family("llama3", tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    tensors["lm_head.weight"] = 2 * tensors["model.embed_tokens.weight"]
+    save_file(tensors, source / "model.safetensors")
+    for to in ("orbax", "safetensors"):
+        out = converted(source, tmp_path / to, to, dtype="float32")
+        assert_equal_leaves(loaded(out), loaded(source))
+    assert json.loads((tmp_path / "safetensors" / "config.json").read_text())["tie_word_embeddings"] is False
