@@ -45,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _flags(
-    model: Annotated[str, tyro.conf.Positional],
-    out: Annotated[Path, tyro.conf.Positional],
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")],
     to: Literal["orbax", "safetensors"],
     dtype: DType = "auto",
     quantization: Quantization = "none",

@@ -78,7 +78,13 @@ def _value(found: re.Match[str], rest: str) -> str:
     return f"{flag}: {value.group(1)} is not {_KINDS[metavar.group(1)]}{auto}"
 
 
+def _required(found: re.Match[str], rest: str) -> str:
+    names = re.findall(r"(?:^|\(required\) )(\S+)", found.group(1))
+    return f"{', '.join(names)}: must be given"
+
+
 _SAYINGS = (
+    (r"Missing from [^:]*: (.*)", _required),
     (r"Unrecognized options: ([^\s,]+)", _unknown),
     (r"invalid choice ('.*?') for argument '(.*?)'\. Expected one of \((.*)\)", _choice),
     (r"Missing value for argument '(.*?)'", _missing),

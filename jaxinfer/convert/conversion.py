@@ -92,8 +92,8 @@ def _add_all(work: WorkFolder, asked: Conversion, config: DecoderConfig) -> None
         check_file(path)
         work.add(path.name, lambda to, path=path: _copy(path, to))
     raw = read_object(asked.folder / _CONFIG)
-    changed = {**{name: value for name, value in raw.items() if name not in fields}, **fields}
-    text = json.dumps({name: value for name, value in changed.items() if value is not None}, indent=2) + "\n"
+    gone = {name for name, value in fields.items() if value is None}
+    text = json.dumps({name: value for name, value in {**raw, **fields}.items() if name not in gone}, indent=2) + "\n"
     work.add(_CONFIG, lambda path: _write(path, text))
 
 

@@ -69,7 +69,7 @@ def add_safetensors(work: WorkFolder, opened: OpenModel, dtype: str | None) -> d
     fields: dict[str, Any] = {"quantization_config": quantization_config(quantised, plain) if quantised else None}
     if dtype is not None:
         fields |= {"dtype": dtype, "torch_dtype": dtype}
-    return fields | {"tie_word_embeddings": config.tie_word_embeddings}
+    return fields if config.tie_word_embeddings else fields | {"tie_word_embeddings": False}
 
 
 def _check(opened: OpenModel, quantised: dict[str, Scheme]) -> None:

@@ -34,6 +34,24 @@ class WorkFolder:
 
     def __enter__(self) -> "WorkFolder":
         """Raises ParameterError where OUT is there, where its parent is not, or for the folder of another run."""
+        try:
+            self._open()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _open(self) -> None:
         if is_there(self.out) and not is_there(self.out / UNFINISHED):
             raise ParameterError("out", f"{self.out} exists; give a folder that does not")
         if not self.out.parent.is_dir():
@@ -49,13 +67,6 @@ class WorkFolder:
         if folder == self.path:
             self._write_journal()
             self._sweep()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
 
     @property
     def renamed(self) -> bool:
