@@ -27,6 +27,8 @@ KEY = "jaxinfer_leaves.json"
 """The file with the key of everything that the leaves depend on; a folder with it holds leaves."""
 FOLDER = "leaves"
 """The folder of their parts."""
+_COMMITTED = "commit_success.txt"
+"""Where orbax writes the path that a part had when it was written; only object stores need it."""
 CHUNK_BYTES = 32 * 2**20
 """Of a leaf that are compressed together, at most: threads read chunks, and shards read few that they do not need."""
 
@@ -115,6 +117,7 @@ def save_part(path: Path, arrays: "Mapping[str, jax.Array]") -> None:
     how = {name: orbax.SaveArgs(chunk_byte_size=CHUNK_BYTES) for name in arrays}
     with orbax.PyTreeCheckpointer(use_ocdbt=False) as checkpointer:
         checkpointer.save(path.resolve(), args=orbax.args.PyTreeSave(dict(arrays), save_args=how))
+    (path / _COMMITTED).unlink(missing_ok=True)
 
 
 def _quiet() -> None:

@@ -65,8 +65,11 @@ def add_safetensors(work: WorkFolder, opened: OpenModel, dtype: str | None) -> d
             tensors += _quantised(tensor, tensor.scheme, read)
     tensors += _others(opened, {tensor.name for tensor in tensors})
     _add_files(work, tensors)
-    plain = [tensor.module for tensor in hub if tensor.is_matrix and tensor.scheme is None]
-    fields: dict[str, Any] = {"quantization_config": quantization_config(quantised, plain) if quantised else None}
+    # A tied head, too: compressed-tensors would look for its scales.
+    plain = {tensor.module for tensor in hub if tensor.is_matrix and tensor.scheme is None} | {config.names.head}
+    fields: dict[str, Any] = {
+        "quantization_config": quantization_config(quantised, sorted(plain)) if quantised else None
+    }
     if dtype is not None:
         fields |= {"dtype": dtype, "torch_dtype": dtype}
     return fields if config.tie_word_embeddings else fields | {"tie_word_embeddings": False}

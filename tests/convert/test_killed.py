@@ -74,8 +74,8 @@ def run(source: Path, out: Path, to: str) -> subprocess.Popen[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Of all files but orbax's, which have the time in them."""
-    files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith("_")]
+    """Of all files but one of orbax's, which has the time in it."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != "_CHECKPOINT_METADATA"]
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
