@@ -60,10 +60,14 @@ from jaxinfer.parallel.mesh_config import MeshConfig, ONE_DEVICE
 from jaxinfer.parallel.rules import ShardingRules
 from tests.convert.conversions import assert_equal_leaves, converted, loaded
 from tests.models.goldens import GOLDENS
+from tests.quantization.checkpoints import LLAMA, made
+from tests.quantization.forms import FORMS
 
 rules = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
 def check(name, quantization, devices, folder):
     source, mesh = GOLDENS / name, MeshConfig({"tensor": devices}, rules)
+    if name == "groups":  # of 32 columns, which divide
+        source = made({**LLAMA, "torch_dtype": "float32"}, {}, FORMS["fp8-rows"][1]).write_plain(Path(folder) / name)
     one = converted(source, Path(folder) / "one", "orbax", quantization=quantization)
     assert_equal_leaves(loaded(one, mesh=mesh), loaded(source, quantization, mesh))
     many = converted(source, Path(folder) / "many", "orbax", quantization=quantization, mesh=mesh)
@@ -78,15 +82,16 @@ def check(name, quantization, devices, folder):
     [
         ("qwen2", "none", 2),
         ("qwen2", "int8", 4),
-        pytest.param("qwen2", "int4", 2, marks=pytest.mark.long),
+        ("groups", "int4", 4),
+        pytest.param("groups", "int4", 2, marks=pytest.mark.long),
         pytest.param("qwen3_moe", "none", 2, marks=pytest.mark.long),
         pytest.param("qwen3_moe", "fp8", 2, marks=pytest.mark.long),
         pytest.param("gemma3", "int8", 4, marks=pytest.mark.long),
         ("mistral", "fp8", 5),
         pytest.param("gpt_oss", "int8", 4, marks=pytest.mark.long),
-        pytest.param("cohere", "int4", 4, marks=pytest.mark.long),
+        pytest.param("cohere", "int8", 4, marks=pytest.mark.long),
         pytest.param("olmo3", "none", 4, marks=pytest.mark.long),
-        pytest.param("cohere2", "int8", 5, marks=pytest.mark.long),
+        pytest.param("internlm2_dynamic", "int8", 5, marks=pytest.mark.long),
     ],
 )
 def test_one_device_and_several(name: str, quantization: str, devices: int, tmp_path: Path) -> None:
