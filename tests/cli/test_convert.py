@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def test_other_commands_take_the_folder(to: str, tmp_path: Path, capsys: pytest.
     assert list(sizes) == (["int8"] if to == "orbax" else ["compressed-tensors' int8"])
     prompt, greedy = ["What is the capital of France?"], SamplingParams(temperature=0, max_tokens=16)
 
-    def answer(model: str, **flags: str) -> list[int]:
+    def answer(model: str, **flags: Any) -> list[int]:
         llm = LLM(model, lazy_compile=True, compile_cache_dir="off", **flags)
         try:
             return list(llm.generate(prompt, greedy)[0].outputs[0].token_ids)
