@@ -18,7 +18,7 @@ from tests.quantization.checkpoints import LLAMA, MOE, made
 from tests.quantization.forms import FORMS
 
 WRITTEN = ["qwen2", "qwen3_moe", "gemma3", "phi3", "internlm2"]
-"""Biases; experts; a tied head; one tensor for q, k and v; rows by head and channels in turns."""
+"""Biases; experts; a tied head; one tensor for q, k and v; rows by head."""
 
 
 def tensors_of(folder: Path) -> dict[str, np.ndarray]:
