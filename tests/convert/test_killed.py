@@ -170,12 +170,16 @@ def test_killed_at_the_end(call: str, tmp_path: Path, monkeypatch: pytest.Monkey
     def killed(*arguments: object) -> None:
         raise Killed
 
-    rename = os.rename
+    rename, unlink = os.rename, Path.unlink
+
+    def unlink_others(path: Path, **options: bool) -> None:
+        return killed() if path.name == UNFINISHED else unlink(path, **options)
+
     with monkeypatch.context() as patched:
         if call == "rename":
             patched.setattr(os, "rename", lambda a, b: killed() if b == out else rename(a, b))
         else:
-            patched.setattr(Path, "unlink", killed)
+            patched.setattr(Path, "unlink", unlink_others)
         with pytest.raises(Killed):
             converted(GOLDENS / "qwen2", out, "orbax")
     for folder in (out, tmp_path / "out.partial"):
