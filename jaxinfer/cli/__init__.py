@@ -17,7 +17,7 @@ _COMMANDS = {
     "engine": "run a model's engine alone, for `serve --engine-address`",
     "models": "list the architectures that can be served, and what each was checked against",
     "inspect": "show what a model is made of, and what it takes of this machine",
-    "convert": "write a model in another form, for faster starts or for others to read",
+    "convert": "write a model in another form, as engines hold it or for others to read",
     "env": "show versions, devices, memory and what can run here",
 }
 

@@ -59,12 +59,12 @@ def _flags(
     Args:
         model: A folder, a hub id `owner/name`, or `demo`, the model in the package.
         out: The folder to make. Until it is whole it is called OUT.partial and cannot be loaded.
-        to: orbax: weights fused and quantised as engines hold them, which load faster, on any mesh. safetensors: as on
+        to: orbax: weights fused and quantised as engines hold them, for any mesh. safetensors: as on
             the Hub, quantised as compressed-tensors.
         dtype: Type of what is not quantised. auto: for orbax that of `serve` on this machine, bfloat16 on GPU and TPU,
             float32 on CPU; safetensors keep their own.
         quantization: Hold the weights in fewer bits, as `serve` would.
-        mesh: A mesh by name, as tp4, or a YAML file, that loading is to be fast on. The folder fits every other, too.
+        mesh: A mesh by name, as tp4, or a YAML file, whose shards orbax's chunks are cut for. The folder fits every other, too.
         revision: Branch, tag or commit of a hub model.
         architecture: Read config.json as that of this architecture, whatever it names.
     """
