@@ -64,7 +64,7 @@ def _flags(
         dtype: Type of what is not quantised. auto: for orbax that of `serve` on this machine, bfloat16 on GPU and TPU,
             float32 on CPU; safetensors keep their own.
         quantization: Hold the weights in fewer bits, as `serve` would.
-        mesh: A mesh by name, as tp4, or a YAML file, whose shards orbax's chunks are cut for. The folder fits every other, too.
+        mesh: A mesh by name, as tp4, or a YAML file, whose shards orbax's chunks are cut for; any other fits, too.
         revision: Branch, tag or commit of a hub model.
         architecture: Read config.json as that of this architecture, whatever it names.
     """
