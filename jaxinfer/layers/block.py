@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxinfer.layers.attention import Attention, Heads
-from jaxinfer.layers.experts import Dispatch, Experts
+from jaxinfer.layers.dispatch import Dispatch
+from jaxinfer.layers.experts import Experts
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.norm import norm
 from jaxinfer.layers.rope import Rotation

@@ -1,29 +1,17 @@
-"""Experts: a router sends every token to a few of many MLPs, whose products are matmuls of rows sorted by expert."""
+"""Experts: a router sends every token to a few of many MLPs."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxinfer_kernels.grouped_matmul import grouped_matmul
 
-from jaxinfer.layers.linear import flattened, product
-from jaxinfer.layers.mlp import Mlp, gate_up_param, gated
-from jaxinfer.layers.param import Matrix, held, matrix, param, value
+from jaxinfer.layers.dispatch import Dispatch, ExpertWeights, Routed, through_experts
+from jaxinfer.layers.linear import product
+from jaxinfer.layers.mlp import Mlp, gate_up_param
+from jaxinfer.layers.param import held, matrix, param, value
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
-from jaxinfer.quantization.array import QuantizedArray
-from jaxinfer.quantization.product import quantized_grouped_product
 from jaxinfer.quantization.scheme import LayerSchemes
-
-
-class Dispatch(NamedTuple):
-    """How a step's rows go to experts. backend: of `grouped_matmul`. real: [T] bool, rows that are not padding, which
-    goes to no expert; None: all are real."""
-
-    backend: str = "xla"
-    real: jax.Array | None = None
-
 
 _ALL = Dispatch()
 
@@ -67,28 +55,13 @@ class Experts(nnx.Module):
         chosen, weights = route(experts, scores, vectors.get("choice_bias"))
         if dispatch.real is not None:
             chosen = jnp.where(dispatch.real[:, None], chosen, experts.count)
-        flat = chosen.reshape(-1)
-        sizes = jnp.zeros(experts.count, jnp.int32).at[flat].add(1, mode="drop")
-        out = self._chosen(x, _Rows(flat, sizes, dispatch.backend), weights, vectors)
+        sizes = jnp.zeros(experts.count, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
+        out = through_experts(self.kind, self._weights(vectors), Routed(x, chosen, weights), dispatch)
         return (out if self.shared is None else out + self._shared(x)), sizes
 
-    def _chosen(self, x: jax.Array, rows: "_Rows", weights: jax.Array, vectors: Mapping[str, jax.Array]) -> jax.Array:
-        """x [T, hidden] through the experts of each row, weighed by weights [T, k] float32."""
-        gate_up, down = held(self.experts_gate_up), held(self.experts_down)
-        count, hidden = down.shape[0], down.shape[1]
-        order = jnp.argsort(rows.experts, stable=True)
-        expert = jnp.minimum(rows.experts[order], count - 1)  # whose biases: of rows of none it does not matter
-        inner = rows.multiply(x[order // weights.shape[1]], flattened(gate_up, 1))
-        inner = inner.reshape(-1, *gate_up.shape[1:-1])
-        if "experts_gate_up_bias" in vectors:
-            inner = inner + vectors["experts_gate_up_bias"][expert].astype(inner.dtype)
-        inner = gated(self.kind, inner)
-        out = rows.multiply(inner.reshape(len(order), -1), down)
-        if "experts_down_bias" in vectors:
-            out = out + vectors["experts_down_bias"][expert].astype(out.dtype)
-        back = jnp.zeros_like(order).at[order].set(jnp.arange(len(order), dtype=order.dtype))
-        each = out[back].reshape(*weights.shape, hidden).astype(jnp.float32)
-        return jnp.einsum("tkd,tk->td", each, weights, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
+    def _weights(self, vectors: Mapping[str, jax.Array]) -> ExpertWeights:
+        biases = (vectors.get(f"experts_{name}_bias") for name in ("gate_up", "down"))
+        return ExpertWeights(held(self.experts_gate_up), held(self.experts_down), *biases)
 
     def _shared(self, x: jax.Array) -> jax.Array:
         assert self.shared is not None
@@ -96,21 +69,6 @@ class Experts(nnx.Module):
         if not _experts(self.kind).shared_gate:
             return out
         return (jax.nn.sigmoid(product(x, value(self.shared_router))) * out.astype(jnp.float32)).astype(x.dtype)
-
-
-class _Rows(NamedTuple):
-    """A row for each expert that a token has chosen: its expert, [T * k] int32, E for none; rows of each expert, [E]
-    int32."""
-
-    experts: jax.Array
-    sizes: jax.Array
-    backend: str
-
-    def multiply(self, x: jax.Array, weights: Matrix) -> jax.Array:
-        """x [T * k, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none."""
-        if isinstance(weights, QuantizedArray):
-            return quantized_grouped_product(x, weights, self.sizes, self.backend)
-        return grouped_matmul(x, weights, self.sizes, backend=self.backend)
 
 
 def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -> tuple[jax.Array, jax.Array]:

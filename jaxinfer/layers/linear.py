@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.layers.param import Matrix, precision
+from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.array import QuantizedArray
 from jaxinfer.quantization.product import quantized_product
 
@@ -21,7 +22,7 @@ class Linear(NamedTuple):
     """A projection: what every matrix of a layer is used through.
 
     weight: [*out, K], plain or quantised. bias: [*out]. parted: K is split over devices, which add up their parts of
-    the sum: those of a plain weight are exchanged in x's type, at half of float32's bytes where that is a short one.
+    the sum in x's type, at half of float32's bytes where that is a short one.
     """
 
     weight: Matrix
@@ -31,7 +32,7 @@ class Linear(NamedTuple):
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [T, *in], whose axes after the first are K in all, to [T, *out] in x's type; the sum is in float32."""
         columns = self.weight.shape[-1]
-        out = product(_settled(x.reshape(x.shape[0], columns)), flattened(self.weight), self.parted)
+        out = product(_settled(x.reshape(x.shape[0], columns)), self.weight, self.parted)
         if self.bias is not None:
             out = out + self.bias.astype(jnp.float32).reshape(-1)
         return _settled(out.astype(x.dtype)).reshape(x.shape[0], *self.weight.shape[:-1])
@@ -51,9 +52,14 @@ def flattened(weight: Matrix, lead: int = 0) -> Matrix:
 
 
 def product(x: jax.Array, weight: Matrix, parted: bool = False) -> jax.Array:
-    """x [T, K] times the transpose of weight [N, K]: [T, N] float32. parted: of Linear."""
+    """x [T, K] times the transpose of weight [*out, K]: [T, N] float32, N being all of `out`. parted: of Linear."""
     if isinstance(weight, QuantizedArray):
-        return quantized_product(x, weight)
+        return quantized_product(x, weight.flattened()) if weight.shards is None else _shared(x, weight, weight.shards)
+    return _plain_product(x, weight.reshape(-1, weight.shape[-1]), parted)
+
+
+def _plain_product(x: jax.Array, weight: jax.Array, parted: bool) -> jax.Array:
+    """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
     if parted:
         return _dot(x, weight, x.dtype).astype(jnp.float32)
     rows, single = x.shape[0], x.dtype == jnp.float32
@@ -62,6 +68,29 @@ def product(x: jax.Array, weight: Matrix, parted: bool = False) -> jax.Array:
     if 1 < rows <= _FEW_ROWS and single:
         return jax.lax.platform_dependent(x, weight, cpu=_weight_first, default=_dot)
     return _dot(x, weight)
+
+
+def _shared(x: jax.Array, weight: QuantizedArray, shards: Shards) -> jax.Array:
+    """The product in shard_map, each device with its part: a kernel is one device's program, which XLA cannot split.
+
+    Where K is split, devices add up their parts of the sum, once, in x's type.
+    """
+    *out, over = shards.axes
+
+    def local(x: jax.Array, weight: QuantizedArray) -> jax.Array:
+        product = quantized_product(x, weight.flattened(), over)
+        if over:
+            product = jax.lax.psum(product.astype(x.dtype), over).astype(jnp.float32)
+        return product.reshape(len(x), *weight.shape[:-1])
+
+    found = jax.shard_map(
+        local,
+        mesh=shards.mesh,
+        in_specs=(spec((), over), weight.specs(shards.axes)),
+        out_specs=spec((), *out),
+        check_vma=False,
+    )(x, weight)
+    return found.reshape(len(x), -1)
 
 
 def _one_row_of_two(x: jax.Array, weight: jax.Array) -> jax.Array:

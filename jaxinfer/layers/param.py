@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from jaxinfer.parallel.shards import Shards
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
 from jaxinfer.quantization.scheme import Scheme
 
@@ -36,15 +37,17 @@ def matrix_shape(shape: Sequence[int], axes: Sequence[str | None], scheme: Schem
 class QuantizedParam(nnx.Module):
     """A matrix that a scheme holds: a parameter for each of its parts.
 
-    shape, axes, dtype: those of its values. backend: of the kernels that multiply it.
+    shape, axes, dtype: those of its values. backend: of the kernels that multiply it. shards: how a mesh splits each
+    matrix of it, which `LoadedModel.build` says.
     """
 
     def __init__(
         self, shape: Sequence[int], axes: Sequence[str | None], dtype: jnp.dtype, std: float | None, scheme: Scheme
     ):
         self.scheme, self.backend = scheme, "xla"
+        self.shards: Shards | None = None
         lead = lead_axes(axes)
-        self.matrix_shape = matrix_shape(shape, axes, scheme)
+        self.shape, self.axes = tuple(shape), tuple(axes)
         for part in scheme.parts:
             held = jax.ShapeDtypeStruct(scheme.shape(part, shape, lead), part_type(scheme, part, ""))
             source = {"scheme": scheme, "dtype": dtype} if part == "codes" else {}
@@ -54,7 +57,7 @@ class QuantizedParam(nnx.Module):
     def value(self) -> QuantizedArray:
         """What it holds."""
         parts = {part: getattr(self, part)[...] for part in self.scheme.parts}
-        return QuantizedArray(self.scheme, **parts, backend=self.backend)
+        return QuantizedArray(self.scheme, **parts, backend=self.backend, shards=self.shards)
 
 
 Matrix = jax.Array | QuantizedArray

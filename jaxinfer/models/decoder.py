@@ -9,8 +9,8 @@ from flax import nnx
 
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.block import Block
+from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import embed, scores
-from jaxinfer.layers.experts import Dispatch
 from jaxinfer.layers.norm import norm
 from jaxinfer.layers.param import Matrix, held, matrix, param, value
 from jaxinfer.layers.rope import Rotation, rotation
@@ -18,6 +18,7 @@ from jaxinfer.layers.stack import Layout, layers, repeats_of
 from jaxinfer.layers.vectors import Vectors
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import AttentionKind, Scoring
+from jaxinfer.parallel.shards import Shards
 from jaxinfer.quantization.array import QuantizedArray
 from jaxinfer.quantization.scheme import Scheme
 
@@ -122,10 +123,16 @@ class Head(nnx.Module):
             self.table_bias = param(config.table_shape[:1], ("vocab",), dtype, 0.1)
 
 
-def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array, backend: str = "xla") -> jax.Array:
+def logits(
+    config: DecoderConfig,
+    head: tuple[jax.Array, ...],
+    hidden: jax.Array,
+    backend: str = "xla",
+    shards: Shards | None = None,
+) -> jax.Array:
     """hidden [S, d], normed, to [S, vocab] float32. head: the parts of the table [vocab, d], and bias [vocab] if there
-    is one. backend: of the kernels that multiply a quantised table."""
-    table, rest = _table(config.head_scheme, head, backend)
+    is one. backend, shards: of a quantised table, as a QuantizedArray has them."""
+    table, rest = _table(config.head_scheme, head, backend, shards)
     found = scores(table, hidden)
     if config.head_bias:
         found = found + rest[0].astype(jnp.float32)
@@ -136,10 +143,12 @@ def logits(config: DecoderConfig, head: tuple[jax.Array, ...], hidden: jax.Array
     return found
 
 
-def _table(scheme: Scheme | None, head: tuple[jax.Array, ...], backend: str) -> tuple[Matrix, tuple[jax.Array, ...]]:
+def _table(
+    scheme: Scheme | None, head: tuple[jax.Array, ...], backend: str, shards: Shards | None
+) -> tuple[Matrix, tuple[jax.Array, ...]]:
     """The matrix that gives logits, and what of the head is left."""
     if scheme is None:
         return head[0], head[1:]
     count = len(scheme.parts)
     parts = dict(zip(scheme.parts, head[:count], strict=True))
-    return QuantizedArray(scheme, **parts, backend=backend), head[count:]
+    return QuantizedArray(scheme, **parts, backend=backend, shards=shards), head[count:]

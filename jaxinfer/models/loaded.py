@@ -12,6 +12,7 @@ from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
 from jaxinfer.layers.attention import Attention
+from jaxinfer.layers.dispatch import Dispatch, DispatchForm, ExpertShards
 from jaxinfer.layers.mlp import Mlp
 from jaxinfer.layers.param import QuantizedParam, matrix_shape
 from jaxinfer.layers.stack import Layout
@@ -23,7 +24,9 @@ from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES, ShardingRules
+from jaxinfer.parallel.shards import Shards, live_axes
 from jaxinfer.quantization.array import MatrixShape
+from jaxinfer.quantization.scheme import Scheme
 
 
 class GroupBackend(NamedTuple):
@@ -40,8 +43,9 @@ class LoadedModel:
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
     embedding where it is tied (the same array), else leaves of its own that are not among `weights`. backends: what
     attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
-    multiplies in layers with experts, of `grouped_matmul`. product_backends: what multiplies quantised matrices, of
-    `quantized_matmul`; those that are not named, `xla`.
+    multiplies in layers with experts, of `grouped_matmul`. dispatch_form: how a step's rows come to experts on other
+    devices. product_backends: what multiplies quantised matrices, of `quantized_matmul`, by the shape of one device's
+    part; those that are not named, `xla`.
     """
 
     config: DecoderConfig
@@ -54,6 +58,7 @@ class LoadedModel:
     head: tuple[jax.Array, ...]
     backends: tuple[GroupBackend, ...]
     experts_backend: str = "xla"
+    dispatch_form: DispatchForm = "reduce"
     product_backends: tuple[tuple[MatrixShape, str], ...] = ()
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
@@ -61,28 +66,47 @@ class LoadedModel:
         built = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
         for _, part in nnx.iter_graph(built) if self.product_backends or self.mesh.size > 1 else ():
             if isinstance(part, QuantizedParam):
-                part.backend = self._backend_of(part.matrix_shape)
+                part.backend = self._backend_of(self.device_matrix(part.shape, part.axes, part.scheme))
+                part.shards = self._shards([axis for axis in part.axes if axis != "layers"])
             elif isinstance(part, Attention | Mlp):
                 part.parted = self._is_split("kv_heads" if isinstance(part, Attention) else "mlp")
         return built
 
     def _is_split(self, axis: str) -> bool:
-        return any(self.mesh.shape[name] > 1 for name in self.rules.split(axis) or ())
+        return bool(live_axes(self.mesh, self.rules.split(axis)))
+
+    def _shards(self, axes: Sequence[str | None]) -> Shards | None:
+        return Shards.of(self.mesh, self.rules, axes) if self.mesh.size > 1 else None
+
+    def dispatch(self, real: jax.Array | None = None) -> Dispatch:
+        """How a step's rows go to experts. real: of Dispatch."""
+        shards = self._shards(("expert", "expert_mlp", "embed"))
+        if shards is None:
+            return Dispatch(self.experts_backend, real)
+        ragged = self.mesh.devices.flat[0].platform != "cpu"  # XLA on CPU has no ragged-all-to-all
+        expert, channels, embed = shards.axes
+        place = ExpertShards(shards.mesh, expert, channels, embed, self.dispatch_form, ragged)
+        return Dispatch(self.experts_backend, real, place)
+
+    def device_matrix(self, shape: Sequence[int], axes: Sequence[str | None], scheme: Scheme) -> MatrixShape:
+        """Of each matrix of a quantised weight, one device's part."""
+        part = self.rules.sharding(self.mesh, axes, shape).shard_shape(tuple(shape))
+        return matrix_shape(part, axes, scheme)
 
     def _backend_of(self, matrix: MatrixShape) -> str:
         return dict(self.product_backends).get(matrix, "xla")
 
     @property
     def head_matrix(self) -> MatrixShape | None:
-        """The shape of the matrix that `logits` multiplies with, where it is quantised."""
+        """The shape of the matrix that `logits` multiplies with, one device's part, where it is quantised."""
         config = self.config
-        return config.head_scheme and matrix_shape(config.table_shape, ("vocab", "embed"), config.head_scheme)
+        return config.head_scheme and self.device_matrix(config.table_shape, ("vocab", "embed"), config.head_scheme)
 
     def logits(self, head: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
         """Normed hidden [S, d] to float32 [S, vocab]."""
         matrix = self.head_matrix
         backend = "xla" if matrix is None else self._backend_of(matrix)
-        return decoder.logits(self.config, head, hidden, backend)
+        return decoder.logits(self.config, head, hidden, backend, self._shards(("vocab", "embed")))
 
     def kv_type(self, group: int) -> jnp.dtype:
         """The type that keys and values of a group are kept in."""

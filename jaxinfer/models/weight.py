@@ -63,10 +63,7 @@ class Weight(NamedTuple):
     def _leaf(self, scheme: Scheme, part: Part, platform: str) -> Leaf:
         lead = lead_axes(self.axes)
         shape, dtype = scheme.shape(part, self.shape, lead), part_type(scheme, part, platform)
-        if part == "order":  # whole on each device: a part of the sorted columns may be any of x
-            return Leaf(shape, dtype, (*self.axes[:lead], None))
-        split = part == "codes" or (scheme.group is not None and part != "factors")
-        return Leaf(shape, dtype, self.axes if split else (*self.axes[:-1], None))
+        return Leaf(shape, dtype, scheme.axes(part, self.axes, lead))
 
     def bytes(self, platform: str) -> int:
         """Of all its arrays on a platform's devices together."""

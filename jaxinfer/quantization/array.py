@@ -9,7 +9,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from jaxinfer.parallel.rules import Split
+from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.scheme import Activations, CodeType, Part, ScaleType, Scheme
 
 CODE_TYPES: dict[CodeType, jnp.dtype] = {
@@ -60,7 +63,7 @@ class MatrixShape(NamedTuple):
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("codes", "scales", "zeros", "order", "factors"),
-    meta_fields=("scheme", "backend"),
+    meta_fields=("scheme", "backend", "shards"),
 )
 @dataclass(frozen=True)
 class QuantizedArray:
@@ -68,7 +71,8 @@ class QuantizedArray:
     float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values; factors
     [..., N, 1] float32.
 
-    backend: of the kernels that multiply it.
+    backend: of the kernels that multiply it. shards: how the devices of a mesh share it; None: there is one device, or
+    this is one device's part.
     """
 
     scheme: Scheme
@@ -78,6 +82,7 @@ class QuantizedArray:
     order: jax.Array | None = None
     factors: jax.Array | None = None
     backend: str = "xla"
+    shards: Shards | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -92,6 +97,16 @@ class QuantizedArray:
 
         zeros, factors = (None if part is None else flat(part) for part in (self.zeros, self.factors))
         return replace(self, codes=flat(self.codes), scales=flat(self.scales), zeros=zeros, factors=factors)
+
+    def specs(self, axes: Sequence[Split], lead: int = 0) -> "QuantizedArray":
+        """A PartitionSpec in place of each part, for values that are split over these mesh axes; `lead` of the axes are
+        of matrices. A device gets the order of its own columns."""
+
+        def of(part: Part) -> PartitionSpec:
+            split = (*axes[:lead], axes[-1]) if part == "order" else self.scheme.axes(part, axes, lead)
+            return spec(*split)
+
+        return replace(self, **{part: of(part) for part in self.scheme.parts})
 
     def __getitem__(self, index: jax.Array) -> jax.Array:
         """Rows of a matrix [N, K] without order and factors, by numbers [T]: their values [T, K] float32."""
@@ -132,11 +147,14 @@ def powers_above(scales: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type((bits >> 23).astype(jnp.uint8), SCALE_TYPES["e8m0"])
 
 
-def quantise_rows(x: jax.Array, form: Activations) -> tuple[jax.Array, jax.Array]:
-    """x [T, K] to codes of that form and a scale a row, [T, 1] float32."""
+def quantise_rows(x: jax.Array, form: Activations, over: Split = ()) -> tuple[jax.Array, jax.Array]:
+    """x [T, K] to codes of that form and a scale a row, [T, 1] float32. over: mesh axes that K is split over, in a
+    shard_map: the devices agree on the scale."""
     assert form != "none"
     wide = x.astype(jnp.float32)
     most = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
+    if over:
+        most = jax.lax.pmax(most, over)
     scales = most * _INVERSE[form]
     scales = jnp.where(scales == 0, 1.0, scales)  # also where the largest is so small that its scale is 0
     return _rounded(wide / scales, form), scales

@@ -9,19 +9,23 @@ from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
 
+from jaxinfer.parallel.rules import Split
 from jaxinfer.quantization.array import QuantizedArray, quantise_rows
 
 _STEPS = 254
 """Of int8's two halves: half a step of one code is 127 of the next."""
 
 
-def quantized_product(x: jax.Array, weight: QuantizedArray) -> jax.Array:
-    """x [T, K] times the transpose of weight [N, K]: [T, N] float32."""
+def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) -> jax.Array:
+    """x [T, K] times the transpose of weight [N, K]: [T, N] float32.
+
+    over: mesh axes that K is split over, in a shard_map: x and weight are one device's parts, and so is the sum.
+    """
     scheme = weight.scheme
     if weight.order is not None:
-        x = jnp.take(x, weight.order, axis=1, mode="clip")
+        x = jnp.take(_whole(x, over), weight.order, axis=1, mode="clip")
     if scheme.activations != "none":
-        rows, of_rows = quantise_rows(x, scheme.activations)
+        rows, of_rows = quantise_rows(x, scheme.activations, over)
         return _multiplied(rows, weight) * of_rows
     if scheme.codes == "int8" and scheme.group is None and weight.backend == "xla":
         return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_multiplied)
@@ -68,21 +72,28 @@ def _split(x: jax.Array, count: int) -> tuple[list[jax.Array], list[jax.Array]]:
     return rows, scales
 
 
-def quantized_grouped_product(x: jax.Array, weights: QuantizedArray, sizes: jax.Array, backend: str) -> jax.Array:
+def quantized_grouped_product(
+    x: jax.Array, weights: QuantizedArray, sizes: jax.Array, backend: str, over: Split = ()
+) -> jax.Array:
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
-    int32, rows of each group."""
+    int32, rows of each group. over: of `quantized_product`."""
     if weights.order is not None:
-        x = jnp.take_along_axis(x, weights.order[_groups(x, sizes)], axis=1, mode="clip")
+        x = jnp.take_along_axis(_whole(x, over), weights.order[_groups(x, sizes)], axis=1, mode="clip")
     held = {"weights": weights.codes, "scales": weights.scales, "zeros": weights.zeros}
     product = partial(grouped_matmul, group_sizes=sizes, backend=backend, **held)
     if weights.scheme.activations != "none":
-        rows, of_rows = quantise_rows(x, weights.scheme.activations)
+        rows, of_rows = quantise_rows(x, weights.scheme.activations, over)
         there = jnp.arange(len(x))[:, None] < jnp.sum(sizes)  # 0 times the scale of a row of none may be NaN
         return jnp.where(there, product(rows) * of_rows, 0).astype(x.dtype)
     if weights.factors is None:
         return product(x)
     sums = product(x, out_dtype=jnp.dtype(jnp.float32))
     return (sums * weights.factors[_groups(x, sizes), :, 0]).astype(x.dtype)
+
+
+def _whole(x: jax.Array, over: Split) -> jax.Array:
+    """All columns of x, of which each device has its part: sorted, any of them may be one device's."""
+    return jax.lax.all_gather(x, over, axis=1, tiled=True) if over else x
 
 
 def _groups(x: jax.Array, sizes: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from jaxinfer.errors import ModelError
 
@@ -13,6 +13,8 @@ Part = Literal["codes", "factors", "order", "scales", "zeros"]
 
 CODE_BITS: dict[CodeType, int] = {"int8": 8, "int4": 4, "e4m3": 8, "e2m1": 4}
 SCALE_BITS: dict[ScaleType, int] = {"float32": 32, "e8m0": 8, "e4m3": 8}
+Axis = TypeVar("Axis")
+
 _ZERO_BITS = _ORDER_BITS = _FACTOR_BITS = 32
 
 
@@ -64,6 +66,14 @@ class Scheme:
         if part == "factors":
             return (*shape[:-1], 1)
         return tuple(shape) if part == "codes" else (*shape[:-1], self.groups(shape[-1]))
+
+    def axes(self, part: Part, axes: Sequence[Axis], lead: int = 0) -> tuple[Axis | None, ...]:
+        """Of the part of a weight whose values have these axes; None where the part lies whole on each device, as an
+        order does: a part of the sorted columns may be any of x."""
+        if part == "order":
+            return (*axes[:lead], None)
+        split = part == "codes" or (self.group is not None and part != "factors")
+        return tuple(axes) if split else (*axes[:-1], None)
 
     def groups(self, depth: int) -> int:
         """Scales of a row of `depth` values. Raises ModelError where `depth` is no multiple of the group."""

@@ -15,7 +15,7 @@ from flax import nnx
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.layers.experts import Dispatch, Experts
+from jaxinfer.layers.experts import Experts
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
@@ -35,9 +35,7 @@ def choose_experts(
 
     Where `xla` or an interpreted kernel is asked for, it multiplies too; otherwise the fastest does.
     """
-    # NOTE: on a mesh of several devices it is always xla: experts are split over devices there, and XLA cannot split a
-    # kernel, which is one device's program. It needs a shard_map that knows which device holds which expert.
-    if not _layers(model) or asked == "xla" or model.mesh.size > 1:
+    if not _layers(model) or asked == "xla":
         return model
     if interpreted(asked, model.mesh):
         return replace(model, experts_backend=asked)
@@ -98,6 +96,8 @@ def _layers(model: LoadedModel) -> dict[int, int]:
 def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.Array, ...], jax.Array], jax.Array]:
     """What gives a layer's experts' result: (weights of the model, x [T, hidden]) to [T, hidden]."""
 
+    dispatch = replace(model, experts_backend=backend).dispatch()
+
     def run(weights: tuple[jax.Array, ...], x: jax.Array) -> jax.Array:
         decoder = model.build(weights)
         block, repeat = decoder.repeats.place(layer)
@@ -106,7 +106,7 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
         if block >= decoder.repeats.prefix:
             graph, state = nnx.split(experts)
             experts = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[repeat], state))
-        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), Dispatch(backend))[0]
+        return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), dispatch)[0]
 
     return run
 

@@ -11,7 +11,6 @@ from jaxinfer_kernels import RaggedRows, copy_pages
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.attention import Heads
-from jaxinfer.layers.experts import Dispatch
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.decoder import Place
 from jaxinfer.models.loaded import LoadedModel
@@ -180,7 +179,7 @@ class ForwardPrograms:
             out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
             return out, (*kv[:group], written, *kv[group + 1 :])
 
-        dispatch = Dispatch(self._model.experts_backend, step.real)
+        dispatch = self._model.dispatch(step.real)
         return decoder.counted(step.tokens, step.positions, kv, load, attend, dispatch)
 
     def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.layers.param import matrix_shape
 from jaxinfer.models.loaded import LoadedModel, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.quantization.array import SCALE_TYPES, MatrixShape, QuantizedArray, part_type, powers_above
@@ -43,9 +42,8 @@ def choose_products(
     Where `xla` is asked for, it multiplies too, and so does an interpreted kernel where it takes the shape; otherwise
     the fastest does.
     """
-    # NOTE: on a mesh of several devices it is always xla, for the reason that `choose_experts` gives.
     matrices = matrix_shapes(model)
-    if not matrices or asked == "xla" or model.mesh.size > 1:
+    if not matrices or asked == "xla":
         return model
     if interpreted(asked, model.mesh):
         return with_products(model, asked)
@@ -68,16 +66,16 @@ def with_products(model: LoadedModel, backend: str) -> LoadedModel:
 
 
 def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
-    """The shapes of matrices whose products a backend may be chosen for."""
+    """The shapes of matrices whose products a backend may be chosen for, one device's part of each."""
     plan = plan_model(model.config, model.dtype)
-    return list(dict.fromkeys(filter(None, (*map(_matrix_shape, plan.weights), model.head_matrix))))
+    return list(dict.fromkeys(filter(None, (*(_matrix_shape(model, one) for one in plan.weights), model.head_matrix))))
 
 
-def _matrix_shape(weight: Weight) -> MatrixShape | None:
+def _matrix_shape(model: LoadedModel, weight: Weight) -> MatrixShape | None:
     """None for a weight whose products are not of one matrix; of the embedding only rows are read, but as the head."""
     if weight.scheme is None or "expert" in weight.axes or weight.path == ("embed",):
         return None
-    return matrix_shape(weight.shape, weight.axes, weight.scheme)
+    return model.device_matrix(weight.shape, weight.axes, weight.scheme)
 
 
 def _named(matrix: MatrixShape) -> str:

@@ -45,6 +45,7 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
         model.dtype,
         model.backends,
         model.experts_backend,
+        model.dispatch_form,
         model.product_backends,
         model.mesh.shape,
         model.rules,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxinfer.layers.experts import Dispatch, Experts, route
+from jaxinfer.layers.dispatch import Dispatch
+from jaxinfer.layers.experts import Experts, route
 from jaxinfer.layers.param import QuantizedParam
 from jaxinfer.layers.vectors import layer_vectors
 from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
