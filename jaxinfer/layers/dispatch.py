@@ -52,7 +52,7 @@ class Dispatch(NamedTuple):
 
 
 class ExpertWeights(NamedTuple):
-    """gate_up: [E, ff / B, 2, B, hidden], down: [E, hidden, ff], and their biases, [E, ff / B, 2, B] and [E, hidden]."""
+    """gate_up: [E, ff / B, 2, B, hidden], down: [E, hidden, ff]; their biases: [E, ff / B, 2, B], [E, hidden]."""
 
     gate_up: Matrix
     down: Matrix
@@ -61,7 +61,7 @@ class ExpertWeights(NamedTuple):
 
 
 class Routed(NamedTuple):
-    """x [T, hidden], the experts that each row has chosen, [T, k] int32, E for none, and their weights [T, k] float32."""
+    """x: [T, hidden]. chosen: [T, k] int32, the experts of each row, E for none. weights: [T, k] float32, of those."""
 
     x: jax.Array
     chosen: jax.Array
