@@ -15,7 +15,7 @@ from jaxinfer_kernels.check.collectives import Exchange
 from jaxinfer_kernels.check.command import RECORDS
 from jaxinfer_kernels.check.targets import Target
 from program_cases import BACKENDS, model_cases
-from program_models import DENSE, Model
+from program_models import DENSE, QUANTISED, QWEN3_MOE, Model
 
 from jaxinfer.config import ParallelConfig
 from jaxinfer.errors import ParameterError
@@ -32,7 +32,12 @@ _ANYWHERE = ("v6e", "h200")
 _ROW_NUMBERS = 32
 """Numbers of 4 bytes that a device may send of a row when it is sampled: 20 likely tokens, thresholds, sums."""
 _DENSE_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192), ("sample", 256), ("multi_step", 16))
-_MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = ((DENSE[1], _DENSE_PROGRAMS),)
+_OTHER_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
+_MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = (
+    (DENSE[1], _DENSE_PROGRAMS),
+    (QWEN3_MOE, _OTHER_PROGRAMS),
+    (QUANTISED[0], _OTHER_PROGRAMS[:1]),
+)
 
 
 def mesh_names(asked: str) -> list[str]:
@@ -63,8 +68,8 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     mesh = asked_mesh(ParallelConfig(mesh=name))
     layers = None if everything else _LAYERS
     found = []
-    options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh)}
     for model, programs in _MODELS:
+        options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh, model)}
         found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
     return found
 
@@ -74,7 +79,7 @@ def _not_compiled(devices: Sequence[Any]) -> Lowering:
     raise AssertionError("is not compiled")
 
 
-def _exchange(title: str, mesh: MeshConfig, config: DecoderConfig, name: Name) -> Exchange:
+def _exchange(title: str, mesh: MeshConfig, model: Model, config: DecoderConfig, name: Name) -> Exchange:
     rows = name[1]
     numbers = rows * 4 * _ROW_NUMBERS * mesh.size if name[0] in ("sample", "multi_step") else 0
     known = yaml.safe_load(_EXPECTED.read_text()).get(title)
@@ -82,5 +87,9 @@ def _exchange(title: str, mesh: MeshConfig, config: DecoderConfig, name: Name) -
         return Exchange(small=numbers)
     if known is None:
         return Exchange(small=max(numbers, rows * config.hidden_size * 4))
-    hidden = f"all-reduce bf16[{rows},{config.hidden_size}]"
-    return Exchange(((hidden, known["embedding"] + config.num_layers * known["layer"]),), numbers)
+    hidden, once = f"all-reduce bf16[{rows},{config.hidden_size}]", known["embedding"]
+    if model.quantization != "none":  # rows of the embedding are exchanged as they are held, codes and scales
+        once, numbers = 0, max(numbers, rows * config.hidden_size)
+    if mesh.data > 1 and model is QWEN3_MOE:  # tokens of each expert
+        numbers = max(numbers, 4 * config.num_layers * QWEN3_MOE.fields["num_experts"])
+    return Exchange(((hidden, once + config.num_layers * known["layer"]),), numbers)

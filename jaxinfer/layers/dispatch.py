@@ -18,6 +18,7 @@ from jaxinfer.layers.linear import flattened
 from jaxinfer.layers.mlp import gated
 from jaxinfer.layers.param import Matrix
 from jaxinfer.model_config.mlp_kind import MlpKind
+from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import spec
 from jaxinfer.quantization.array import QuantizedArray
@@ -143,8 +144,8 @@ def _reducing(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, 
         out = _weighed(each, routed.weights).astype(routed.x.dtype)
         return jax.lax.psum(out, over) if over else out
 
-    places = (_specs(held, shards), Routed(spec((), shards.embed), spec(), spec()))
-    return _shard_map(local, shards, places)(held, routed)
+    rows: list[Any] = [spec((), shards.embed), spec(), spec()]
+    return _shard_map(local, shards, (_specs(held, shards), Routed(*rows)))(held, routed)
 
 
 def _exchanging(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards) -> jax.Array:
@@ -164,8 +165,8 @@ def _exchanging(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str
             out = jax.lax.psum(out, shards.channels)
         return jax.lax.all_gather(out, shards.expert, axis=0, tiled=True)
 
-    own = Routed(spec(shards.expert, shards.embed), spec(shards.expert), spec(shards.expert))
-    places = (_specs(held, shards), own, spec())
+    own: list[Any] = [spec(shards.expert, shards.embed), spec(shards.expert), spec(shards.expert)]
+    places = (_specs(held, shards), Routed(*own), spec())
     return _shard_map(local, shards, places)(held, padded._replace(chosen=chosen), chosen)[:rows]
 
 
@@ -176,18 +177,19 @@ def _first(count: int, shards: ExpertShards) -> jax.Array | int:
 
 def _shard_map(local: Callable[..., jax.Array], shards: ExpertShards, places: Any) -> Callable[..., jax.Array]:
     out = spec((), shards.embed)
-    return jax.shard_map(local, mesh=shards.mesh, in_specs=places, out_specs=out, check_vma=False)
+    return per_device(local, shards.mesh, places, out)
 
 
 def _specs(held: ExpertWeights, shards: ExpertShards) -> ExpertWeights:
     """A PartitionSpec in place of each array."""
     expert, channels, embed = shards.expert, shards.channels, shards.embed
-    return ExpertWeights(
+    found: list[Any] = [
         _matrix_specs(held.gate_up, (expert, channels, (), (), embed)),
         _matrix_specs(held.down, (expert, embed, channels)),
         None if held.gate_up_bias is None else spec(expert, channels),
         None if held.down_bias is None else spec(expert, embed),
-    )
+    ]
+    return ExpertWeights(*found)
 
 
 def _matrix_specs(weight: Matrix, axes: tuple[Split, ...]) -> QuantizedArray | PartitionSpec:

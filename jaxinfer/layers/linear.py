@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.layers.param import Matrix, precision
+from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.array import QuantizedArray
 from jaxinfer.quantization.product import quantized_product
@@ -83,14 +84,8 @@ def _shared(x: jax.Array, weight: QuantizedArray, shards: Shards) -> jax.Array:
             product = jax.lax.psum(product.astype(x.dtype), over).astype(jnp.float32)
         return product.reshape(len(x), *weight.shape[:-1])
 
-    found = jax.shard_map(
-        local,
-        mesh=shards.mesh,
-        in_specs=(spec((), over), weight.specs(shards.axes)),
-        out_specs=spec((), *out),
-        check_vma=False,
-    )(x, weight)
-    return found.reshape(len(x), -1)
+    taken = (spec((), over), weight.specs(shards.axes))
+    return per_device(local, shards.mesh, taken, spec((), *out))(x, weight).reshape(len(x), -1)
 
 
 def _one_row_of_two(x: jax.Array, weight: jax.Array) -> jax.Array:

@@ -1,5 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -19,6 +19,8 @@ from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.array import part_type, quantise, stored_bytes
 from jaxinfer.quantization.scheme import Part, Scheme
 
+_LANES = 128
+"""Columns of a TPU's tile."""
 _GATHERED = ("embed", "positions")
 """Tables of which a step reads a few rows."""
 
@@ -70,10 +72,12 @@ class Weight(NamedTuple):
         return sum(stored_bytes(leaf.shape, leaf.dtype) for leaf in self.leaves(platform))
 
     def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
-        """Where each leaf lies; of a table that is gathered from, its rows are contiguous.
+        """Where each leaf lies; of a table that is gathered from, and of experts that are split by channels, rows are
+        contiguous.
 
-        Where its columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of it in
-        every step to gather a few rows (compiled for a v6e: gpt-oss, 2880 columns). Scales of whole rows are one
+        Where a device's columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of
+        it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns; Qwen3-30B-A3B
+        over four devices, 192). Scales of whole rows are one
         column, of which a TPU would make 128. Raises ParameterError where an axis cannot be split so.
         """
         whole = rules.sharding(mesh, self.axes, self.shape)
@@ -81,12 +85,17 @@ class Weight(NamedTuple):
             self._check_groups(self.scheme, whole)
         leaves = self.leaves(_platform(mesh))
         found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
-        if self.path[-1] not in _GATHERED:
+        if self.path[-1] not in _GATHERED and not self._has_odd_parts(whole):
             return tuple(found)
         by_rows = Layout(tuple(range(len(self.shape))))
         return tuple(
             Format(by_rows, place) if leaf.shape[-1] > 1 else place for leaf, place in zip(leaves, found, strict=True)
         )
+
+    def _has_odd_parts(self, whole: NamedSharding) -> bool:
+        """True for experts of which a device has some columns, and no whole tiles."""
+        columns = whole.shard_shape(self.shape)[-1]
+        return "expert" in self.axes and columns < self.shape[-1] and columns % _LANES > 0
 
     def _check_groups(self, scheme: Scheme, whole: NamedSharding) -> None:
         depth, part = self.shape[-1], whole.shard_shape(self.shape)[-1]

@@ -141,7 +141,7 @@ def _random(matrix: MatrixShape, backend: str, seed: int) -> QuantizedArray:
     codes = jax.random.randint(jax.random.key(seed), shape, -7, 8, jnp.int8).astype(
         part_type(scheme, "codes", jax.default_backend())
     )
-    sides = {
+    sides: dict[str, Any] = {
         part: _random_side(part, scheme.shape(part, shape), part_type(scheme, part, ""), seed)
         for part in scheme.parts
         if part not in ("codes", "order")

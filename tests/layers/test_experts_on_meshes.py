@@ -1,0 +1,88 @@
+"""Experts of a layer over meshes, against one device, in a process of its own with four CPUs."""
+
+import pytest
+
+from tests.runner.devices import run_on_devices
+
+_PRELUDE = """
+from dataclasses import replace
+import jax, jax.numpy as jnp, numpy as np
+from jaxinfer.model_config.layer_kind import AttentionKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
+from jaxinfer.models.loaded import random_model
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import ShardingRules
+from tests.model_config.uniform import uniform_decoder
+
+WHOLE = ShardingRules(expert=("expert", "tensor"), expert_mlp=())
+MESHES = {
+    "ep2": MeshConfig({"expert": 2}),
+    "ep4": MeshConfig({"expert": 4}),
+    "tp2": MeshConfig({"tensor": 2}),
+    "both": MeshConfig({"expert": 2, "tensor": 2}),
+    "whole": MeshConfig({"expert": 2, "tensor": 2}, WHOLE),
+}
+KINDS = {
+    "shared": ExpertsKind(8, 2, 64, RouterKind(normalise=True), shared=64, shared_gate=True),
+    "groups": ExpertsKind(8, 3, 64, RouterKind("sigmoid", choice_bias=True, groups=4, top_groups=2, normalise=True)),
+}
+
+def model(kind, scheme, mesh=ONE_DEVICE):
+    attention = AttentionKind(num_heads=4, num_kv_heads=4, head_dim=16)
+    mlp = MlpKind(64, experts=KINDS[kind], bias=kind == "groups")
+    sizes = {"vocab_size": 64, "hidden_size": 64, "max_position_embeddings": 256}
+    config = uniform_decoder(attention, mlp, (None,), **sizes).quantised(scheme)
+    return random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+
+def run(model, x):
+    '''Results of all rows but the last, which is padding.'''
+    def layer(weights, x):
+        decoder = model.build(weights)
+        real = jnp.arange(len(x)) < len(x) - 1
+        return decoder.blocks[0].mlp(x, decoder.vectors.of_layer(decoder.repeats, 0, 0), model.dispatch(real))[0]
+    return np.asarray(jax.jit(layer)(model.weights, x))[:-1]
+
+def check(kind, scheme, *meshes, backend="xla"):
+    for rows in (1, 7):
+        x = jax.random.normal(jax.random.key(rows), (rows + 1, 64), jnp.float32)
+        want = run(model(kind, scheme), x)
+        for name in meshes or MESHES:
+            split = replace(model(kind, scheme, MESHES[name]), experts_backend=backend)
+            for form in ("reduce", "exchange"):
+                got = run(replace(split, dispatch_form=form), x)
+                np.testing.assert_allclose(got, want, atol=1e-4, err_msg=f"{kind} {scheme} {name} {form} {rows}")
+"""
+
+
+def test_shared_experts_and_a_gate():
+    run_on_devices(_PRELUDE + "check('shared', 'none')", 4)
+
+
+@pytest.mark.long
+def test_groups_of_experts_and_biases():
+    run_on_devices(_PRELUDE + "check('groups', 'none')", 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["int8", "int4", "int8-w8a8", "fp8-w8a8"])
+def test_quantised_experts(scheme: str):
+    """A row's scale of activations is that of all its channels, wherever they are."""
+    run_on_devices(_PRELUDE + f"check('shared', {scheme!r}, 'ep4', 'both', 'whole')", 4)
+
+
+def test_quantised_products_of_attention_and_mlps():
+    """Logits of a dense model over two devices, whose output weights are split along K."""
+    program = """
+from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
+mlp = MlpKind(64)
+for scheme in ("int8", "int8-w8a8", "fp8"):
+    config = uniform_decoder(AttentionKind(num_heads=4, num_kv_heads=4, head_dim=16), mlp, (None,), vocab_size=64,
+                             hidden_size=64, max_position_embeddings=256).quantised(scheme)
+    def logits(mesh):
+        made = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+        return run_paged(PagedModel(made), np.arange(40) % 64, ODD_CHUNKS)
+    for one, two in zip(logits(ONE_DEVICE), logits(MESHES["tp2"]), strict=True):
+        np.testing.assert_allclose(one, two, atol=2e-4)
+"""
+    run_on_devices(_PRELUDE + program, 2)
