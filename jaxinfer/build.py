@@ -113,7 +113,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.costs import step_costs
-    from jaxinfer.runner.experts import choose_experts
+    from jaxinfer.runner.experts import choose_dispatch, choose_experts
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
     from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_measured_scales
@@ -148,6 +148,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("load")
     model = choose_attention(model, sizes, config.runner.attention_backend, notes)
     model = choose_experts(model, sizes, config.runner.attention_backend, notes)
+    model = choose_dispatch(model, sizes, notes)
     model = choose_products(model, sizes, config.runner.attention_backend, notes)
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")

@@ -31,13 +31,15 @@ _ANYWHERE = ("v6e", "h200")
 """Targets of meshes that are made for none."""
 _ROW_NUMBERS = 32
 """Numbers of 4 bytes that a device may send of a row when it is sampled: 20 likely tokens, thresholds, sums."""
-_DENSE_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192), ("sample", 256), ("multi_step", 16))
-_OTHER_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
+_FORWARD: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
+_SAMPLING: tuple[Name, ...] = (("sample", 256), ("multi_step", 16))
 _MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = (
-    (DENSE[1], _DENSE_PROGRAMS),
-    (QWEN3_MOE, _OTHER_PROGRAMS),
-    (QUANTISED[0], _OTHER_PROGRAMS[:1]),
+    (DENSE[1], _FORWARD),
+    (QWEN3_MOE, _FORWARD[:1]),
+    (QUANTISED[0], _FORWARD[:1]),
 )
+_WITH_ALL = ("tp8", "data2-tp4")
+"""Of other meshes that are shipped, samplers differ by the number of devices alone."""
 
 
 def mesh_names(asked: str) -> list[str]:
@@ -68,7 +70,9 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     mesh = asked_mesh(ParallelConfig(mesh=name))
     layers = None if everything else _LAYERS
     found = []
-    for model, programs in _MODELS:
+    every = everything or title in _WITH_ALL or title not in shipped_meshes()
+    for model, forward in _MODELS:
+        programs = (*forward, *_SAMPLING) if every and model is DENSE[1] else forward
         options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh, model)}
         found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
     return found

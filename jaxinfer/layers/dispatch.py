@@ -6,7 +6,7 @@ with some channels of each, or both: a kernel is one device's program, which XLA
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from jaxinfer.quantization.array import QuantizedArray
 from jaxinfer.quantization.product import quantized_grouped_product
 
 DispatchForm = Literal["reduce", "exchange"]
+DISPATCH_FORMS: tuple[DispatchForm, ...] = get_args(DispatchForm)
 """`reduce`: each device takes all rows, computes those of its own experts, and results are added up. `exchange`: each
 device takes a part of the rows, sends them where their experts are, and gets the results back."""
 

@@ -15,6 +15,7 @@ from flax import nnx
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.layers.dispatch import DISPATCH_FORMS
 from jaxinfer.layers.experts import Experts
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
@@ -47,15 +48,44 @@ def choose_experts(
     return replace(model, experts_backend=chosen)
 
 
+def choose_dispatch(model: LoadedModel, shapes: EngineShapes, cache: Path | None) -> LoadedModel:
+    """The model with a form of dispatch, where experts are split over the devices of a mesh: the fastest of those that
+    agree. On a CPU, whose devices share its memory, rows are not exchanged."""
+    shards = model.dispatch().shards
+    if not _layers(model) or shards is None or not shards.expert or platform_of(model.mesh) == "cpu":
+        return model
+    file = cache / f"dispatch-{shapes_digest(model, shapes, *DISPATCH_FORMS)}.json" if cache else None
+    chosen = remembered_choice("dispatch to experts", file, DISPATCH_FORMS, partial(_measured_form, model, shapes))
+    return replace(model, dispatch_form=chosen)
+
+
+def _measured_form(model: LoadedModel, shapes: EngineShapes, form: str) -> tuple[float, float]:
+    """As `_measured`, of a form of dispatch."""
+    run = replace(model, dispatch_form=form)
+    decode = prefill = 0.0
+    for layer, count in _layers(model).items():
+        _check_same(run, replace(model, dispatch_form="reduce"), layer, shapes.max_num_seqs)
+        decode += count * time_experts(run, model.experts_backend, layer, shapes.max_num_seqs)
+        prefill += count * time_experts(run, model.experts_backend, layer, shapes.max_num_batched_tokens)
+    return decode, prefill
+
+
 def check_experts(model: LoadedModel, backend: str, layer: int, rows: int) -> None:
     """One layer of random rows by a backend and by `xla`. Raises ValueError where results differ."""
-    x = _rows(model, rows)
+    _check_same(replace(model, experts_backend=backend), replace(model, experts_backend="xla"), layer, rows)
+
+
+def _check_same(one: LoadedModel, other: LoadedModel, layer: int, rows: int) -> None:
+    """Raises ValueError where a layer gives other results the one way than the other."""
+    x = _rows(one, rows)
     out, want = (
-        np.asarray(jax.jit(_layer(model, layer, name))(model.weights, x), np.float32) for name in (backend, "xla")
+        np.asarray(jax.jit(_layer(model, layer, model.experts_backend))(model.weights, x), np.float32)
+        for model in (one, other)
     )
-    error, allowed = np.abs(out - want).max() / np.abs(want).max(), _ERROR.get(model.dtype.name, 2e-2)
+    error, allowed = np.abs(out - want).max() / np.abs(want).max(), _ERROR.get(one.dtype.name, 2e-2)
     if not error <= allowed:
-        raise ValueError(f"its results differ from xla's by {error:.1g} of the largest, {allowed:g} is allowed")
+        known = other.dispatch_form if one.dispatch_form != other.dispatch_form else other.experts_backend
+        raise ValueError(f"its results differ from {known}'s by {error:.1g} of the largest, {allowed:g} is allowed")
 
 
 def time_experts(model: LoadedModel, backend: str, layer: int, rows: int) -> float:

@@ -86,3 +86,25 @@ for scheme in ("int8", "int8-w8a8", "fp8"):
         np.testing.assert_allclose(one, two, atol=2e-4)
 """
     run_on_devices(_PRELUDE + program, 2)
+
+
+def test_the_form_of_dispatch_is_the_fastest_that_agrees():
+    """As on an accelerator: the first form is timed slower, then the second one is wrong."""
+    program = """
+import jaxinfer.runner.experts as chosen
+import jaxinfer.layers.dispatch as dispatch
+from tests.runner.tiny import tiny_shapes
+
+split = model("shared", "none", MESHES["ep4"])
+shapes = tiny_shapes(split, max_num_seqs=4, max_num_batched_tokens=8)
+assert chosen.choose_dispatch(split, shapes, None).dispatch_form == "reduce"  # a CPU's devices share their memory
+chosen.platform_of = lambda mesh: "tpu"
+took = {"reduce": 2.0, "exchange": 1.0}
+chosen.time_experts = lambda model, *_: took[model.dispatch_form]
+assert chosen.choose_dispatch(split, shapes, None).dispatch_form == "exchange"
+assert chosen.choose_dispatch(model("shared", "none", MESHES["tp2"]), shapes, None).dispatch_form == "reduce"
+right = dispatch.exchanged
+dispatch.exchanged = lambda *arguments: 2 * right(*arguments)
+assert chosen.choose_dispatch(split, shapes, None).dispatch_form == "reduce"
+"""
+    run_on_devices(_PRELUDE + program, 4)
