@@ -87,7 +87,7 @@ WRONG_RULE = "axes: {tensor: 2}\nrules: {mlp: null}\n"
     ],
 )
 def test_broken_meshes_fail(fault: str, program: str, problem: str, tmp_path: Path):
-    mesh = "tp2"
+    mesh = "tp8" if fault == "gather" else "tp2"
     if fault == "rule":
         (tmp_path / "tp2.yaml").write_text(WRONG_RULE)
         mesh = str(tmp_path / "tp2.yaml")
