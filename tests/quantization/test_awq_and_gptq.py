@@ -172,6 +172,8 @@ DOWN = "model.layers.0.mlp.down_proj."
         ("awq", "qweight", lambda x: x.T, r"qweight has shape \[32, 384\]; config.json asks for \[384, 32\]"),
         ("awq", "qzeros", None, "qzeros is missing"),
         ("awq", "scales", lambda x: x * np.nan, "model.safetensors: tensor .*scales has a scale that is not"),
+        ("awq", "scales", np.zeros_like, "model.safetensors: tensor .*scales has no scale but 0"),
+        ("gptq", "scales", np.zeros_like, "tensor .*scales has no scale but 0"),
         ("awq", "scales", lambda x: x.astype(np.int32), "scales is I32; F32, F16 and BF16 can be read"),
         ("gptq", "qweight", lambda x: x.astype(np.int64), "qweight is I64; I32 can be read"),
         ("gptq", "qzeros", lambda x: x + 1, "qzeros has a zero off the middle, though .*sym is true"),

@@ -214,7 +214,9 @@ DOWN = "model.layers.0.mlp.down_proj."
     [
         ("nvfp4", "weight_packed", lambda x: x[:, 1:], r"weight_packed has shape \[256, 191\]"),
         ("nvfp4", "weight_packed", lambda x: x.view(np.int8), "weight_packed is I8; U8 can be read"),
-        ("nvfp4", "weight_global_scale", lambda x: x * 0, "weight_global_scale is 0, and scales are divided by it"),
+        ("nvfp4", "weight_global_scale", lambda x: x * 0, "weight_global_scale is a scale of 0; it must be above 0"),
+        ("nvfp4", "weight_global_scale", lambda x: -x, "weight_global_scale is a scale of -.*; it must be above 0"),
+        ("nvfp4", "weight_scale", np.zeros_like, "model.safetensors: tensor .*weight_scale has no scale but 0"),
         ("nvfp4", "weight_global_scale", lambda x: x * 0 + 1e-45, "has a scale that is not a finite number"),
         ("nvfp4", "weight_global_scale", None, "weight_global_scale is missing"),
         ("modelopt", "weight_scale_2", lambda x: x * np.nan, "weight_scale_2 has a scale that is not a finite number"),

@@ -88,6 +88,22 @@ def test_a_block_far_larger_than_a_matrix(tmp_path: Path) -> None:
 DOWN = "model.layers.0.mlp.down_proj."
 
 
+def with_code(codes: np.ndarray, code: int) -> np.ndarray:
+    changed = codes.copy()
+    changed.view(np.uint8)[-1, -1] = code
+    return changed
+
+
+def test_some_scales_may_be_0(tmp_path: Path) -> None:
+    """Those of blocks and rows of zeros."""
+    for name, scale in (("blocks", "weight_scale_inv"), ("rows", "weight_scale")):
+        quantization, writer = WRITERS[name]
+        checkpoint = made(LLAMA, quantization, writer)
+        checkpoint.tensors[DOWN + scale][0] = 0
+        checkpoint.plain[f"{DOWN}weight"][: 128 if name == "blocks" else 1] = 0
+        assert_same_values(checkpoint.write(tmp_path / name), checkpoint.write_plain(tmp_path / f"{name}-plain"))
+
+
 @pytest.mark.parametrize(
     ("name", "tensor", "change", "message"),
     [
@@ -98,6 +114,13 @@ DOWN = "model.layers.0.mlp.down_proj."
         ("blocks", "weight_scale_inv", None, r"down_proj.weight_scale_inv is missing"),
         ("blocks", "weight_scale_inv", lambda x: x * np.nan, "weight_scale_inv has a scale that is not a finite"),
         ("rows", "weight_scale", lambda x: x * np.inf, "model.safetensors: tensor .* not a finite number"),
+        ("blocks", "weight_scale_inv", np.zeros_like, "model.safetensors: tensor .*weight_scale_inv has no scale but 0"),
+        ("rows", "weight_scale", np.zeros_like, "tensor .*weight_scale has no scale but 0"),
+        ("matrix", "weight_scale", lambda x: x * 0, "tensor .*weight_scale is a scale of 0; it must be above 0"),
+        ("matrix", "weight_scale", lambda x: -x, "weight_scale is a scale of -.*; it must be above 0"),
+        ("matrix", "weight_scale", lambda x: x * np.nan, "weight_scale has a scale that is not a finite number"),
+        ("blocks", "weight", lambda x: with_code(x, 0x7F), "model.safetensors: tensor .*weight has a value that is not a"),
+        ("rows", "weight", lambda x: with_code(x, 0xFF), "model.safetensors: tensor .*weight has a value that is not a"),
         ("rows", "weight_scale", lambda x: x[:-1], r"has shape \[255, 1\]; config.json asks for \[256, 1\]"),
         ("matrix", "weight_scale", None, "weight_scale is missing"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxinfer.checkpoint.quantized.packing import Unpacked
 from jaxinfer.checkpoint.quantized.parts import Factored, Parts
-from jaxinfer.checkpoint.quantized.scales import Finite, finite
+from jaxinfer.checkpoint.quantized.scales import GroupScales, PositiveScale, finite
 from jaxinfer.checkpoint.sources import FLOATS, Derived, Index, Read, Shape, Source, Tensor, TensorFault
 from jaxinfer.quantization.formats import MXFP4_GROUP, NVFP4_GROUP, Mxfp4, Nvfp4
 
@@ -40,7 +40,7 @@ class _Powers(Derived):
 class _Scaled(Derived):
     """Scales times that of the whole matrix, or divided by it, float32."""
 
-    whole: Finite
+    whole: PositiveScale
     divided: bool
 
     @property
@@ -49,7 +49,7 @@ class _Scaled(Derived):
         yield from self.whole.tensors
 
     def read(self, index: Index, read: Read) -> np.ndarray:
-        scales, whole = self.source.read(index, read).astype(np.float32), _number(self.whole, self.divided, read)
+        scales, whole = self.source.read(index, read).astype(np.float32), self.whole.read((), read)
         return scales / whole if self.divided else scales * whole
 
 
@@ -57,7 +57,7 @@ class _Scaled(Derived):
 class _Factors:
     """The scale of a whole matrix, or one over it, for each row, [N, 1] float32."""
 
-    whole: Finite
+    whole: PositiveScale
     rows: int
     divided: bool
 
@@ -70,18 +70,10 @@ class _Factors:
         yield from self.whole.tensors
 
     def read(self, index: Index, read: Read) -> np.ndarray:
-        whole = _number(self.whole, self.divided, read)
+        whole = self.whole.read((), read)
         with np.errstate(over="ignore"):
-            factor = np.asarray(np.float32(1) / whole if self.divided else whole)
+            factor = np.float32(1) / whole if self.divided else whole
         return np.broadcast_to(finite(factor, self.whole.tensor.name), self.shape)[index]
-
-
-def _number(whole: Finite, divided: bool, read: Read) -> np.float32:
-    """The scale of a whole matrix. Raises TensorFault for 0 where scales are divided by it."""
-    number = np.float32(whole.read((), read).reshape(()))
-    if divided and number == 0:
-        raise TensorFault(whole.tensor.name, "is 0, and scales are divided by it")
-    return number
 
 
 @dataclass(frozen=True)
@@ -130,7 +122,7 @@ def nvfp4_parts(form: Nvfp4, module: str, shape: tuple[int, int]) -> Parts:
     rows, depth = shape
     names = ("weight_packed", "weight_global_scale") if form.compressed else ("weight", "weight_scale_2")
     packed = Tensor(f"{module}.{names[0]}", (rows, -(-depth // 2)), _BYTES)
-    scales = Finite(Tensor(f"{module}.weight_scale", (rows, -(-depth // NVFP4_GROUP)), ("F8_E4M3",)))
-    whole = Finite(Tensor(f"{module}.{names[1]}", (1,), FLOATS, ((), (1, 1))))
+    scales = GroupScales(Tensor(f"{module}.weight_scale", (rows, -(-depth // NVFP4_GROUP)), ("F8_E4M3",)))
+    whole = PositiveScale(Tensor(f"{module}.{names[1]}", (1,), FLOATS, ((), (1, 1))))
     factored = Factored(scales, _Factors(whole, rows, form.compressed))
     return Parts(_e2m1(packed, depth), _Scaled(scales, whole, form.compressed), NVFP4_GROUP, factored=factored)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxinfer.checkpoint.quantized.groups import GroupNumbers
 from jaxinfer.checkpoint.quantized.packing import Unpacked, unpacked, words
 from jaxinfer.checkpoint.quantized.parts import Parts
-from jaxinfer.checkpoint.quantized.scales import Finite, RowScales, row_scales
+from jaxinfer.checkpoint.quantized.scales import GroupScales, OfRows, row_scales
 from jaxinfer.checkpoint.sources import Index, Read, Shape, Source, Tensor, TensorFault, Turned
 from jaxinfer.quantization.formats import Awq, Gptq, Integers
 
@@ -30,9 +30,9 @@ def integer_parts(form: Integers, module: str, shape: tuple[int, int]) -> Parts:
         packed = Tensor(f"{module}.weight_zero_point", (words(rows, form.bits), count), _INT32)
         zeros = unpacked(packed, 0, form.bits, rows, less=half)
     elif form.group is None:
-        zeros = RowScales(Tensor(f"{module}.weight_zero_point", (rows, 1), ("I8",), ((rows,), (), (1,), (1, 1))))
+        zeros = OfRows(Tensor(f"{module}.weight_zero_point", (rows, 1), ("I8",), ((rows,), (), (1,), (1, 1))))
     name = f"{module}.weight_scale"
-    scales = row_scales(name, rows) if form.group is None else Finite(Tensor(name, (rows, count)))
+    scales = row_scales(name, rows) if form.group is None else GroupScales(Tensor(name, (rows, count)))
     groups = group_numbers(form, module, depth) if form.act_order else None
     return Parts(codes, scales, group, zeros if form.zeros else None, groups)
 
@@ -47,7 +47,7 @@ def awq_parts(form: Awq, module: str, shape: tuple[int, int]) -> Parts:
         tensor = Tensor(f"{module}.{name}", (length, across), _INT32)
         return Turned(Unpacked(tensor, 1, rows, 4, _AWQ_ORDER, less=8), (1, 0))
 
-    scales = Turned(Finite(Tensor(f"{module}.scales", (count, rows))), (1, 0))
+    scales = Turned(GroupScales(Tensor(f"{module}.scales", (count, rows))), (1, 0))
     return Parts(read("qweight", depth), scales, group, read("qzeros", count))
 
 
@@ -60,7 +60,7 @@ def gptq_parts(form: Gptq, module: str, shape: tuple[int, int]) -> Parts:
     codes: Source = Turned(unpacked(packed, 0, form.bits, depth, less=half), (1, 0))
     packed = Tensor(f"{module}.qzeros", (count, words(rows, form.bits)), _INT32)
     zeros: Source = Turned(unpacked(packed, 1, form.bits, rows, plus=form.less, less=half), (1, 0))
-    scales: Source = Turned(Finite(Tensor(f"{module}.scales", (count, rows))), (1, 0))
+    scales: Source = Turned(GroupScales(Tensor(f"{module}.scales", (count, rows))), (1, 0))
     groups = group_numbers(form, module, depth)
     if form.symmetric:
         scales = _Symmetric(scales, zeros)
