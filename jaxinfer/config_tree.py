@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.other_values import hint
 
 Tree = TypeVar("Tree")
 
@@ -64,7 +65,7 @@ def _places(tree: Any) -> Iterator[tuple[str, str | None]]:
 def _converted(tree: Any, name: str, value: Any) -> Any:
     kind = get_type_hints(type(tree))[name]
     if get_origin(kind) is Literal and value not in get_args(kind):
-        raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}")
+        raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}{hint(name, value)}")
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

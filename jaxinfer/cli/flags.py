@@ -10,6 +10,7 @@ import tyro
 
 from jaxinfer.cli.absent_flags import refuse_absent_flags
 from jaxinfer.errors import JaxinferError, ParameterError
+from jaxinfer.other_values import hint
 
 _KINDS = {"INT": "a whole number", "FLOAT": "a number"}
 
@@ -60,7 +61,8 @@ def _unknown(found: re.Match[str], rest: str) -> str:
 
 def _choice(found: re.Match[str], rest: str) -> str:
     value, flag, choices = found.groups()
-    return f"{flag}: {value} is not one of {choices.replace(chr(39), '').rstrip(',')}"
+    listed = choices.replace(chr(39), "").rstrip(",")
+    return f"{flag}: {value} is not one of {listed}{hint(flag, value.strip(chr(39)))}"
 
 
 def _missing(found: re.Match[str], rest: str) -> str:

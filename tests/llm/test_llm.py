@@ -205,6 +205,7 @@ def test_a_stream_joins_to_the_whole_text(make) -> None:
         ({"max_num_seqs": "4"}, "max_num_seqs: '4' is neither a number nor auto"),
         ({"max_num_seqs": 0}, "max_num_seqs: 0 must be at least 1"),
         ({"enable_prefix_caching": 1}, "enable_prefix_caching: Expected `bool`"),
+        ({"quantization": "gptq"}, "fp8-w8a8; a checkpoint in this form needs no flag"),
         ({"dtype": "int3"}, "dtype: 'int3' is not one of auto, bfloat16, float16, float32"),
         ({"cache": {"blocksize": 4}}, "blocksize: is no setting; did you mean block_size"),
         ({"cache": 5}, "cache: must be a mapping"),
