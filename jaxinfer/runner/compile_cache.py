@@ -29,7 +29,8 @@ _KEY_FILE = "program-key"
 _KEY_BYTES = 32
 _PREFIX = "jaxinfer-"
 _FOLDER = re.compile(_PREFIX + "[0-9a-f]{16}")
-_UNUSED_SECONDS = 30 * 24 * 3600.0
+UNUSED_SECONDS = 30 * 24 * 3600.0
+"""A month: what was not used for longer is removed."""
 
 
 class CompileCache(NamedTuple):
@@ -188,4 +189,4 @@ def _remove_earlier(base: Path) -> None:
 
 def _is_unused(entry: Path) -> bool:
     found = entry.lstat()
-    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > _UNUSED_SECONDS
+    return found.st_uid == os.geteuid() and time.time() - found.st_mtime > UNUSED_SECONDS

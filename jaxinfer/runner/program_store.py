@@ -19,7 +19,7 @@ from jax.experimental.serialize_executable import deserialize_and_load, serializ
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.compile_cache import CompileCache
+from jaxinfer.runner.compile_cache import UNUSED_SECONDS, CompileCache
 from jaxinfer.runner.owner_only import NotPrivateError, make_folder, read_file, write_file
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.runner.program_table import Name
@@ -27,8 +27,10 @@ from jaxinfer.runner.xla_options import Options
 
 log = logging.getLogger(__name__)
 
-_FOLDERS_KEPT = 8
-"""Sets of programs; the least recently used go first."""
+_MOST_BYTES = 8 * 2**30
+"""Of all sets of programs; one is of some 10 to 200 MB. Those that were used least recently go first."""
+_LIVE_SECONDS = 24 * 3600.0
+"""A set that a start used since stays whatever its size: its engine may still run, and start again."""
 _SIGNATURE_BYTES = hashlib.sha256().digest_size
 _ABANDONED_SECONDS = 3600.0
 
@@ -88,12 +90,12 @@ def open_store(
 
 
 def _prepare(folder: Path) -> bool:
-    """Makes the folder, or notes its use, and removes those used least recently. True where it can be written to."""
+    """Makes the folder, or notes its use, and removes those not used for long. True where it can be written to."""
     try:
         make_folder(folder.parent)
         make_folder(folder)
         os.utime(folder)
-        _remove_oldest(folder.parent)
+        _remove_unused(folder)
         _remove_abandoned(folder)
     except NotPrivateError as error:
         log.warning("programs are not kept: %s: %s", error.filename, error.strerror)
@@ -103,10 +105,20 @@ def _prepare(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _remove_oldest(folder: Path) -> None:
-    sets = sorted(folder.iterdir(), key=lambda entry: entry.stat().st_mtime)
-    for old in sets[:-_FOLDERS_KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+def _remove_unused(own: Path) -> None:
+    """Removes the sets beside `own` that were not used for a month, and the oldest where all take too much."""
+    used = {entry: entry.stat().st_mtime for entry in own.parent.iterdir()}
+    now, size = time.time(), 0
+    for entry in sorted(used, key=used.__getitem__, reverse=True):
+        size, age = size + _size(entry), now - used[entry]
+        if entry != own and age > (_LIVE_SECONDS if size > _MOST_BYTES else UNUSED_SECONDS):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files in it."""
+    with os.scandir(folder) as entries:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
 
 
 def _remove_abandoned(folder: Path) -> None:

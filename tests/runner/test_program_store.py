@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -247,12 +248,28 @@ def test_what_calls_back_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert list((tmp_path / "programs" / "set").iterdir()) == []
 
 
-def test_the_sets_used_last_stay(tmp_path: Path) -> None:
-    compiled = jax.jit(lambda x: x + 1).lower(1).compile()
-    for number in range(12):
-        small_store(tmp_path, f"set{number}").save(("admit", 0), compiled)
-        os.utime(tmp_path / "programs" / f"set{number}", (number, number))
-        if number == 6:  # the first is used again
-            os.utime(tmp_path / "programs" / "set0", (100, 100))
-    left = sorted(int(entry.name.removeprefix("set")) for entry in (tmp_path / "programs").iterdir())
-    assert left == [0, 5, 6, 7, 8, 9, 10, 11]
+def sets_left(folder: Path, days: dict[str, float]) -> list[str]:
+    """After one more start: of sets of a kilobyte that were last used so many days ago."""
+    folder.mkdir(exist_ok=True)
+    small_store(folder, "own")
+    for name, age in days.items():
+        one = folder / "programs" / name
+        one.mkdir()
+        (one / "admit-0").write_bytes(bytes(1024))
+        then = time.time() - age * 24 * 3600
+        os.utime(one, (then, then))
+    small_store(folder, "own")
+    return sorted(entry.name for entry in (folder / "programs").iterdir())
+
+
+def test_sets_not_used_for_a_month_go(tmp_path: Path) -> None:
+    ages = {"old": 31.0, "used": 29.0, **{f"set{number}": 5.0 for number in range(20)}}
+    assert sets_left(tmp_path, ages) == sorted({*ages, "own"} - {"old"})
+
+
+def test_of_sets_that_take_too_much_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those of the last day, whose engines may still run."""
+    monkeypatch.setattr("jaxinfer.runner.program_store._MOST_BYTES", 2500)
+    ages = {"a": 0.1, "b": 0.2, "c": 0.3, "d": 2.0, "e": 3.0}
+    assert sets_left(tmp_path / "many", ages) == ["a", "b", "c", "own"]
+    assert sets_left(tmp_path / "few", {"d": 2.0, "e": 3.0, "f": 4.0}) == ["d", "e", "own"]
