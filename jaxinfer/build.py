@@ -153,16 +153,16 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     shapes = _with_blocks(config, model, sizes, notes, options)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
-    held = decoder.checkpoint_forms or config.load.quantization
+    held = model.config.held_in(str(dtype))
     place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
-    _tell_sizes(progress, place, _types(dtype, held, model), backends, shapes)
+    _tell_sizes(progress, place, _types(str(dtype), held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
     runner = JaxRunner(model, shapes, options=options, store=store)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     laps.end("warm_up")
     core = EngineCore(
         runner,
-        _info(config, shapes, backends),
+        _info(config, shapes, backends, str(dtype), held),
         scheduler=config.scheduler,
         cache=config.cache,
         eos_ids=files.eos_token_ids,
@@ -311,12 +311,11 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _types(dtype: object, held: str, model: "LoadedModel") -> str:
-    """Of activations, and of what is held in another."""
+def _types(dtype: str, held: str, model: "LoadedModel") -> str:
+    """Of activations, and of what is held in another. held: how weights are."""
     kept = ", ".join(dict.fromkeys(str(model.kv_type(group)) for group in range(len(model.backends))))
-    parts = {"weights": "" if held == "none" else held, "KV blocks": "" if kept == str(dtype) else kept}
-    others = "; ".join(f"{name} in {form}" for name, form in parts.items() if form)
-    return f"{dtype} ({others})" if others else str(dtype)
+    others = [f"{name} in {form}" for name, form in (("weights", held), ("KV blocks", kept)) if form != dtype]
+    return f"{dtype} ({'; '.join(others)})" if others else dtype
 
 
 def _tell_sizes(progress: BuildProgress | None, place: str, dtype: str, backends: str, shapes: EngineShapes) -> None:
@@ -339,7 +338,7 @@ def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> s
     )
 
 
-def _info(config: EngineConfig, shapes: EngineShapes, backends: str) -> ModelInfo:
+def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str, weights: str) -> ModelInfo:
     return ModelInfo(
         name=config.model,
         max_model_len=shapes.max_model_len,
@@ -350,4 +349,6 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str) -> ModelInf
         attention_backend=backends,
         scheduling_policy=config.scheduler.scheduling_policy,
         kv_cache_dtype=config.cache.kv_cache_dtype,
+        dtype=dtype,
+        weights=weights,
     )

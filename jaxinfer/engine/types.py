@@ -193,3 +193,5 @@ class ModelInfo(NamedTuple):
     attention_backend: str = "xla"
     scheduling_policy: str = "fcfs"
     kv_cache_dtype: str = "auto"
+    dtype: str = "float32"
+    weights: str = "float32"

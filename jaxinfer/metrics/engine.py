@@ -110,6 +110,8 @@ class EngineFamilies:
         yield self._gauge("vllm:cache_config_info", "KV cache in labels; 1.", self._cache_labels(), 1)
         backend = {"backend": self._info.attention_backend}
         yield self._gauge("jaxinfer:attention_backend_info", "Paged attention's backend; 1.", backend, 1)
+        held = {"weights": self._info.weights, "dtype": self._info.dtype}
+        yield self._gauge("jaxinfer:weights_info", "How weights are held, and activations' type; 1.", held, 1)
 
     def _cache_labels(self) -> dict[str, str]:
         info = self._info

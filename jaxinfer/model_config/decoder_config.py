@@ -169,6 +169,12 @@ class DecoderConfig:
             return "" if self.held == "none" else self.held
         return "" if self.declared is None else self.declared.forms
 
+    def held_in(self, dtype: str) -> str:
+        """How the matrices of layers are held, for people: their schemes, and `dtype` where some have none."""
+        kinds = dict.fromkeys(self.layers)
+        schemes = [getattr(kind.schemes, name) for kind in kinds for name in kind.depths(self.hidden_size)]
+        return " and ".join(dict.fromkeys(dtype if scheme is None else str(scheme) for scheme in schemes))
+
     @property
     def num_layers(self) -> int:
         """How many layers there are."""

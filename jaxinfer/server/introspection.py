@@ -96,5 +96,6 @@ def loads_of(info: ModelInfo, stats: EngineStats) -> dict[str, Any]:
 def fingerprint_of(info: ModelInfo) -> str:
     """`system_fingerprint`: changes with the version, the model, and how it is computed; not with free memory."""
     sizes = info.max_model_len, info.vocab_size, info.block_size
-    parts = (info.name, *sizes, info.attention_backend, info.kv_cache_dtype, *_versions().items())
+    types = info.dtype, info.weights, info.kv_cache_dtype
+    parts = (info.name, *sizes, info.attention_backend, *types, *_versions().items())
     return f"jaxinfer-{__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"

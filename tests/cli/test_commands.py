@@ -74,7 +74,10 @@ def test_flags_have_vllms_names() -> None:
         (["serve", "--block-size", "3"], "error: --block-size: 3 must be a power of two from 1 to 256"),
         (["serve", "--max_num_seqs=0"], "error: --max-num-seqs: 0 must be at least 1"),
         (["serve", "-q", "awq_marlin"], "; a checkpoint in this form needs no flag: its own quantization_config is"),
-        (["serve", "--quantization", "bitsandbytes"], "in this form are not read; use the unquantised checkpoint, with"),
+        (
+            ["serve", "--quantization", "bitsandbytes"],
+            "in this form are not read; use the unquantised checkpoint, with",
+        ),
         (["inspect", "--quantization", "modelopt_fp4"], "--quantization: 'modelopt_fp4' is not one of none, int8"),
         (["generate", "--kv-cache-dtype", "fp8_e5m2"], "; give fp8, which is e4m3"),
         (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, bfloat16, float16, float32"),

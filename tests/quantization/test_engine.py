@@ -53,7 +53,9 @@ def test_tokens_are_the_models_own(family: str, name: str) -> None:
     assert found["second", 0].cached >= BLOCK
 
 
-@pytest.mark.parametrize(("name", "said"), [("none", "float32 on cpu"), ("int8", "float32 (weights in int8) on cpu")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("none", "float32 on cpu"), ("int8", "float32 (weights in int8 per row) on cpu")]
+)
 def test_the_log_says_how_weights_are_held(name: Quantization, said: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     build_engine(config_of(GOLDENS / "llama3", name))
@@ -64,12 +66,22 @@ def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, caplog: pytest.L
     caplog.set_level(logging.INFO)
     folder = made(LLAMA, *FORMS["w4a16"]).write(tmp_path)
     core = build_engine(config_of(folder, "none")).core
-    assert "float32 (weights in compressed-tensors' int4) on cpu, attention xla; " in caplog.text
+    assert (core.info.dtype, core.info.weights) == ("float32", "int4 per 64, zeros")
+    assert "float32 (weights in int4 per 64, zeros) on cpu, attention xla; " in caplog.text
     prompt = list(range(3, 15))
     found = drive(core, [GenerateRequest("first", prompt, greedy(TOKENS))])["first", 0]
     assert found.tokens == likeliest(loaded(folder), prompt, TOKENS)
     with pytest.raises(ParameterError, match="quantization: int8: the checkpoint is quantised already"):
         build_engine(config_of(folder, "int8"))
+
+
+@pytest.mark.parametrize(
+    ("form", "held"), [("gptq-orders", "float32 and int4 per 64, ordered"), ("gptq-order", "int4 per 64, ordered")]
+)
+def test_weights_that_are_read_as_values_are_told_as_such(tmp_path: Path, form: str, held: str) -> None:
+    """q, k and v in different orders."""
+    model = loaded(made(LLAMA, *FORMS[form]).write(tmp_path))
+    assert model.config.held_in(str(model.dtype)) == held
 
 
 def config_of(folder: Path, name: Quantization) -> EngineConfig:

@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from jaxinfer.engine.types import ModelInfo
+from jaxinfer.server.introspection import fingerprint_of
 from tests.server.conftest import Served
 from tests.server.conversation import CHAT
 from tests.server.openai_error import check
@@ -63,6 +67,7 @@ async def test_settings_without_the_key(serve) -> None:
     info = json.loads(text)
     assert (info["model"], info["server_config"]["max_choices"]) == ("fake", 77)
     assert info["model_info"]["max_model_len"] == 256
+    assert (info["model_info"]["dtype"], info["model_info"]["weights"]) == ("float32", "float32")
     assert info["system_env"]["jax"]
 
 
@@ -87,3 +92,10 @@ async def test_the_names_of_a_hosting_platform(serve) -> None:
     check(await served.post("/invocations", data=b"{", headers={**key, "Content-Type": "application/json"}), 400, None)
     check(await served.post("/invocations", {"prompt": "a"}), 401, None)
     assert (await served.get("/ping")).status == 200
+
+
+@pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, {"weights": "int8 per row"}, {"kv_cache_dtype": "fp8"}])
+def test_the_fingerprint_changes_with_types(changes: dict[str, str]) -> None:
+    info = ModelInfo("m", 64, 61, 4, 4, 40)
+    assert fingerprint_of(info) != fingerprint_of(info._replace(**changes))
+    assert fingerprint_of(info) == fingerprint_of(info._replace(num_blocks=41))

@@ -76,6 +76,10 @@ async def test_the_cache_in_labels(serve) -> None:
     }  # fmt: skip
 
 
+async def test_how_weights_are_held(serve) -> None:
+    assert (await scrape(await serve()))["jaxinfer:weights_info"] == {(("dtype", "float32"), ("weights", "float32")): 1}
+
+
 async def test_refused_requests_are_counted_by_the_limit_that_refused_them(serve) -> None:
     served: Served = await serve(max_open_requests=1)
     served.engine.max_waiting = 0
