@@ -76,7 +76,7 @@ def test_flags_have_vllms_names() -> None:
         (["serve", "-q", "awq_marlin"], "; a checkpoint in this form needs no flag: its own quantization_config is"),
         (
             ["serve", "--quantization", "bitsandbytes"],
-            "in this form are not read; use the unquantised checkpoint, with",
+            "in this form are not read; use the unquantised checkpoint",
         ),
         (["inspect", "--quantization", "modelopt_fp4"], "--quantization: 'modelopt_fp4' is not one of none, int8"),
         (["generate", "--kv-cache-dtype", "fp8_e5m2"], "; give fp8, which is e4m3"),
