@@ -23,7 +23,8 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
     """
     scheme = weight.scheme
     if weight.order is not None:
-        x = jnp.take(_whole(x, over), weight.order, axis=1, mode="clip")
+        # Without the barrier XLA lays x out by columns, and a CPU's products of bfloat16 refuse that (jax 0.10.2).
+        x = jax.lax.optimization_barrier(jnp.take(_whole(x, over), weight.order, axis=1, mode="clip"))
     if scheme.activations != "none":
         rows, of_rows = quantise_rows(x, scheme.activations, over)
         return _multiplied(rows, weight) * of_rows

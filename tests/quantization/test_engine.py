@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.build import build_engine
-from jaxinfer.config import CacheConfig, EngineConfig, ModelConfig, Quantization, RunnerConfig
+from jaxinfer.config import CacheConfig, DType, EngineConfig, ModelConfig, Quantization, RunnerConfig
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel, load_model
@@ -84,10 +84,18 @@ def test_weights_that_are_read_as_values_are_told_as_such(tmp_path: Path, form: 
     assert model.config.held_in(str(model.dtype)) == held
 
 
-def config_of(folder: Path, name: Quantization) -> EngineConfig:
+@pytest.mark.parametrize("form", ["w4a16", "gptq-order"])
+def test_bfloat16(tmp_path: Path, form: str) -> None:
+    """Steps of one row and of several are different products on a CPU."""
+    core = build_engine(config_of(made(LLAMA, *FORMS[form]).write(tmp_path), "none", "bfloat16")).core
+    found = drive(core, [GenerateRequest("first", list(range(3, 15)), greedy(TOKENS))])["first", 0]
+    assert (len(found.tokens), found.error) == (TOKENS, None)
+
+
+def config_of(folder: Path, name: Quantization, dtype: DType = "float32") -> EngineConfig:
     return EngineConfig(
         model=str(folder),
-        load=ModelConfig(dtype="float32", max_model_len=64, quantization=name),
+        load=ModelConfig(dtype=dtype, max_model_len=64, quantization=name),
         cache=CacheConfig(block_size=BLOCK, num_blocks=20),
         runner=RunnerConfig(lazy_compile=True, compile_cache_dir="off"),
     )
