@@ -10,6 +10,9 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.generation_config import read_generation_config
 from jaxinfer.model_config.registry import parse_config
 
+_BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+"""Files in which modelopt, AutoGPTQ and AutoAWQ once described quantised weights, and their `quant_method`."""
+
 
 @dataclass(frozen=True)
 class ModelFiles:
@@ -29,7 +32,7 @@ def read_model_files(folder: Path, architecture: str | None = None) -> ModelFile
 
     Raises ModelError that names file and field.
     """
-    config = parse_config(_read_config(folder), architecture)
+    config = parse_config(read_config(folder), architecture)
     generation = read_generation_config(folder)
     for token in (*generation.eos_token_ids, *config.eos_token_ids):
         if token >= config.vocab_size:
@@ -42,9 +45,10 @@ def read_model_files(folder: Path, architecture: str | None = None) -> ModelFile
     )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    """config.json, with what modelopt once wrote into a file of its own."""
-    raw, beside = read_object(folder / "config.json"), folder / "hf_quant_config.json"
-    if "quantization_config" in raw or not is_there(beside):
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json, with what tools once wrote of quantised weights into a file of their own. Raises ModelError."""
+    raw = read_object(folder / "config.json")
+    beside = next((name for name in _BESIDE if is_there(folder / name)), None)
+    if beside is None or raw.keys() & {"quantization_config", "compression_config"}:
         return raw
-    return {**raw, "quantization_config": {"quant_method": "modelopt", **read_object(beside)}}
+    return {**raw, "quantization_config": {"quant_method": _BESIDE[beside], **read_object(folder / beside)}}

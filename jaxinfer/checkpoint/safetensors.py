@@ -142,6 +142,10 @@ class Checkpoint:
             return True
         return name.endswith(unused.zeros) and self._tensors[name].dtype in FLOATS and not self.read(name, ()).any()
 
+    def error(self, name: str, message: str) -> ModelError:
+        """An error that names a tensor and its file."""
+        return ModelError(f"{self._tensors[name].file}: tensor {shortened(name)} {message}")
+
     def size(self, names: Iterable[str]) -> int:
         """Bytes of these tensors in the files."""
         infos = [self._tensors[name] for name in names]
@@ -152,7 +156,7 @@ class Checkpoint:
         try:
             return source.read(index, self.read)
         except TensorFault as fault:
-            raise ModelError(f"{self._tensors[fault.tensor].file}: tensor {fault.tensor} {fault}") from None
+            raise self.error(fault.tensor, str(fault)) from None
 
     def read(self, name: str, index: Index) -> np.ndarray:
         """The part `index` of a tensor, in the file's type (bfloat16 as ml_dtypes').

@@ -1,5 +1,6 @@
 """The schemes of a model whose checkpoint is quantised already: which modules become one weight, held how."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,19 +10,22 @@ from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.quantization.declared import Declared
 from jaxinfer.quantization.formats import TensorFormat
+from jaxinfer.quantization.modules import MOST_STEPS_OF_MODEL
 from jaxinfer.quantization.scheme import LayerSchemes, Scheme, TableSchemes
 
 
 def with_declared_schemes(config: DecoderConfig) -> DecoderConfig:
     """The decoder with the schemes that its checkpoint's weights have; as it is where that is a plain one.
 
-    Raises ModelError, which names the modules, where some that are one weight here lie in different forms.
+    Raises ModelError, which names the modules, where some that are one weight here lie in different forms, and for
+    patterns that might take long to match with the names of all.
     """
     if config.declared is None:
         return config
     roots = config.names.roots
     bodies, heads = (tuple(dict.fromkeys(values)) for values in zip(*roots, strict=True))
     declared = replace(config.declared, bodies=bodies, heads=heads)
+    _check_steps(config, declared)
     layers = tuple(
         replace(kind, schemes=_layer_schemes(declared, config.names, kind, index, config.hidden_size))
         for index, kind in enumerate(config.layers)
@@ -29,6 +33,23 @@ def with_declared_schemes(config: DecoderConfig) -> DecoderConfig:
     head = None if config.tie_word_embeddings else declared.of_head()
     table = None if head is None else head.scheme(config.hidden_size)
     return replace(config, declared=declared, layers=layers, tables=TableSchemes(table=table))
+
+
+def _check_steps(config: DecoderConfig, declared: Declared) -> None:
+    kinds = Counter(config.layers)
+    each = {kind: sum(map(len, _modules(config, kind))) for kind in kinds}
+    names = len(declared.bodies) * sum(count * each[kind] for kind, count in kinds.items())
+    if declared.steps * names > MOST_STEPS_OF_MODEL:
+        raise ModelError(
+            f"config.json: quantization_config: its patterns might take {declared.steps:,} steps to match with each of "
+            f"{names:,} names of modules; at most {MOST_STEPS_OF_MODEL:,} are allowed together"
+        )
+
+
+def _modules(config: DecoderConfig, kind: LayerKind) -> list[tuple[str, ...]]:
+    """Those of all matrices of a layer."""
+    weights = kind.depths(config.hidden_size)
+    return [modules for weight in weights for modules in matrix_modules(config.names, kind, weight)]
 
 
 def _layer_schemes(declared: Declared, names: TensorNames, kind: LayerKind, index: int, hidden: int) -> LayerSchemes:

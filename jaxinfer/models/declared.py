@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxinfer.checkpoint.leaves import holds_leaves, read_key
-from jaxinfer.checkpoint.model_files import ModelFiles, read_model_files
+from jaxinfer.checkpoint.model_files import ModelFiles, read_config, read_model_files
 from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.errors import ModelError, UnknownArchitectureError
 from jaxinfer.folder_files import read_object
@@ -48,7 +48,7 @@ def read_declared(folder: Path, architecture: str | None = None) -> ModelFiles:
 
 def fitting(folder: Path) -> list[str]:
     """Names of the architectures whose fields and, where the folder has weights, whose tensors fit it."""
-    raw = read_object(folder / "config.json")
+    raw = read_config(folder)
     return [name for name in ARCHITECTURES if _fits(folder, raw, name)]
 
 

@@ -1,10 +1,11 @@
 """Scales of keys and values that are kept in few bits: where checkpoints have them. No jax."""
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from jaxinfer.checkpoint.quantized.scales import PositiveScale
+from jaxinfer.checkpoint.safetensors import Checkpoint
 from jaxinfer.checkpoint.sources import Filled, Joined, Source, Tensor
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.quantized.unused import KV_SCALES
@@ -17,16 +18,22 @@ _ONE_NUMBER = ((), (1, 1), (1, 1, 1))
 """Shapes that a scale may have, beside [1]."""
 
 
-def with_kv_scales(config: DecoderConfig, found: Collection[str]) -> DecoderConfig:
-    """The decoder with the names of its layers' scales, where a checkpoint of these tensors has some of the type that
-    keys and values are kept in."""
-    codes = config.layers[0].attention.kv.codes
+def with_kv_scales(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConfig:
+    """The decoder with the names of its layers' scales, where the checkpoint has some of the type that keys and values
+    are kept in. Raises ModelError for a layer with a scale of one of them alone."""
+    codes, found = config.layers[0].attention.kv.codes, checkpoint.names
     if codes not in SCALED:
         return config
     fitting = _names(config.names) if _scales_of(config) == codes else iter(())
     layers = [config.names.of_body(f"{config.names.layers}{layer}.") for layer in range(config.num_layers)]
     known = (names for names in fitting if any(f"{layer}{name}" in found for layer in layers for name in names))
     names = next(known, None)
+    for pair in () if names is None else ([f"{layer}{name}" for name in names] for layer in layers):
+        there, absent = ([name for name in pair if (name in found) is held] for held in (True, False))
+        if there and absent:
+            raise checkpoint.error(
+                there[0], f"has no {absent[0]} beside it: a layer has a scale of keys and one of values, or neither"
+            )
     if names is None and (other := sorted(name for name in found if name.endswith(KV_SCALES))):
         log.warning("%s and scales like it are not used: they are not one number a layer for %s", other[0], codes)
     return replace(config, kv_scales=names)

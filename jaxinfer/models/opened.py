@@ -201,7 +201,7 @@ def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> 
     names, declared = config.names.placed(checkpoint.names), config.declared
     if declared is not None:
         declared = declared.placed(checkpoint.names)
-    config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint.names)
+    config = with_kv_scales(replace(config, names=names, declared=declared), checkpoint)
     return with_one_order(with_own_head(config, checkpoint, dtype), checkpoint)
 
 

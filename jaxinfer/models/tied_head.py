@@ -15,13 +15,15 @@ from jaxinfer.quantization.formats import TensorFormat
 log = logging.getLogger(__name__)
 
 _COMPARED_AT_ONCE = 8 * 2**20  # elements of each tensor, so that no second copy of a large one is held
+_QUANTISED = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv")
 
 
 def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype) -> DecoderConfig:
     """`config`, untied where the checkpoint's head is quantised or differs from its embedding; logs a warning then.
 
     transformers, too, uses both weights then and ties those that are equal. They are compared in `dtype`, in which
-    they would be used. Raises ModelError where the head has another shape than the embedding or cannot be read.
+    they would be used. Raises ModelError where the head has another shape than the embedding or cannot be read, and
+    where it is quantised in no form that config.json gives it.
     """
     embed, head = embedding_table(config), head_table(config)
     if not config.tie_word_embeddings:
@@ -31,6 +33,8 @@ def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype
         _warn(embed.name, quantised)
         tables = config.tables._replace(table=form.scheme(config.hidden_size))
         return replace(config, tie_word_embeddings=False, tables=tables)
+    if form is None:
+        _refuse_quantised(config, checkpoint)
     if head.name not in checkpoint.names:
         return config
     for tensor in (embed, head):
@@ -39,6 +43,14 @@ def with_own_head(config: DecoderConfig, checkpoint: Checkpoint, dtype: np.dtype
         return config
     _warn(embed.name, head.name)
     return replace(config, tie_word_embeddings=False)
+
+
+def _refuse_quantised(config: DecoderConfig, checkpoint: Checkpoint) -> None:
+    names = (f"{config.names.head}.{part}" for part in _QUANTISED)
+    if found := next((name for name in names if name in checkpoint.names), None):
+        raise checkpoint.error(
+            found, "is of a quantised head, which config.json ties to the embedding and says to be in no such form"
+        )
 
 
 def _warn(embed: str, head: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from jaxinfer.quantization.formats import Fp8, Mxfp4, TensorFormat
 from jaxinfer.quantization.kv import ScaledKVCodes
@@ -65,7 +66,23 @@ class Declared:
     def _of_layers(self, name: str, covered: bool) -> TensorFormat | None:
         return self._of([f"{body}{name}" for body in self.bodies], covered)
 
+    @property
+    def steps(self) -> int:
+        """A bound of the steps that it takes to match a name with all patterns."""
+        return sum(modules.steps for modules in (self.ignored, *(group.named for group in self.groups)))
+
+    @cached_property
+    def _known(self) -> dict[tuple[bool | str, ...], TensorFormat | None]:
+        """What was found; loading asks for a module several times."""
+        return {}
+
     def _of(self, names: list[str], covered: bool) -> TensorFormat | None:
+        key = (covered, *names)
+        if key not in self._known:
+            self._known[key] = self._matched(names, covered)
+        return self._known[key]
+
+    def _matched(self, names: list[str], covered: bool) -> TensorFormat | None:
         if any(self.ignored.holds(name) for name in names):
             return None
         named = [group.format for group in self.groups if any(group.named.holds(name) for name in names)]

@@ -12,6 +12,8 @@ _MOST_STEPS = 2**18
 """Of one pattern: four repetitions and a few alternatives."""
 MOST_STEPS = 2**20
 """Of all patterns of a file: some milliseconds for a name."""
+MOST_STEPS_OF_MODEL = 2**30
+"""Of all patterns with the names of all modules: some seconds."""
 _STEPS_OF_REPETITION = 16
 """By which each multiplies the time of a match: four of them take some 16 ** 4 steps for a name of 40 characters."""
 

@@ -1,5 +1,6 @@
 """Checkpoints of AutoAWQ, AutoGPTQ and GPTQModel: the weights that are loaded are those that were written."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models.declared import fitting
 from jaxinfer.quantization.scheme import Scheme
-from tests.quantization.checkpoints import LLAMA, MOE, Writer, assert_same_values, loaded, made
+from tests.quantization.checkpoints import LLAMA, MOE, Writer, assert_same_values, config_of, loaded, made
 from tests.quantization.forms import AWQ, GPTQ
 from tests.quantization.writers import awq
 from tests.quantization.writers.gptq import gptq
@@ -105,6 +108,35 @@ def test_a_quantised_head_that_the_file_ties_is_used(
     model = assert_same_values(checkpoint.write(tmp_path / "q"), plain)
     assert model.config.tables.table == Scheme("int4", 32, ordered=order)
     assert "model.embed_tokens.weight and lm_head.qweight differ: both are used" in caplog.text
+
+
+def test_a_quantised_head_that_nothing_declares_is_refused(tmp_path: Path) -> None:
+    checkpoint = made(LLAMA, {**GPTQ, "group_size": 32}, gptq, left=())
+    checkpoint.config["tie_word_embeddings"] = True
+    with pytest.raises(ModelError, match="model.safetensors: tensor lm_head.qweight is of a quantised head, which"):
+        loaded(checkpoint.write(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("gptq", "quantize_config.json", {**GPTQ, "group_size": 32, "model_file_base_name": "model"}),
+        ("awq", "quant_config.json", {"zero_point": True, "q_group_size": 32, "w_bit": 4, "version": "GEMM"}),
+    ],
+)
+def test_what_tools_once_wrote_into_a_file_of_its_own(
+    tmp_path: Path, name: str, file: str, said: dict[str, Any]
+) -> None:
+    quantization, writer, scheme = CASES[name]
+    folder = made(LLAMA, quantization, writer).write(tmp_path)
+    declared = config_of(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / file).write_text(json.dumps({key: value for key, value in said.items() if key != "quant_method"}))
+    assert read_model_files(folder).config == declared
+    assert declared.layers[0].schemes.qkv == scheme
+    assert "LlamaForCausalLM" in fitting(folder)
 
 
 def test_a_plain_head_that_is_the_embedding_stays_tied_though_the_file_calls_it_quantised(tmp_path: Path) -> None:

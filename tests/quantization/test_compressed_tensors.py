@@ -219,6 +219,13 @@ def test_refused(tmp_path: Path, changes: dict[str, Any], message: str | None) -
         config_of(folder)
 
 
+def test_patterns_that_might_take_long_with_all_modules_are_refused() -> None:
+    quantization = config_of_groups("pack-quantized", weights(4, "group", group_size=64))
+    quantization["ignore"] = [f"re:.*.*.*.*!{i}" for i in range(16)]
+    with pytest.raises(ModelError, match="1,048,576 steps to match with each of 1,400 names of modules; at most"):
+        parse_config({**LLAMA, "num_hidden_layers": 200, "quantization_config": quantization})
+
+
 DOWN = "model.layers.0.mlp.down_proj."
 
 

@@ -213,8 +213,12 @@ def test_scales_of_int8_are_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model.layers.1.self_attn.v_scale": None}, "tensor model.layers.1.self_attn.v_scale is missing"),
-        ({"model.layers.0.self_attn.k_scale": None}, "tensor model.layers.0.self_attn.k_scale is missing"),
+        ({"model.layers.1.self_attn.v_scale": None}, "tensor .*k_scale has no model.layers.1.self_attn.v_scale beside"),
+        ({"model.layers.0.self_attn.k_scale": None}, "tensor .*v_scale has no model.layers.0.self_attn.k_scale beside"),
+        (
+            {f"model.layers.1.self_attn.{side}_scale": None for side in "kv"},
+            "tensor model.layers.1.self_attn.k_scale is missing",
+        ),
         ({"model.layers.0.self_attn.k_scale": np.array([np.nan], "f4")}, "k_scale has a scale that is not a finite"),
         ({"model.layers.0.self_attn.k_scale": np.array([0], "f4")}, "k_scale is a scale of 0; it must be above 0"),
         ({"model.layers.0.self_attn.k_scale": np.array([-1], "f4")}, "k_scale is a scale of -1; it must be above 0"),

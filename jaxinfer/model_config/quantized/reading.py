@@ -39,12 +39,11 @@ def read_quantization(config: ConfigReader) -> Declared | None:
         inner.default("quant_method", "compressed-tensors")  # which alone calls it so
     declared = _READERS[_method(inner)](inner)
     inner.finish(_IGNORED)
-    steps = sum(modules.steps for modules in (declared.ignored, *(group.named for group in declared.groups)))
-    if steps > MOST_STEPS:
+    if declared.steps > MOST_STEPS:
         raise config.error(
             found[0],
-            f"has patterns of modules that might take {steps:,} steps to match with each name; at most {MOST_STEPS:,} "
-            "are allowed",
+            f"has patterns of modules that might take {declared.steps:,} steps to match with each name; at most "
+            f"{MOST_STEPS:,} are allowed",
         )
     return declared
 
