@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
 from jaxinfer.parallel.rules import ShardingRules
-from jaxinfer.quantization.array import part_type, quantise, stored_bytes
+from jaxinfer.quantization.array import LARGEST_SCALE, part_type, quantise, stored_bytes
 from jaxinfer.quantization.scheme import Part, Scheme
 
 _LANES = 128
@@ -180,7 +181,7 @@ def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple
 
 def _drawn(keys: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
     values = _values(keys, weight)
-    return (values,) if weight.scheme is None else _made(values, weight, platform)
+    return (values,) if weight.scheme is None else _random_parts(values, weight, weight.scheme, platform)
 
 
 def _made(values: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
@@ -188,6 +189,18 @@ def _made(values: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, 
     assert weight.scheme is not None
     made = quantise(values, weight.scheme)
     return tuple(part.astype(leaf.dtype) for part, leaf in zip(made, weight.leaves(platform), strict=True))
+
+
+def _random_parts(values: jax.Array, weight: Weight, scheme: Scheme, platform: str) -> tuple[jax.Array, ...]:
+    """Of values of any order: columns are reversed. Zeros are 0; factors are such that scales are of their type."""
+    factors = jnp.ones((*values.shape[:-1], 1), jnp.float32)
+    if scheme.factors:
+        factors = jnp.max(jnp.abs(values), axis=-1, keepdims=True).astype(jnp.float32) / LARGEST_SCALE
+    made = quantise(values / factors, replace(scheme, zeros=False, ordered=False, factors=False))
+    order, sides = jnp.arange(values.shape[-1])[::-1], {"factors": factors, "zeros": jnp.zeros_like(made[1])}
+    parts = {"codes": made[0], "scales": made[1], "order": order, **sides}
+    leaves = zip(scheme.parts, weight.leaves(platform), strict=True)
+    return tuple(jnp.broadcast_to(parts[part], leaf.shape).astype(leaf.dtype) for part, leaf in leaves)
 
 
 def _platform(mesh: Mesh) -> str:

@@ -28,6 +28,8 @@ SCALE_TYPES: dict[ScaleType, jnp.dtype] = {
 }
 _ON_CPU: dict[CodeType, CodeType] = {"int4": "int8", "e2m1": "e4m3"}
 _HALF_BYTES = (CODE_TYPES["int4"], CODE_TYPES["e2m1"])
+LARGEST_SCALE = 448.0
+"""Of e4m3."""
 _LARGEST = {"int8": 127.0, "e4m3": 448.0, "e2m1": 6.0}
 _INVERSE = {codes: np.float32(1) / np.float32(largest) for codes, largest in _LARGEST.items()}
 """Multiplied with: XLA makes that of a division by a constant, in some programs."""

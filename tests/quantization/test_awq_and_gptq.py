@@ -113,7 +113,7 @@ def test_a_quantised_head_that_the_file_ties_is_used(
 def test_a_quantised_head_that_nothing_declares_is_refused(tmp_path: Path) -> None:
     checkpoint = made(LLAMA, {**GPTQ, "group_size": 32}, gptq, left=())
     checkpoint.config["tie_word_embeddings"] = True
-    with pytest.raises(ModelError, match="model.safetensors: tensor lm_head.qweight is of a quantised head, which"):
+    with pytest.raises(ModelError, match=r"model\.safetensors: tensor lm_head\.qweight is of a quantised head, which"):
         loaded(checkpoint.write(tmp_path))
 
 

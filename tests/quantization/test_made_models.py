@@ -12,14 +12,16 @@ import pytest
 from jax.experimental.layout import Format
 from safetensors.numpy import load_file, save_file
 
-from jaxinfer.models.loaded import LoadedModel, load_model, plan_model
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models.loaded import LoadedModel, load_model, plan_model, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.quantization.made import MADE
+from jaxinfer.quantization.scheme import LayerSchemes, Scheme
 from scripts.numpy_decoder import NumpyDecoder
 from tests.models.goldens import GOLDENS, load
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
-from tests.quantization.checkpoints import values_of
+from tests.quantization.checkpoints import LLAMA, MOE, values_of
 from tests.quantization.rounding import int8_values, rounded
 
 WEIGHTS = "model.safetensors"
@@ -138,3 +140,25 @@ def test_rows_of_a_table_are_contiguous_and_a_column_of_scales_is_not() -> None:
     codes, scales = embed.shardings(DEFAULT_RULES, make_mesh())
     assert isinstance(codes, Format)
     assert not isinstance(scales, Format)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "error"),
+    [
+        (Scheme("int4", 32, zeros=True), 0.15),
+        (Scheme("int8", 32, ordered=True), 0.01),
+        (Scheme("e2m1", 16, scales="e4m3", factors=True), 0.2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("raw", [LLAMA, MOE], ids=["dense", "experts"])
+def test_random_models_of_every_scheme(raw: dict[str, Any], scheme: Scheme, error: float) -> None:
+    """Values of the plain one of that seed, rounded; columns of any order are reversed."""
+    plain = parse_config(raw)
+    schemes = dict.fromkeys(plain.layers[0].depths(plain.hidden_size), scheme)
+    config = replace(plain, layers=tuple(replace(kind, schemes=LayerSchemes(**schemes)) for kind in plain.layers))
+    found, wanted = (values_of(random_model(one, dtype=jnp.float32, seed=4)) for one in (config, plain))
+    for name, values in wanted.items():
+        held = name.rpartition(".")[2] in schemes
+        right = values[..., ::-1] if held and scheme.ordered else values
+        np.testing.assert_allclose(found[name], right, rtol=0, atol=error * np.abs(values).max() if held else 0)
