@@ -39,11 +39,11 @@ def with_kv_scales(config: DecoderConfig, checkpoint: Checkpoint) -> DecoderConf
     return replace(config, kv_scales=names)
 
 
-def checkpoint_kv_scales(config: DecoderConfig, found: Collection[str]) -> tuple[ScaledKVCodes, list[Source]] | None:
+def checkpoint_kv_scales(config: DecoderConfig, checkpoint: Checkpoint) -> tuple[ScaledKVCodes, list[Source]] | None:
     """Whatever keys and values are kept in: the type that a checkpoint's scales are for, and those of each layer, [2].
     None where it has none."""
     codes = _scales_of(config)
-    if codes is None or (kept := with_kv_scales(config.keeping(codes), found)).kv_scales is None:
+    if codes is None or (kept := with_kv_scales(config.keeping(codes), checkpoint)).kv_scales is None:
         return None
     prefixes = (config.names.of_body(f"{config.names.layers}{layer}.") for layer in range(config.num_layers))
     return codes, [kv_scale(kept, prefix) for prefix in prefixes]

@@ -171,7 +171,7 @@ class OpenCheckpoint:
         return weight_source(self.config, name, layer, part)
 
     def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
-        return checkpoint_kv_scales(self.config, self.reader.names)
+        return checkpoint_kv_scales(self.config, self.reader)
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
