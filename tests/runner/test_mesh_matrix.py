@@ -5,13 +5,7 @@ import pytest
 from tests.runner.devices import run_on_devices
 from tests.runner.mesh_matrix import MODELS
 
-MESH = {
-    "windowed": "tp4",
-    "one KV head": "data2-tp4",
-    "28 heads": "tp8",
-    "vocabulary of 49,155": "tp4",
-    "experts": "ep8",
-}
+MESH = {"one KV head": "data2-tp4", "experts": "ep8"}
 
 
 @pytest.mark.long
