@@ -32,6 +32,8 @@ _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
 _BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
+_GPU_TILE = 64
+"""Rows and columns of weights are a multiple of that for Mosaic GPU's grouped matmul."""
 BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
 """What computes on a platform, best first."""
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
@@ -64,7 +66,7 @@ def model_cases(
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     on = f", {mesh_name}" if mesh_name else ""
     run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
-    programs = cache(partial(_programs, config, shapes, backends, backend, mesh))
+    programs = cache(partial(_programs, config, shapes, backends, _multiplies(config, mesh, backend), mesh))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
@@ -119,6 +121,14 @@ def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size:
     except ValueError:
         return "xla"
     return backend
+
+
+def _multiplies(config: DecoderConfig, mesh: MeshConfig, backend: str) -> str:
+    """What multiplies for experts: `backend`, or xla where that refuses a device's channels, as `choose_experts` passes
+    over it."""
+    experts = [layer.mlp.experts for layer in config.layers if layer.mlp.experts is not None]
+    odd = any(kind.size // mesh.shards("expert_mlp") % _GPU_TILE for kind in experts)
+    return "xla" if backend == "mosaic_gpu" and odd else backend
 
 
 def _kept_groups(groups: Sequence[jax.ShapeDtypeStruct], layout: KVLayout) -> Iterator[Kept]:
