@@ -20,7 +20,7 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.models.weight import Weight
-from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh import make_mesh, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.runner.products import with_products
 from jaxinfer.runner.program_table import Name
@@ -86,12 +86,7 @@ def _described(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tupl
     name = ".".join(map(str, weight.path))
     parts = ("",) if weight.scheme is None else (f" ({part})" for part in weight.scheme.parts)
     for part, leaf in zip(parts, weight.leaves(platform), strict=True):
-        yield f"{name}{part}", _shard(leaf.shape, leaf.axes, mesh), leaf.dtype
-
-
-def _shard(shape: Sequence[int], axes: Sequence[str | None], mesh: MeshConfig) -> tuple[int, ...]:
-    """The shape of one device's part."""
-    return tuple(length // (1 if axis is None else mesh.shards(axis)) for length, axis in zip(shape, axes, strict=True))
+        yield f"{name}{part}", shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype
 
 
 def _blocks(
@@ -106,7 +101,7 @@ def _blocks(
         key_dim=group.kv.key_dim,
         value_dim=group.kv.value_dim,
     )
-    shape = _shard(shape, layout.axes, mesh)
+    shape = shard_shape(mesh, layout.axes, shape)
     return jax.ShapeDtypeStruct(shape, _DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
 
 

@@ -64,4 +64,4 @@ def _with_whole_experts(mesh: MeshConfig, name: str | None) -> MeshConfig:
     if (rules.expert, rules.expert_mlp) != (DEFAULT_RULES.expert, DEFAULT_RULES.expert_mlp):
         message = f"contradicts the rules of mesh {name} for expert and expert_mlp; give one of the two"
         raise ParameterError("enable_expert_parallel", message)
-    return replace(mesh, rules=replace(rules, expert=("expert", "tensor"), expert_mlp=()))
+    return replace(mesh, rules=rules.with_whole_experts())

@@ -10,7 +10,7 @@ from jaxinfer.parallel.rules import DEFAULT_RULES
 
 _ROOMY = 0.6
 """The share of a device's memory that weights may take: the rest is for KV blocks and what steps need."""
-_WHOLE_EXPERTS = replace(DEFAULT_RULES, expert=("expert", "tensor"), expert_mlp=())
+_WHOLE_EXPERTS = DEFAULT_RULES.with_whole_experts()
 
 
 class Taken(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
@@ -25,6 +25,12 @@ def make_mesh(config: MeshConfig = ONE_DEVICE, devices: Sequence[Any] | None = N
     if config.size > len(found):
         raise ParameterError("mesh", f"{config} needs {config.size} devices; {_here(found)}")
     return Mesh(np.array(found[: config.size]).reshape(config.shape), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def shard_shape(mesh: MeshConfig, axes: Sequence[str | None], shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of one device's part of an array with these logical axes, on devices that need not be here. Raises
+    ParameterError where it cannot be split so."""
+    return mesh.rules.sharding(AbstractMesh(mesh.shape, AXES), axes, shape).shard_shape(tuple(shape))
 
 
 def add_cpu_devices(count: int) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jaxinfer.errors import ParameterError
@@ -42,6 +42,10 @@ class ShardingRules:
     def __post_init__(self) -> None:
         for axes in ARRAYS:
             self._check_distinct(axes)
+
+    def with_whole_experts(self) -> "ShardingRules":
+        """The same, but each device along `expert` and `tensor` has experts of its own, and all channels of those."""
+        return replace(self, expert=("expert", "tensor"), expert_mlp=())
 
     def split(self, axis: str | None) -> Split | None:
         """The mesh axes of a logical axis, as PartitionSpec takes them."""

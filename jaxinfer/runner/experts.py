@@ -62,12 +62,9 @@ def choose_dispatch(model: LoadedModel, shapes: EngineShapes, cache: Path | None
 def _measured_form(model: LoadedModel, shapes: EngineShapes, form: str) -> tuple[float, float]:
     """As `_measured`, of a form of dispatch."""
     run = replace(model, dispatch_form=form)
-    decode = prefill = 0.0
-    for layer, count in _layers(model).items():
+    for layer in _layers(model):
         _check_same(run, replace(model, dispatch_form="reduce"), layer, shapes.max_num_seqs)
-        decode += count * time_experts(run, model.experts_backend, layer, shapes.max_num_seqs)
-        prefill += count * time_experts(run, model.experts_backend, layer, shapes.max_num_batched_tokens)
-    return decode, prefill
+    return _timed_layers(run, shapes, model.experts_backend)
 
 
 def check_experts(model: LoadedModel, backend: str, layer: int, rows: int) -> None:
@@ -108,10 +105,15 @@ def _measured(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[f
     """Seconds of a decode step's experts and of a prefill's, all layers; of layers that are alike one is timed."""
     if reason := obstacle(backend, model.mesh):
         raise NotImplementedError(reason)
+    for layer in _layers(model) if backend != "xla" else ():
+        check_experts(model, backend, layer, shapes.max_num_seqs)
+    return _timed_layers(model, shapes, backend)
+
+
+def _timed_layers(model: LoadedModel, shapes: EngineShapes, backend: str) -> tuple[float, float]:
+    """Seconds of a decode step's experts and of a prefill's."""
     decode = prefill = 0.0
     for layer, count in _layers(model).items():
-        if backend != "xla":
-            check_experts(model, backend, layer, shapes.max_num_seqs)
         decode += count * time_experts(model, backend, layer, shapes.max_num_seqs)
         prefill += count * time_experts(model, backend, layer, shapes.max_num_batched_tokens)
     return decode, prefill

@@ -1,12 +1,10 @@
 """What a model is made of, and what it takes of this machine, from its declaration alone."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
@@ -16,8 +14,8 @@ from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.auto_mesh import Taken
+from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.parallel.rules import AXES
 from jaxinfer.quantization.array import stored_bytes
 from jaxinfer.quantization.made import MADE
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks
@@ -105,12 +103,7 @@ def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: 
 def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
     plan = plan_model(config, dtype)
     leaves = [leaf for one in (*plan.weights, *plan.head) for leaf in one.leaves(platform)]
-    return sum(stored_bytes(_shard(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in leaves)
-
-
-def _shard(mesh: MeshConfig, axes: Sequence[str | None], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one device's part of an array."""
-    return mesh.rules.sharding(AbstractMesh(mesh.shape, AXES), axes, shape).shard_shape(shape)
+    return sum(stored_bytes(shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in leaves)
 
 
 def count_parameters(model: LoadedModel) -> int:
@@ -157,7 +150,7 @@ def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshC
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim
     )
-    part = _shard(mesh, layout.axes, shape)
+    part = shard_shape(mesh, layout.axes, shape)
     heads = part[layout.axes.index("kv_heads")]
     kept = dtype if kv.codes is None else jnp.dtype(kv.codes)
     token = int(np.prod(part)) * kept.itemsize

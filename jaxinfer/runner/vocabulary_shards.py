@@ -9,6 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.parallel.per_device import per_device
+from jaxinfer.parallel.shards import live_axes
 from jaxinfer.runner.data_shards import rows
 from jaxinfer.runner.sampler.vocabulary import Vocabulary
 
@@ -18,7 +19,7 @@ WHOLE = PartitionSpec()
 
 def vocabulary_axes(model: LoadedModel) -> tuple[str, ...]:
     """The mesh axes of several devices that the vocabulary is split over."""
-    return tuple(axis for axis in model.rules.vocab if model.mesh.shape[axis] > 1)
+    return live_axes(model.mesh, model.rules.vocab)
 
 
 def columns(model: LoadedModel) -> PartitionSpec:
