@@ -78,8 +78,8 @@ class Weight(NamedTuple):
 
         Where a device's columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of
         it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns; Qwen3-30B-A3B
-        over four devices, 192). Scales of whole rows are one
-        column, of which a TPU would make 128. Raises ParameterError where an axis cannot be split so.
+        over four devices, 192). Scales of whole rows are one column, of which a TPU would make 128. Raises
+        ParameterError where an axis cannot be split so.
         """
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
@@ -88,9 +88,9 @@ class Weight(NamedTuple):
         found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
         if self.path[-1] not in _GATHERED and not self._has_odd_parts(whole):
             return tuple(found)
-        by_rows = Layout(tuple(range(len(self.shape))))
         return tuple(
-            Format(by_rows, place) if leaf.shape[-1] > 1 else place for leaf, place in zip(leaves, found, strict=True)
+            Format(_by_rows(leaf), place) if leaf.shape[-1] > 1 else place
+            for leaf, place in zip(leaves, found, strict=True)
         )
 
     def _has_odd_parts(self, whole: NamedSharding) -> bool:
@@ -106,6 +106,10 @@ class Weight(NamedTuple):
                 f"{self.axes[-1]}, {depth} in groups of {scheme.group} that share a scale, cannot be split over "
                 f"{depth // part} devices: each one's part must begin on a group",
             )
+
+
+def _by_rows(leaf: Leaf) -> Layout:
+    return Layout(tuple(range(len(leaf.shape))))
 
 
 def describe(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ...]]) -> tuple[Weight, ...]:

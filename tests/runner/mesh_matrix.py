@@ -80,8 +80,8 @@ TABLE = (
 
 def requests() -> Iterator[GenerateRequest]:
     """Eight requests, thirteen sequences; prompts share a beginning of 20 tokens, and are longer than a step."""
-    greedy = {"temperature": 0.0, "repetition_penalty": 1.2, "logprobs": 5}
-    drawn = {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0.3}
+    greedy: dict[str, Any] = {"temperature": 0.0, "repetition_penalty": 1.2, "logprobs": 5}
+    drawn: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "presence_penalty": 0.3}
     shared = [(7 * i + 3) % 80 for i in range(20)]
     for i in range(4):
         prompt = [*shared[: 20 - 4 * (i % 2)], *range(i, i + 3 * i + 1)]

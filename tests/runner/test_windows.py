@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.kv.manager import KVCache
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Status
 from jaxinfer.engine.step.shapes import KVGroup
@@ -122,6 +123,7 @@ class BlockCounts:
 
     def __call__(self, core: EngineCore, number: int) -> None:
         state, (sequence,) = state_of(core), live_sequences(core)
+        assert isinstance(state.kv, KVCache)
         in_use = [pool.num_in_use for pool in state.kv.pools]
         if sequence.status is not Status.RUNNING:
             self._collected = None
