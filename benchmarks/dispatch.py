@@ -82,7 +82,7 @@ def _runner(model: Model, devices: int) -> Any:
     from jaxinfer.runner.jax_runner import JaxRunner
 
     mesh = MeshConfig({"tensor": devices})
-    config = Described(*model).config(None).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = Described(*model).config(None).over(*mesh.parts)
     loaded = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     groups = tuple(KVGroup(group.window, 64) for group in config.kv_groups)
     shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size)

@@ -131,7 +131,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
     asked = asked or _auto_mesh(config, decoder)
     mesh = make_mesh(asked)
-    decoder = decoder.over(asked.shards("kv_heads"), asked.shards("vocab"))
+    decoder = decoder.over(*asked.parts)
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
@@ -157,7 +157,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
     _tell_sizes(progress, place, _types(str(dtype), held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
-    runner = JaxRunner(model, shapes, options=options, store=store)
+    every = config.parallel.expert_placement_steps
+    runner = JaxRunner(model, shapes, options=options, store=store, expert_placement_steps=every)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     laps.end("warm_up")
     core = EngineCore(

@@ -178,12 +178,19 @@ class ParallelConfig:
     attention_data_parallel: int | None = None
     """Groups of devices that attend for different requests, each with KV blocks of its own; by default what --mesh
     has."""
+    redundant_experts: int = 0
+    """Copies of experts in each layer, beside them, where a mesh splits experts. They are placed by the load that is
+    measured, so that the busiest device has less."""
+    expert_placement_steps: int = 3000
+    """Steps after which experts and their copies are placed anew, where that helps; 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "attention_data_parallel"):
             value = getattr(self, name)
             if value is not None:
                 _at_least(name, value, 1)
+        for name in ("redundant_experts", "expert_placement_steps"):
+            _at_least(name, getattr(self, name), 0)
 
 
 @dataclass(frozen=True)

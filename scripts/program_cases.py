@@ -54,7 +54,7 @@ def model_cases(
 ) -> list[Case]:
     """shapes_of: of the model's config and a block's tokens; by default those of large steps. mesh_name: what the table
     calls the mesh. exchange: what devices may send each other in a program."""
-    config = model.config(layers).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = model.config(layers).over(*mesh.parts)
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
     backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)

@@ -92,6 +92,24 @@ class Filled:
 
 
 @dataclass(frozen=True)
+class Numbers:
+    """Rows of numbers, of no tensor."""
+
+    rows: tuple[tuple[int, ...], ...]
+
+    @property
+    def shape(self) -> Shape:
+        return len(self.rows), len(self.rows[0])
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        yield from ()
+
+    def read(self, index: Index, read: Read) -> np.ndarray:
+        return np.array(self.rows)[index]
+
+
+@dataclass(frozen=True)
 class Derived:
     """A source made of one other, of its shape where nothing else is said."""
 

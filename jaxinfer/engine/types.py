@@ -175,6 +175,10 @@ class EngineStats(NamedTuple):
     """Tokens that each expert has got, all layers with experts together; padding is not counted."""
     expert_imbalance: tuple[float, ...] = ()
     """For each layer with experts, the tokens of the expert with most of them over those of the mean expert."""
+    expert_device_imbalance: tuple[float, ...] = ()
+    """The same of the devices that experts are split over, since experts were last placed; empty where one has all."""
+    expert_placements: int = 0
+    """How often experts were placed anew by their load."""
     memory_used: tuple[int, ...] = ()
     memory_peak: tuple[int, ...] = ()
     memory_limit: tuple[int, ...] = ()

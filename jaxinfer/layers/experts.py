@@ -10,6 +10,7 @@ from jaxinfer.layers.dispatch import Dispatch, ExpertWeights, Routed, through_ex
 from jaxinfer.layers.linear import product
 from jaxinfer.layers.mlp import Mlp, gate_up_param
 from jaxinfer.layers.param import held, matrix, param, value
+from jaxinfer.layers.vectors import EXPERT_SLOTS
 from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
 from jaxinfer.quantization.scheme import LayerSchemes
 
@@ -19,7 +20,8 @@ _ALL = Dispatch()
 class Experts(nnx.Module):
     """The MLP of a layer with experts.
 
-    router: [E, hidden]. experts_gate_up: [E, ff / B, 2, B, hidden], experts_down: [E, hidden, ff], as of `Mlp`.
+    router: [E, hidden]. experts_gate_up: [P, ff / B, 2, B, hidden], experts_down: [P, hidden, ff], as of `Mlp`, of P
+    slots, which are experts, and copies of some.
     shared: an Mlp beside them, shared_router: [1, hidden], where the kind has those. `lead` axes come before.
     """
 
@@ -27,12 +29,12 @@ class Experts(nnx.Module):
         experts = _experts(kind)
         self.kind = kind
         axes = ("layers",) * len(lead)
-        count, ff = experts.count, experts.size
+        count, slots, ff = experts.count, experts.slots, experts.size
         self.router = param((*lead, count, hidden), (*axes, None, "embed"), dtype, hidden**-0.5)
         self.experts_gate_up = gate_up_param(
-            ff, hidden, dtype, (*lead, count), (*axes, "expert"), schemes.experts_gate_up, "expert_mlp"
+            ff, hidden, dtype, (*lead, slots), (*axes, "expert"), schemes.experts_gate_up, "expert_mlp"
         )
-        down, down_axes = (*lead, count, hidden, ff), (*axes, "expert", "embed", "expert_mlp")
+        down, down_axes = (*lead, slots, hidden, ff), (*axes, "expert", "embed", "expert_mlp")
         self.experts_down = matrix(down, down_axes, dtype, ff**-0.5, schemes.experts_down)
         of_shared = LayerSchemes(gate_up=schemes.shared_gate_up, down=schemes.shared_down)
         self.shared = (
@@ -44,18 +46,20 @@ class Experts(nnx.Module):
     def __call__(
         self, x: jax.Array, vectors: Mapping[str, jax.Array], dispatch: Dispatch = _ALL
     ) -> tuple[jax.Array, jax.Array]:
-        """x [T, hidden] to [T, hidden], and how many rows each expert got, [E] int32.
+        """x [T, hidden] to [T, hidden], and how many rows each slot got, [P] int32.
 
-        vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, if any.
+        vectors: router_bias, choice_bias, experts_gate_up_bias, experts_down_bias, expert_slots, if any.
         """
         experts = _experts(self.kind)
         scores = product(x, value(self.router))
         if "router_bias" in vectors:
             scores = scores + vectors["router_bias"].astype(jnp.float32)
         chosen, weights = route(experts, scores, vectors.get("choice_bias"))
+        if EXPERT_SLOTS in vectors:
+            chosen = _slots(chosen, vectors[EXPERT_SLOTS])
         if dispatch.real is not None:
-            chosen = jnp.where(dispatch.real[:, None], chosen, experts.count)
-        sizes = jnp.zeros(experts.count, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
+            chosen = jnp.where(dispatch.real[:, None], chosen, experts.slots)
+        sizes = jnp.zeros(experts.slots, jnp.int32).at[chosen.reshape(-1)].add(1, mode="drop")
         out = through_experts(self.kind, self._weights(vectors), Routed(x, chosen, weights), dispatch)
         return (out if self.shared is None else out + self._shared(x)), sizes
 
@@ -87,6 +91,13 @@ def route(kind: ExpertsKind, scores: jax.Array, choice_bias: jax.Array | None) -
     if router.normalise:
         weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + _NO_SUM)
     return chosen, weights * router.scale
+
+
+def _slots(chosen: jax.Array, slots: jax.Array) -> jax.Array:
+    """chosen [T, k], experts, to the slot of each, row after row to another copy. slots: [E, copies] int32, -1 where an
+    expert has fewer."""
+    copies = jnp.sum(slots >= 0, axis=1, dtype=jnp.int32)[chosen]
+    return slots[chosen, jnp.arange(len(chosen), dtype=jnp.int32)[:, None] % copies]
 
 
 _NO_SUM = 1e-20

@@ -17,14 +17,18 @@ Axes = tuple[str | None, ...]
 
 
 class Vector(NamedTuple):
-    """One small weight of a layer. std: of random values; None: all ones less `offset`. wide: kept as float32."""
+    """One small weight of a layer. std: of random values; None: all ones less `offset`. dtype: the type that it is kept
+    in; None: the model's."""
 
     shape: tuple[int, ...]
     axes: Axes
     std: float | None = None
     offset: float = 0.0
-    wide: bool = False
+    dtype: str | None = None
 
+
+EXPERT_SLOTS = "expert_slots"
+"""The slots of each expert where some are copied: no checkpoint has them."""
 
 LayerVectors = Mapping[str, jax.Array]
 """One layer's vectors by name; a layer lacks those that its kind has not."""
@@ -63,7 +67,7 @@ def _of_attention(kind: AttentionKind, hidden: int) -> dict[str, Vector]:
     if kind.sinks:
         found["sinks"] = Vector((heads, group), ("kv_heads", "q_per_kv"), 1.0)
     if kind.kv.scaled:
-        found["kv_scale"] = Vector((2,), (None,), wide=True)
+        found["kv_scale"] = Vector((2,), (None,), dtype="float32")
     return found
 
 
@@ -84,11 +88,13 @@ def _of_experts(kind: MlpKind, hidden: int) -> dict[str, Vector]:
     if experts.router.bias:
         found["router_bias"] = Vector((experts.count,), (None,), 0.1)
     if experts.router.choice_bias:
-        found["choice_bias"] = Vector((experts.count,), (None,), 0.1, wide=True)
+        found["choice_bias"] = Vector((experts.count,), (None,), 0.1, dtype="float32")
+    if experts.redundant:
+        found[EXPERT_SLOTS] = Vector((experts.count, experts.copies), (None, None), dtype="int32")
     if kind.bias:
         pair = _gate_up_bias(experts.size, "expert_mlp")
-        found["experts_gate_up_bias"] = Vector((experts.count, *pair.shape), ("expert", *pair.axes), 0.1)
-        found["experts_down_bias"] = Vector((experts.count, hidden), ("expert", "embed"), 0.1)
+        found["experts_gate_up_bias"] = Vector((experts.slots, *pair.shape), ("expert", *pair.axes), 0.1)
+        found["experts_down_bias"] = Vector((experts.slots, hidden), ("expert", "embed"), 0.1)
     return found
 
 
@@ -115,7 +121,7 @@ class Vectors(nnx.Module):
         for (name, vector), layers in members.items():
             number = counts[name] = counts.get(name, -1) + 1
             leaf = f"{name}_{number}" if number else name
-            dtype_held = jnp.dtype(jnp.float32) if vector.wide else dtype
+            dtype_held = jnp.dtype(vector.dtype or dtype)
             axes = ("layers", *vector.axes)
             self.leaves[leaf] = param((len(layers), *vector.shape), axes, dtype_held, vector.std, vector.offset)
             held.append((leaf, name, tuple(layers)))

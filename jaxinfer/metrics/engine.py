@@ -25,6 +25,7 @@ _COUNTERS = (
      "step_faults"),
     ("jaxinfer:requests_abandoned", "Requests ended because the API process that they came by had gone, which "
      "cannot count them.", "abandoned_requests"),
+    ("jaxinfer:expert_placements", "How often experts were placed anew by their load.", "expert_placements"),
     ("jaxinfer:step_in_flight_seconds", "Time with at least one step dispatched and not read.", "in_flight_seconds"),
     ("jaxinfer:device_idle_seconds",
      "Time with no step in flight though there was work, as the host sees it. A lower bound: a step that has ended and "
@@ -62,6 +63,8 @@ _EXPERTS = (
      "counted.", "expert", "expert_tokens"),
     (GaugeMetricFamily, "jaxinfer:expert_imbalance", "Tokens of the expert with most of them over those of the mean "
      "expert since start, for each layer with experts, the first of which is 0.", "layer", "expert_imbalance"),
+    (GaugeMetricFamily, "jaxinfer:expert_device_imbalance", "Tokens of the device with most of them over those of the "
+     "mean device since experts were last placed, for each layer with experts.", "layer", "expert_device_imbalance"),
 )  # fmt: skip
 # A series for each expert of each layer would be thousands of them: Qwen3-30B-A3B has 48 x 128.
 

@@ -141,16 +141,24 @@ class DecoderConfig:
         }
         return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
-    def over(self, heads: int, vocabulary: int) -> "DecoderConfig":
+    def over(self, heads: int, vocabulary: int, experts: int = 1, redundant: int = 0) -> "DecoderConfig":
         """The same decoder with its heads split over `heads` devices and its tables over `vocabulary`, where they do
         not divide: heads are copied and zeros added (`AttentionKind.over`), rows of tables added that no token has.
+        redundant: copies of each layer's experts, which are split over `experts` devices.
 
         Raises ParameterError for what cannot be split so.
         """
         kinds = {kind: replace(kind, attention=kind.attention.over(heads)) for kind in dict.fromkeys(self.layers)}
         for kind in kinds.values():
             _check_columns(kind)
-        return replace(self, layers=tuple(kinds[kind] for kind in self.layers), vocab_shards=vocabulary)
+        spread = replace(self, layers=tuple(kinds[kind] for kind in self.layers), vocab_shards=vocabulary)
+        return spread._with_redundant_experts(redundant, experts) if redundant else spread
+
+    def _with_redundant_experts(self, redundant: int, devices: int) -> "DecoderConfig":
+        kinds = {kind: _with_redundant(kind, redundant, devices) for kind in dict.fromkeys(self.layers)}
+        if not any(kind.mlp.experts for kind in kinds):
+            raise ParameterError("redundant_experts", f"{redundant}: the model has no experts; 0 is allowed")
+        return replace(self, layers=tuple(kinds[kind] for kind in self.layers))
 
     @property
     def table_shape(self) -> tuple[int, int]:
@@ -197,6 +205,12 @@ class DecoderConfig:
             for index, layer in enumerate(group.layers)
         }
         return tuple(places[layer] for layer in range(self.num_layers))
+
+
+def _with_redundant(kind: LayerKind, redundant: int, devices: int) -> LayerKind:
+    if kind.mlp.experts is None:
+        return kind
+    return replace(kind, mlp=replace(kind.mlp, experts=kind.mlp.experts.with_redundant(redundant, devices)))
 
 
 def _check_columns(kind: LayerKind) -> None:

@@ -1,9 +1,9 @@
 """MlpKind: the MLP of one layer, plain, gated, or experts of which a router chooses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from jaxinfer.errors import ModelError, quoted
+from jaxinfer.errors import ModelError, ParameterError, quoted
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
@@ -40,7 +40,8 @@ class ExpertsKind:
     """Experts of one layer, each an MLP with `size` channels; every token goes to `chosen` of `count`.
 
     shared: channels of an MLP that every token goes through beside them, 0 for none. shared_gate: its result is
-    multiplied by the sigmoid of a product of its own.
+    multiplied by the sigmoid of a product of its own. redundant: copies of experts beside them, over a mesh's devices;
+    copies: how many places one may have then.
     """
 
     count: int
@@ -49,6 +50,8 @@ class ExpertsKind:
     router: RouterKind = RouterKind()
     shared: int = 0
     shared_gate: bool = False
+    redundant: int = 0
+    copies: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.chosen <= self.count:
@@ -60,6 +63,22 @@ class ExpertsKind:
             raise ModelError(f"config.json: of {self.count} experts in {groups} groups {top} groups cannot be chosen")
         if self.chosen > top * (self.count // groups):
             raise ModelError(f"config.json: {top} of {groups} groups of experts do not hold {self.chosen}")
+
+    @property
+    def slots(self) -> int:
+        """Places of experts and copies."""
+        return self.count + self.redundant
+
+    def with_redundant(self, redundant: int, devices: int) -> "ExpertsKind":
+        """With so many copies over as many devices, none of which needs an expert twice. Raises ParameterError."""
+        if (self.count + redundant) % devices:
+            lower, field = redundant - (self.count + redundant) % devices, "redundant_experts"
+            near = " or ".join(str(n) for n in (lower, lower + devices) if n >= 0)
+            message = f"{self.count} experts and {redundant} copies cannot be split over {devices} devices; {near} can"
+            raise ParameterError(field, message)
+        if redundant > self.count:
+            raise ParameterError("redundant_experts", f"{redundant} must not be more than the {self.count} experts")
+        return replace(self, redundant=redundant, copies=min(redundant + 1, devices))
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class HeldWeights:
 
     def sources(self, weight: Weight) -> list[list[Source]]:
         """Of each of its leaves: one source, or one for each of its layers."""
+        if weight.holds_slots:
+            return [[weight.slots()] * len(weight.layers or ())]
         parts: tuple[TensorPart, ...] = ("weight",) if weight.scheme is None else weight.scheme.parts
         return [[self.source(weight_name(weight), layer, part) for layer in weight.layers or (None,)] for part in parts]
 
@@ -102,7 +104,10 @@ def canonical(config: DecoderConfig) -> DecoderConfig:
         attention = replace(kind.attention, kv_codes=None, spread=None)
         if (spread := kind.attention.spread) is not None:
             attention = replace(attention, num_heads=spread.query_heads, num_kv_heads=spread.kv_heads)
-        return replace(kind, attention=attention)
+        mlp = kind.mlp
+        if mlp.experts is not None:
+            mlp = replace(mlp, experts=replace(mlp.experts, redundant=0, copies=1))
+        return replace(kind, attention=attention, mlp=mlp)
 
     kinds = {kind: own(kind) for kind in dict.fromkeys(config.layers)}
     return replace(config, layers=tuple(kinds[kind] for kind in config.layers), vocab_shards=1, kv_scales=None)

@@ -1,5 +1,6 @@
 """LoadedModel: a decoder's weights on their devices, as flat leaves, and how a Decoder is built of them inside jit."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,11 @@ class LoadedModel:
         expert, channels, embed = shards.axes
         place = ExpertShards(shards.mesh, expert, channels, embed, self.dispatch_form, ragged)
         return Dispatch(self.experts_backend, real, place)
+
+    @property
+    def expert_devices(self) -> int:
+        """Over how many devices experts are split."""
+        return math.prod(self.mesh.shape[name] for name in self.rules.split("expert") or ())
 
     def device_matrix(self, shape: Sequence[int], axes: Sequence[str | None], scheme: Scheme) -> MatrixShape:
         """Of each matrix of a quantised weight, one device's part."""

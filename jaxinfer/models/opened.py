@@ -162,6 +162,8 @@ class OpenCheckpoint:
         return _tensors(self.sources(one) for one in (*self.plan.weights, *self.plan.head))
 
     def sources(self, one: Weight) -> list[list[Source]]:
+        if one.holds_slots:
+            return [[one.slots()] * len(one.layers or ())]
         parts: Sequence[TensorPart] = ("weight",)
         if one.scheme is not None and self.config.checkpoint_forms:
             parts = one.scheme.parts

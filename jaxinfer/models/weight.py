@@ -12,10 +12,11 @@ from flax import nnx
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding
 
-from jaxinfer.checkpoint.sources import Reader, Source, Stacked
+from jaxinfer.checkpoint.sources import Numbers, Placed, Reader, Source, Stacked
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.param import lead_axes
 from jaxinfer.layers.stack import Repeats
+from jaxinfer.parallel.expert_placement import slots_of
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.array import LARGEST_SCALE, part_type, quantise, stored_bytes
 from jaxinfer.quantization.scheme import Part, Scheme
@@ -41,7 +42,8 @@ class Leaf(NamedTuple):
 
 class Weight(NamedTuple):
     """One weight. shape, dtype, axes: of its values. layers: those it holds, None for a weight outside of layers. std:
-    of random values; None: all 1 - offset. scheme: how it is held, None: as it is."""
+    of random values; None: all 1 - offset. scheme: how it is held, None: as it is. placement: the expert of each slot,
+    of weights of experts some of which are copied, and of the table of their slots."""
 
     path: tuple[str | int, ...]
     shape: tuple[int, ...]
@@ -51,11 +53,22 @@ class Weight(NamedTuple):
     offset: float
     layers: tuple[int, ...] | None
     scheme: Scheme | None = None
+    placement: tuple[int, ...] | None = None
 
     @property
     def stacked(self) -> bool:
         """True where the first axis is over layers."""
         return self.axes[0] == "layers"
+
+    @property
+    def holds_slots(self) -> bool:
+        """True for the table of slots, which is in no checkpoint."""
+        return self.placement is not None and "expert" not in self.axes
+
+    def slots(self) -> Source:
+        """Of the table of slots, one layer's."""
+        assert self.placement is not None
+        return Numbers(tuple(map(tuple, slots_of(np.array(self.placement), *self.shape[-2:]).tolist())))
 
     def leaves(self, platform: str) -> tuple[Leaf, ...]:
         """Its arrays on a platform's devices, in the order of the model's leaves."""
@@ -145,16 +158,24 @@ def load(
     shardings, leaves = weight.shardings(rules, mesh), weight.leaves(_platform(mesh))
     if len(sources) == len(leaves):
         read = zip(leaves, sources, shardings, strict=True)
-        return tuple(_read(leaf, several, checkpoint, place) for leaf, several, place in read)
+        return tuple(_read(leaf, several, checkpoint, place, weight.placement) for leaf, several, place in read)
     place = rules.sharding(mesh, weight.axes, weight.shape)
-    values = _read(Leaf(weight.shape, weight.dtype, weight.axes), sources[0], checkpoint, place)
+    values = _read(Leaf(weight.shape, weight.dtype, weight.axes), sources[0], checkpoint, place, weight.placement)
     made = jax.jit(_made, static_argnums=(1, 2), out_shardings=shardings)(values, weight, _platform(mesh))
     jax.block_until_ready(made)  # or the next weight's values arrive while these are still there
     return made
 
 
-def _read(leaf: Leaf, sources: Sequence[Source], checkpoint: Reader, place: Format | NamedSharding) -> jax.Array:
+def _read(
+    leaf: Leaf,
+    sources: Sequence[Source],
+    checkpoint: Reader,
+    place: Format | NamedSharding,
+    placement: tuple[int, ...] | None,
+) -> jax.Array:
     source = Stacked(sources) if leaf.stacked else sources[0]
+    if placement is not None and "expert" in leaf.axes:
+        source = Placed(source, leaf.axes.index("expert"), placement)
 
     def read(index: tuple[slice, ...]) -> np.ndarray:
         return checkpoint.read_source(source, index).astype(leaf.dtype)
@@ -212,6 +233,12 @@ def _platform(mesh: Mesh) -> str:
 
 
 def _values(keys: jax.Array, weight: Weight) -> jax.Array:
+    if weight.holds_slots:
+        return jnp.broadcast_to(weight.slots().read((), _no_tensor), weight.shape).astype(weight.dtype)
+    if weight.placement is not None:
+        axis, placement = weight.axes.index("expert"), np.array(weight.placement)
+        shape = (*weight.shape[:axis], max(weight.placement) + 1, *weight.shape[axis + 1 :])
+        return jnp.take(_values(keys, weight._replace(shape=shape, placement=None)), placement, axis)
     std, dtype = weight.std, weight.dtype
     if std is None:
         return jnp.full(weight.shape, 1 - weight.offset, dtype)
@@ -222,3 +249,7 @@ def _values(keys: jax.Array, weight: Weight) -> jax.Array:
         return (jax.random.normal(key, shape, jnp.float32) * std).astype(dtype)
 
     return jax.lax.map(one, keys) if weight.stacked else one(keys[0])
+
+
+def _no_tensor(name: str, index: tuple[slice, ...]) -> np.ndarray:
+    raise AssertionError(f"{name} is read from no checkpoint")

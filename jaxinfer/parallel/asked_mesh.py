@@ -29,7 +29,8 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
         if found != size:
             message = f"{size} contradicts mesh {asked.mesh}, which has {_SIZES[flag]}={found}; give one of the two"
             raise ParameterError(flag, message)
-    return _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
+    mesh = _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
+    return _with_copies(mesh, asked.redundant_experts) if asked.redundant_experts else mesh
 
 
 def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
@@ -51,9 +52,16 @@ def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
 
 
 def _check_alone(asked: ParallelConfig) -> None:
-    for flag in (*_SIZES, "enable_expert_parallel"):
+    for flag in (*_SIZES, "enable_expert_parallel", "redundant_experts"):
         if getattr(asked, flag):
             raise ParameterError(flag, "contradicts mesh auto, which chooses it; give one of the two")
+
+
+def _with_copies(mesh: MeshConfig, redundant: int) -> MeshConfig:
+    if mesh.shards("expert") == 1:
+        message = f"{redundant}: no axis of the mesh ({mesh}) splits experts; 0 is allowed, or enable_expert_parallel"
+        raise ParameterError("redundant_experts", message)
+    return replace(mesh, redundant_experts=redundant)
 
 
 def _with_whole_experts(mesh: MeshConfig, name: str | None) -> MeshConfig:

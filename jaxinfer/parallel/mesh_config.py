@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError, quoted
 from jaxinfer.parallel.rules import AXES, DEFAULT_RULES, ShardingRules
@@ -12,15 +13,26 @@ _MOST = 65536
 """Devices along an axis, more than any pod has."""
 
 
+class Parts(NamedTuple):
+    """What heads, vocabulary and experts are split into, and copies of experts; as `DecoderConfig.over` has them."""
+
+    heads: int
+    vocabulary: int
+    experts: int
+    redundant: int
+
+
 @dataclass(frozen=True)
 class MeshConfig:
     """axes: devices of JAX along each axis of AXES; 1 along those that are not named. topology: the chips that it is
-    made for, None: any. Raises ParameterError for an unknown axis, a wrong size, and for another number of devices than
+    made for, None: any. redundant_experts: copies of experts in each layer that has some, beside them. Raises
+    ParameterError for an unknown axis, a wrong size, and for another number of devices than
     the topology has."""
 
     axes: Mapping[str, int] = field(default_factory=dict)
     rules: ShardingRules = DEFAULT_RULES
     topology: Topology | None = None
+    redundant_experts: int = 0
 
     def __post_init__(self) -> None:
         for name, size in self.axes.items():
@@ -44,6 +56,11 @@ class MeshConfig:
     def shards(self, axis: str) -> int:
         """Parts that a logical axis is split into."""
         return math.prod(self.axes.get(name, 1) for name in self.rules.split(axis) or ())
+
+    @property
+    def parts(self) -> Parts:
+        """Of what a decoder must know."""
+        return Parts(self.shards("kv_heads"), self.shards("vocab"), self.shards("expert"), self.redundant_experts)
 
     @property
     def data(self) -> int:

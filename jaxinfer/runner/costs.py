@@ -40,7 +40,7 @@ def _chosen(config: DecoderConfig, weights: list[Weight]) -> int:
             assert one.layers is not None
             experts = config.layers[one.layers[0]].mlp.experts
             assert experts is not None
-            total += math.prod(one.shape) * experts.chosen // experts.count
+            total += math.prod(one.shape) * experts.chosen // experts.slots
     return total
 
 
@@ -57,7 +57,7 @@ def _expert_costs(config: DecoderConfig, weights: list[Weight], platform: str) -
     for kind, size in sizes.items():
         experts = kind.mlp.experts
         assert experts is not None
-        each = (experts.count, experts.chosen, size // counts[kind] // experts.count)
+        each = (experts.count, experts.chosen, size // counts[kind] // experts.slots)
         alike[each] = alike.get(each, 0) + counts[kind]
     return tuple(ExpertCosts(count, chosen, layers * size) for (count, chosen, size), layers in alike.items())
 

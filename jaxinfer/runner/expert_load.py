@@ -1,25 +1,37 @@
 """ExpertLoad: how many tokens each expert has got, counted on the device and read with the other statistics."""
 
 import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxinfer.engine.device.runner import ExpertTokens
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.parallel.expert_placement import device_tokens, first_placement
 
 
 def load_shape(model: LoadedModel) -> tuple[int, int] | None:
-    """[layers with experts, the most experts that one of them has]; None for a model without."""
-    found = [layer.mlp.experts.count for layer in model.config.layers if layer.mlp.experts is not None]
-    return (len(found), max(found)) if found else None
+    """[layers with experts, the most slots of experts that one of them has]; None for a model without."""
+    found = _experts(model)
+    return (len(found), max(experts.slots for experts in found)) if found else None
+
+
+class StepLoad(NamedTuple):
+    """The device's counts after a step, and how often experts had been placed when it was dispatched."""
+
+    counts: jax.Array | None
+    placed: int
 
 
 class ExpertLoad:
-    """Counts of one model: uint32 on the device, which wrap around, int64 here.
+    """Counts of one model: uint32 on the device, of slots, which wrap around; int64 here.
 
-    dispatched: the device's counts after the last step that was dispatched. collected: after the last that was
-    collected. Both are None for a model without experts.
+    dispatched: the device's counts after the last step that was dispatched; None for a model without experts.
+    placements: the expert of each slot, of each layer with experts. placed: how often they were placed anew.
     """
 
     # NOTE: programs do not donate the counts: a thread that reads them would find its array gone. A copy in each step
@@ -28,8 +40,14 @@ class ExpertLoad:
     def __init__(self, model: LoadedModel):
         self._shape = load_shape(model)
         self._sharding = NamedSharding(model.mesh, PartitionSpec())
+        self._devices = model.expert_devices
         self._lock = threading.Lock()
-        self._total = None if self._shape is None else np.zeros(self._shape, np.int64)
+        kinds = _experts(model)
+        self.placements = [np.array(first_placement(experts.count, experts.redundant)) for experts in kinds]
+        self.placed = 0
+        self._counts = [experts.count for experts in kinds]
+        self._total = np.zeros((len(kinds), max(self._counts, default=0)), np.int64)
+        self._placed_at = self._total.copy()
         self.reset()
 
     def reset(self) -> None:
@@ -38,14 +56,57 @@ class ExpertLoad:
             zeros = None if self._shape is None else np.zeros(self._shape, np.uint32)
             self._read = zeros
             self.dispatched: jax.Array | None = None if zeros is None else jax.device_put(zeros, self._sharding)
-            self.collected = self.dispatched
+            self._collected = self.dispatched
 
-    def read(self) -> np.ndarray | None:
-        """Tokens by layer and expert, int64; waits for no step."""
-        if self._total is None:
+    def dispatch(self, counts: jax.Array | None) -> StepLoad:
+        """A step was dispatched, after which the device's counts are these."""
+        self.dispatched = counts
+        return StepLoad(counts, self.placed)
+
+    def collect(self, step: StepLoad) -> None:
+        """A step was collected. Those before experts were placed last have been read."""
+        if step.placed == self.placed:
+            self._collected = step.counts
+
+    def read(self) -> ExpertTokens | None:
+        """Waits for no step."""
+        if self._shape is None:
             return None
         with self._lock:
-            now = np.asarray(self.collected)
-            self._total += now - self._read  # modulo 2 ** 32
-            self._read = now
-            return self._total.copy()
+            self._add(self._collected)
+            devices = self.of_devices(self.placements) if self._devices > 1 else None
+            return ExpertTokens(self._total.copy(), devices, self.placed)
+
+    def settle(self) -> list[np.ndarray]:
+        """Tokens of each layer's experts since the placement that is now; waits for all steps."""
+        with self._lock:
+            self._add(self.dispatched)
+            return self._since()
+
+    def place(self, placements: Sequence[np.ndarray]) -> None:
+        """Steps that are dispatched from now on are counted by other placements. All before were settled."""
+        with self._lock:
+            self.placements = list(placements)
+            self._placed_at, self._collected = self._total.copy(), self.dispatched
+            self.placed += 1
+
+    def of_devices(self, placements: Sequence[np.ndarray]) -> np.ndarray:
+        """Tokens since the placement that is now, by device as they would be with these: [layers, devices]."""
+        each = zip(self._since(), placements, strict=True)
+        return np.stack([device_tokens(load, placement, self._devices) for load, placement in each])
+
+    def _since(self) -> list[np.ndarray]:
+        new = self._total - self._placed_at
+        return [load[:count] for load, count in zip(new, self._counts, strict=True)]
+
+    def _add(self, counts: Any) -> None:
+        now = np.asarray(counts)
+        new = now - self._read  # modulo 2 ** 32
+        for total, slots, placement in zip(self._total, new, self.placements, strict=True):
+            np.add.at(total, placement, slots[: len(placement)])
+        self._read = now
+
+
+def _experts(model: LoadedModel) -> list[ExpertsKind]:
+    """Of each layer that has some."""
+    return [layer.mlp.experts for layer in model.config.layers if layer.mlp.experts is not None]

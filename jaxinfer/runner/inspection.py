@@ -54,7 +54,7 @@ def inspect_model(
     """
     plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
-    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = config.over(*mesh.parts)
     layout = platform_layout(platform)
     groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
     costs = [group["token_bytes"] * block_size for group in groups]
@@ -79,7 +79,7 @@ def inspect_model(
 
 def taken_of_device(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> Taken:
     """Of one device of a mesh, which need not be here. Raises ParameterError where the model cannot be split so."""
-    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = config.over(*mesh.parts)
     context, layout = config.max_position_embeddings, platform_layout(platform)
     groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
     tokens = [context if group["window"] is None else min(context, group["window"]) for group in groups]

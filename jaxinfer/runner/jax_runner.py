@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
+from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, LatePrograms
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
@@ -16,7 +16,8 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.data_shards import kv_arrays
-from jaxinfer.runner.expert_load import ExpertLoad
+from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
+from jaxinfer.runner.expert_moves import ExpertMoves
 from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
@@ -31,7 +32,7 @@ class Forwarded(NamedTuple):
 
     hidden: jax.Array
     scored: Scored
-    load: jax.Array | None
+    load: StepLoad
 
 
 class SampledStep(NamedTuple):
@@ -40,7 +41,7 @@ class SampledStep(NamedTuple):
     step: PackedForward
     hidden: jax.Array
     sampled: Sampled | None
-    load: jax.Array | None
+    load: StepLoad
 
 
 class MultiStep(NamedTuple):
@@ -49,7 +50,7 @@ class MultiStep(NamedTuple):
     step: PackedMultiStep
     tokens: jax.Array
     counts: jax.Array
-    load: jax.Array | None
+    load: StepLoad
 
 
 class JaxRunner:
@@ -65,6 +66,7 @@ class JaxRunner:
         *,
         options: Options | None = None,
         store: ProgramStore | None = None,
+        expert_placement_steps: int = 0,
     ):
         self.shapes = shapes
         self.model = model
@@ -73,6 +75,8 @@ class JaxRunner:
         self._make_kv = self._compile_kv()
         self._state, self._params, self._tables = self._make_slots()
         self._load = ExpertLoad(model)
+        copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
+        self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
         self._compiles_at_ready = 0
 
     @cached_property
@@ -100,6 +104,8 @@ class JaxRunner:
         if not lazy:
             self.programs.compile_all(progress)
             self._run_all()
+            if self._moves is not None:
+                self.model = self._moves.warm_up(self.model)
         self._compiles_at_ready = compile_counter.count
 
     def init_slots(self, packed: np.ndarray) -> None:
@@ -110,8 +116,10 @@ class JaxRunner:
         program, state = self.programs[step.kind, step.bucket], self._state
         newest = Newest(state.length, state.last_token)
         out = program(self.model.weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
-        self.kv, self._tables, self._load.dispatched = out.kv, out.tables, out.load
-        return Forwarded(out.hidden, out.scored, out.load)
+        self.kv, self._tables = out.kv, out.tables
+        load = self._load.dispatch(out.load)
+        self._place_experts()
+        return Forwarded(out.hidden, out.scored, load)
 
     def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
         if not step.num_scored:
@@ -127,19 +135,24 @@ class JaxRunner:
         program = self.programs["multi_step", step.bucket]
         model, state, load = self.model, (self._state, self._params), self._load.dispatched
         out = program(model.weights, model.head, self.kv, self._tables, *state, load, step.array)
-        self._load.dispatched = out.load
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
+        load = self._load.dispatch(out.load)
+        self._place_experts()
         out.tokens.copy_to_host_async()
         out.counts.copy_to_host_async()
-        return MultiStep(step, out.tokens, out.counts, out.load)
+        return MultiStep(step, out.tokens, out.counts, load)
 
     def collect(self, handle: SampledStep | MultiStep) -> StepResult:
         result = self._result(handle)
-        self._load.collected = handle.load
+        self._load.collect(handle.load)
         return result
 
-    def expert_load(self) -> np.ndarray | None:
+    def expert_load(self) -> ExpertTokens | None:
         return self._load.read()
+
+    def _place_experts(self) -> None:
+        if self._moves is not None:
+            self.model = self._moves.after_step(self.model)
 
     def _result(self, handle: SampledStep | MultiStep) -> StepResult:
         if isinstance(handle, MultiStep):

@@ -32,7 +32,7 @@ def loaded(
 ) -> LoadedModel:
     """As an engine over this mesh loads it."""
     config = read_declared(folder).config.quantised(quantization)
-    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = config.over(*mesh.parts)
     return load_model(folder, config, dtype=jnp.dtype(dtype), mesh=make_mesh(mesh), rules=mesh.rules)
 
 

@@ -25,6 +25,8 @@ CASES = [
     ("jaxinfer:model_bytes_total", {}, {"bytes": 2**50}, 2**50),
     ("jaxinfer:expert_tokens_total", {"expert": "1"}, {"expert_tokens": (3, 5)}, 5),
     ("jaxinfer:expert_imbalance", {"layer": "0"}, {"expert_imbalance": (1.25, 2.0)}, 1.25),
+    ("jaxinfer:expert_device_imbalance", {"layer": "1"}, {"expert_device_imbalance": (1.25, 2.0)}, 2.0),
+    ("jaxinfer:expert_placements_total", {}, {"expert_placements": 3}, 3),
     ("jaxinfer:device_memory_bytes", {"kind": "peak", "device": "1"}, {"memory_peak": (5, 7)}, 7),
     ("vllm:iteration_tokens_total_bucket", {"le": "8.0"}, {"step_tokens": (1, 2, *[0] * (len(STEP_TOKENS) - 2), 4)}, 3),
     ("vllm:iteration_tokens_total_bucket", {"le": "+Inf"}, {"step_tokens": (1, *[0] * (len(STEP_TOKENS) - 1), 4)}, 5),

@@ -28,6 +28,7 @@ def test_expert_parallelism_gives_whole_experts_to_the_devices_of_tensor_paralle
     assert (found.rules.expert, found.rules.expert_mlp, found.rules.mlp) == (("expert", "tensor"), (), ("tensor",))
     assert asked(mesh="tp4", enable_expert_parallel=True) == found
     assert asked(mesh="ep8", enable_expert_parallel=True) == read_mesh("ep8")
+    assert asked(mesh="ep8", redundant_experts=8).parts == (8, 8, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,9 @@ def test_expert_parallelism_gives_whole_experts_to_the_devices_of_tensor_paralle
         ({"tensor_parallel_size": 0}, "tensor_parallel_size: 0 must be at least 1"),
         ({"attention_data_parallel": -1}, "attention_data_parallel: -1 must be at least 1"),
         ({"tensor_parallel_size": "two"}, "tensor_parallel_size: .*int"),
+        ({"redundant_experts": 4}, "redundant_experts: 4: no axis of the mesh .one device. splits experts"),
+        ({"redundant_experts": 4, "tensor_parallel_size": 2}, "redundant_experts: .*enable_expert_parallel"),
+        ({"redundant_experts": -1}, "redundant_experts: -1 must be at least 0"),
         ({"mesh": 4}, "mesh: "),
         ({"mesh": ""}, "mesh: '' is no mesh"),
     ],

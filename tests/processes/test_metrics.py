@@ -14,7 +14,7 @@ from tests.processes.serving import Serving, serving
 from tests.text.folders import byte_level_folder
 
 COMMON = ("model_name", "engine")
-OF_EXPERTS = {"jaxinfer:expert_tokens_total", "jaxinfer:expert_imbalance"}
+OF_EXPERTS = {"jaxinfer:expert_tokens_total", "jaxinfer:expert_imbalance", "jaxinfer:expert_device_imbalance"}
 """Series that a model without experts does not have."""
 NAME = re.compile(r"\b(?:vllm|jaxinfer):[a-z0-9_]+")
 

@@ -91,7 +91,7 @@ def requests() -> Iterator[GenerateRequest]:
 
 def model_over(folder: Path, mesh: MeshConfig, how: Circumstances) -> LoadedModel:
     config = config_of(folder).quantised(how.quantization).keeping(KV_CODES[how.kv])
-    config = config.over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = config.over(*mesh.parts)
     return load_model(folder, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
 
 

@@ -92,7 +92,9 @@ def test_sizes_that_the_model_does_not_divide_over_are_passed_over():
     assert choose_mesh(4, 100, taken).mesh.axes == {"tensor": 4, "data": 1}
 
 
-@pytest.mark.parametrize("flag", ["tensor_parallel_size", "attention_data_parallel", "enable_expert_parallel"])
+@pytest.mark.parametrize(
+    "flag", ["tensor_parallel_size", "attention_data_parallel", "enable_expert_parallel", "redundant_experts"]
+)
 def test_flags_that_contradict_it(flag: str):
     assert served_mesh(ParallelConfig(mesh="auto")) is None
     asked = ParallelConfig(**{"mesh": "auto", flag: True if flag.startswith("enable") else 2})

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import Mesh
 
@@ -136,35 +137,39 @@ def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
     assert answers[0] == answers[1]
 
 
+def tokens_of(runner: JaxRunner) -> np.ndarray:
+    load = runner.expert_load()
+    assert load is not None
+    assert load.devices is None
+    return load.experts
+
+
 @pytest.mark.parametrize("decode_steps", [1, 4])
 def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_steps: int):
     model = experts_model()
     runner = JaxRunner(model, tiny_shapes(model, decode_steps=decode_steps))
     runner.warm_up(lazy=True)
     runner._run_all()
-    load = runner.expert_load()
-    assert load is not None
-    assert not load.any()
+    assert not tokens_of(runner).any()
     core = make_core(runner)
     drive(core, [GenerateRequest(str(i), list(range(20, 30 + 7 * i)), greedy(6)) for i in range(3)])
-    load = runner.expert_load()
-    assert load is not None
+    load = tokens_of(runner)
     tokens = sum(10 + 7 * i + 5 for i in range(3))
     assert load.sum(axis=1).tolist() == [2 * tokens] * 2
     stats = core.stats()
     assert sum(stats.expert_tokens) == 2 * 2 * tokens
     assert stats.expert_imbalance == tuple((load.max(axis=1) / (2 * tokens / 8)).tolist())
     runner.reset()
-    assert (runner.expert_load() == load).all()
+    assert (tokens_of(runner) == load).all()
 
 
 def test_counts_go_on_where_the_devices_wrap_around():
     load = ExpertLoad(experts_model())
     for count, total in ((2**32 - 2, 2**32 - 2), (5, 2**32 + 5)):
-        load.collected = jnp.full((2, 8), count, jnp.uint32)
+        load.collect(load.dispatch(jnp.full((2, 8), count, jnp.uint32)))
         found = load.read()
         assert found is not None
-        assert (found == total).all()
+        assert (found.experts == total).all()
 
 
 def test_programs_of_a_model_without_experts_have_no_argument_for_their_load():

@@ -23,7 +23,7 @@ ASKED = [
 ]
 
 def answers(family, mesh, **changes):
-    config = config_of(family).over(mesh.shards("kv_heads"), mesh.shards("vocab"))
+    config = config_of(family).over(*mesh.parts)
     model = load_model(GOLDENS / family, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     shapes = tiny_shapes(model, **{**dict(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64), **changes})
     runner = JaxRunner(model, shapes)

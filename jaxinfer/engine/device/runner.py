@@ -17,6 +17,16 @@ class DeviceMemory(NamedTuple):
     limit: int = 0
 
 
+class ExpertTokens(NamedTuple):
+    """Tokens, padding not counted. experts: int64 [layers with experts, E], of each expert so far. devices: [layers,
+    devices], of each device that has some of the experts since they were last placed, those of copies shared equally;
+    None where experts are not split. placed: how often they were placed anew."""
+
+    experts: np.ndarray
+    devices: np.ndarray | None = None
+    placed: int = 0
+
+
 class LatePrograms(NamedTuple):
     """How many programs were made during a step, and the seconds that it took."""
 
@@ -82,9 +92,9 @@ class Runner(Protocol):
         """A reading of each device's memory. Called in any thread."""
         ...
 
-    def expert_load(self) -> np.ndarray | None:
-        """Tokens that each expert has got in the steps that were collected, int64 [layers with experts, E], padding
-        not counted; None for a model without experts. Called in any thread; waits for no step."""
+    def expert_load(self) -> ExpertTokens | None:
+        """Of the steps that were collected; None for a model without experts. Called in any thread; waits for no
+        step."""
         ...
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.runner import ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.stats.step_cost import StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
@@ -65,13 +65,21 @@ def read_stats(
     )
 
 
-def _of_experts(load: np.ndarray | None) -> dict[str, Any]:
-    """load: [layers, E], tokens. A layer that has computed none is even."""
+def _of_experts(load: ExpertTokens | None) -> dict[str, Any]:
     if load is None:
         return {}
-    mean = load.mean(axis=1)
-    imbalance = np.divide(load.max(axis=1), mean, out=np.ones(len(load)), where=mean > 0)
-    return {"expert_tokens": tuple(load.sum(axis=0).tolist()), "expert_imbalance": tuple(imbalance.tolist())}
+    return {
+        "expert_tokens": tuple(load.experts.sum(axis=0).tolist()),
+        "expert_imbalance": _imbalance(load.experts),
+        "expert_device_imbalance": () if load.devices is None else _imbalance(load.devices),
+        "expert_placements": load.placed,
+    }
+
+
+def _imbalance(tokens: np.ndarray) -> tuple[float, ...]:
+    """tokens: [layers, experts or devices]. A layer that has computed none is even."""
+    mean = tokens.mean(axis=1)
+    return tuple(np.divide(tokens.max(axis=1), mean, out=np.ones(len(tokens)), where=mean > 0).tolist())
 
 
 def _waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
