@@ -1,5 +1,6 @@
 """Which backend multiplies in layers with experts: what the device can run, timed on the model's own experts."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
 from jaxinfer.runner.kernel_backends import CANDIDATES, interpreted, obstacle
 from jaxinfer.runner.platform import platform_of
+
+log = logging.getLogger(__name__)
 
 _RUNS, _CALLS = 5, 8
 _ERROR = {"float32": 1e-3}
@@ -52,7 +55,10 @@ def choose_dispatch(model: LoadedModel, shapes: EngineShapes, cache: Path | None
     """The model with a form of dispatch, where experts are split over the devices of a mesh: the fastest of those that
     agree. On a CPU, whose devices share its memory, rows are not exchanged."""
     shards = model.dispatch().shards
-    if not _layers(model) or shards is None or not shards.expert or platform_of(model.mesh) == "cpu":
+    if not _layers(model) or shards is None or not shards.expert:
+        return model
+    if platform_of(model.mesh) == "cpu":
+        log.info("dispatch to experts: %s, since the devices of a CPU share its memory", model.dispatch_form)
         return model
     file = cache / f"dispatch-{shapes_digest(model, shapes, *DISPATCH_FORMS)}.json" if cache else None
     chosen = remembered_choice("dispatch to experts", file, DISPATCH_FORMS, partial(_measured_form, model, shapes))
