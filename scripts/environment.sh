@@ -82,7 +82,8 @@ install() {
   local venv="$1" extras="$2"
   local target="$repository${extras:+[${extras// /,}]}"
   if has_uv; then
-    uv pip install --quiet --python "$venv/bin/python" --constraint "$constraints" --editable "$target"
+    # As pip does: where Python may not write bytecode (PYTHONDONTWRITEBYTECODE), every start would compile all of jax.
+    uv pip install --quiet --compile-bytecode --python "$venv/bin/python" --constraint "$constraints" --editable "$target"
   else
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$constraints" --editable "$target"

@@ -4,7 +4,7 @@ Of a mesh that configs/compiled/collectives.yaml names, every exchange of hidden
 there; of others no exchange may be larger than hidden states are in float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from program_models import DENSE, QUANTISED, QWEN3_MOE, Model
 
 from jaxinfer.config import ParallelConfig
 from jaxinfer.errors import ParameterError
+from jaxinfer.layers.dispatch import DISPATCH_FORMS, DispatchForm
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
@@ -73,9 +74,16 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     every = everything or title in _WITH_ALL or title not in shipped_meshes()
     for model, forward in _MODELS:
         programs = (*forward, *_SAMPLING) if every and model is DENSE[1] else forward
-        options = {"mesh": mesh, "mesh_name": title, "exchange": partial(_exchange, title, mesh, model)}
-        found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
+        for form in _forms(mesh, model):
+            options = {"mesh": mesh, "mesh_name": title, "form": form}
+            options["exchange"] = partial(_exchange, title, mesh, model, form, target.platform)
+            found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
     return found
+
+
+def _forms(mesh: MeshConfig, model: Model) -> tuple[DispatchForm, ...]:
+    """In which rows may come to experts."""
+    return DISPATCH_FORMS if model is QWEN3_MOE and mesh.shards("expert") > 1 else DISPATCH_FORMS[:1]
 
 
 def _not_compiled(devices: Sequence[Any]) -> Lowering:
@@ -83,17 +91,38 @@ def _not_compiled(devices: Sequence[Any]) -> Lowering:
     raise AssertionError("is not compiled")
 
 
-def _exchange(title: str, mesh: MeshConfig, model: Model, config: DecoderConfig, name: Name) -> Exchange:
+def _exchange(
+    title: str, mesh: MeshConfig, model: Model, form: DispatchForm, platform: str, config: DecoderConfig, name: Name
+) -> Exchange:
     rows = name[1]
     numbers = rows * 4 * _ROW_NUMBERS * mesh.size if name[0] in ("sample", "multi_step") else 0
     known = yaml.safe_load(_EXPECTED.read_text()).get(title)
     if name[0] == "sample":
         return Exchange(small=numbers)
     if known is None:
-        return Exchange(small=max(numbers, rows * config.hidden_size * 4))
-    hidden, once = f"all-reduce bf16[{rows},{config.hidden_size}]", known["embedding"]
+        experts = config.layers[0].mlp.experts if form == "exchange" else None
+        each = 1 if experts is None else experts.chosen
+        return Exchange(small=max(numbers, rows * each * config.hidden_size * 4))
+    hidden, once = f"bf16[{rows},{config.hidden_size}]", known["embedding"]
     if model.quantization != "none":  # rows of the embedding are exchanged as they are held, codes and scales
         once, numbers = 0, max(numbers, rows * config.hidden_size)
     if mesh.data > 1 and model is QWEN3_MOE:  # tokens of each expert
         numbers = max(numbers, 4 * config.num_layers * QWEN3_MOE.fields["num_experts"])
-    return Exchange(((hidden, once + config.num_layers * known["layer"]),), numbers)
+    layers, each = config.num_layers, known["layer"]
+    if form == "reduce":
+        return Exchange(((f"all-reduce {hidden}", once + layers * each),), numbers)
+    of_rows = _rows_exchanged(mesh, rows, platform, config)
+    return Exchange(
+        ((f"all-reduce {hidden}", once + layers * (each - 1)), *((one, layers) for one in of_rows)), numbers
+    )
+
+
+def _rows_exchanged(mesh: MeshConfig, rows: int, platform: str, config: DecoderConfig) -> Iterator[str]:
+    """What a layer sends where rows go to experts: there, room for all that a device may be sent; back those of its
+    own; and the sums of all rows to all devices. XLA for a TPU cuts these in two its own way."""
+    experts, devices, hidden = config.layers[0].mlp.experts, mesh.shards("expert"), config.hidden_size
+    assert experts is not None
+    own = rows // devices
+    for room in (devices * own * min(experts.chosen, experts.slots // devices), own * experts.chosen):
+        yield f"ragged-all-to-all bf16[{room},{f'2,{hidden // 2}' if platform == 'tpu' else hidden}]"
+    yield f"all-gather bf16[{f'{rows // 2},2' if platform == 'tpu' else rows},{hidden}]"

@@ -17,6 +17,7 @@ from jaxinfer_kernels.layouts import platform_layout
 from program_models import Model
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.layers.dispatch import DispatchForm
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.models.weight import Weight
@@ -50,10 +51,12 @@ def model_cases(
     *,
     mesh: MeshConfig = ONE_DEVICE,
     mesh_name: str = "",
+    form: DispatchForm = "reduce",
     exchange: Callable[[DecoderConfig, Name], Exchange] | None = None,
 ) -> list[Case]:
     """shapes_of: of the model's config and a block's tokens; by default those of large steps. mesh_name: what the table
-    calls the mesh. exchange: what devices may send each other in a program."""
+    calls the mesh. form: how rows come to experts of other devices. exchange: what devices may send each other in a
+    program."""
     config = model.config(layers).over(*mesh.parts)
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     plan, shapes = plan_model(config, _DTYPE), replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
@@ -64,9 +67,9 @@ def model_cases(
     described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
     needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
-    on = f", {mesh_name}" if mesh_name else ""
+    on = (f", {mesh_name}" if mesh_name else "") + (", rows exchanged" if form == "exchange" else "")
     run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
-    programs = cache(partial(_programs, config, shapes, backends, _multiplies(config, mesh, backend), mesh))
+    programs = cache(partial(_programs, config, shapes, backends, _multiplies(config, mesh, backend), mesh, form))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
@@ -146,10 +149,11 @@ def _programs(
     backends: tuple[GroupBackend, ...],
     experts_backend: str,
     mesh: MeshConfig,
+    form: DispatchForm,
     devices: tuple[Any, ...],
 ) -> Programs:
     model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(mesh, devices), rules=mesh.rules)
-    model = replace(model, backends=backends, experts_backend=experts_backend)
+    model = replace(model, backends=backends, experts_backend=experts_backend, dispatch_form=form)
     return Programs(with_products(model, experts_backend), shapes)
 
 

@@ -145,30 +145,38 @@ def _reducing(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, 
         out = _weighed(each, routed.weights).astype(routed.x.dtype)
         return jax.lax.psum(out, over) if over else out
 
-    rows: list[Any] = [spec((), shards.embed), spec(), spec()]
-    return _shard_map(local, shards, (_specs(held, shards), Routed(*rows)))(held, routed)
+    return _shard_map(local, shards, (_specs(held, shards), _rows(shards)))(held, routed)
 
 
 def _exchanging(kind: MlpKind, held: ExpertWeights, routed: Routed, backend: str, shards: ExpertShards) -> jax.Array:
-    """Each device along the axes of experts takes as many rows, and at the end all get all results."""
+    """Each device along the axes of experts takes as many rows, and at the end all get all results.
+
+    It takes them here: of rows that lie on the devices already, XLA would split all that is computed before and after.
+    """
     (rows, _), parts = routed.chosen.shape, math.prod(shards.mesh.shape[name] for name in shards.expert)
     total, spare = held.down.shape[0], -rows % parts
     padded = Routed(*(jnp.pad(x, ((0, spare), (0, 0))) for x in routed))
-    chosen = jnp.pad(routed.chosen, ((0, spare), (0, 0)), constant_values=total)
+    padded = padded._replace(chosen=jnp.pad(routed.chosen, ((0, spare), (0, 0)), constant_values=total))
 
-    def local(held: ExpertWeights, routed: Routed, chosen: jax.Array) -> jax.Array:
-        of_part = chosen.reshape(parts, -1)
+    def local(held: ExpertWeights, routed: Routed) -> jax.Array:
+        of_part = routed.chosen.reshape(parts, -1)
         counts = jnp.zeros((parts, total), jnp.int32).at[jnp.arange(parts)[:, None], of_part].add(1, mode="drop")
         results = _Experts(kind, held, backend, shards.channels, shards.embed).results
-        each = exchanged(routed.x, routed.chosen.reshape(-1), counts, results, shards.expert, shards.ragged)
-        out = _weighed(each, routed.weights).astype(routed.x.dtype)
+        me, each = jax.lax.axis_index(shards.expert), len(of_part[0]) // routed.chosen.shape[1]
+        own = Routed(*(jax.lax.dynamic_slice_in_dim(x, me * each, each) for x in routed))
+        found = exchanged(own.x, own.chosen.reshape(-1), counts, results, shards.expert, shards.ragged)
+        out = _weighed(found, own.weights).astype(own.x.dtype)
         if shards.channels:
             out = jax.lax.psum(out, shards.channels)
         return jax.lax.all_gather(out, shards.expert, axis=0, tiled=True)
 
-    own: list[Any] = [spec(shards.expert, shards.embed), spec(shards.expert), spec(shards.expert)]
-    places = (_specs(held, shards), Routed(*own), spec())
-    return _shard_map(local, shards, places)(held, padded._replace(chosen=chosen), chosen)[:rows]
+    return _shard_map(local, shards, (_specs(held, shards), _rows(shards)))(held, padded)[:rows]
+
+
+def _rows(shards: ExpertShards) -> Routed:
+    """Specs of rows that every device has."""
+    found: list[Any] = [spec((), shards.embed), spec(), spec()]
+    return Routed(*found)
 
 
 def _first(count: int, shards: ExpertShards) -> jax.Array | int:
