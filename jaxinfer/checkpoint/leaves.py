@@ -5,11 +5,12 @@ orbax, each shard from the chunks that hold it; anything else is read in slices 
 they are needed.
 """
 
+import asyncio
 import logging
 import math
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from jaxinfer.folder_files import is_there, read_object
 
 if TYPE_CHECKING:
     import jax
+    from orbax.checkpoint import Checkpointer, RestoreArgs
+    from orbax.checkpoint.type_handlers import ParamInfo
 
 KEY = "jaxinfer_leaves.json"
 """The file with the key of everything that the leaves depend on; a folder with it holds leaves."""
@@ -31,6 +34,8 @@ _COMMITTED = "commit_success.txt"
 """Where orbax writes the path that a part had when it was written; only object stores need it."""
 CHUNK_BYTES = 32 * 2**20
 """Of a leaf that are compressed together, at most: threads read chunks, and shards read few that they do not need."""
+_MOST_TOLD = 500
+"""Characters of an error of TensorStore, which has the path of a chunk in it."""
 
 
 def holds_leaves(folder: Path) -> bool:
@@ -82,10 +87,12 @@ class Leaves:
         try:
             if name not in self._open:
                 store = {"driver": "file", "path": f"{self._path(name)}/"}
-                self._open[name] = tensorstore.open({"driver": "zarr", "kvstore": store}, open=True).result()
+                # Zarr reads a missing chunk as zeros; orbax writes all of them.
+                spec = {"driver": "zarr", "kvstore": store, "fill_missing_data_reads": False}
+                self._open[name] = tensorstore.open(spec, open=True).result()
             return np.asarray(self._open[name][index or ...].read().result())
         except (ValueError, OSError) as error:
-            raise ModelError(f"{self._path(name)}: cannot be read: {shortened(str(error))}") from error
+            raise _unreadable(self._path(name), error) from error
 
     def restore(self, wanted: Mapping[str, Any]) -> "dict[str, jax.Array]":
         """Leaves of one part as they lie. wanted: the sharding of each, in JAX's terms. Raises ModelError."""
@@ -99,11 +106,11 @@ class Leaves:
             for name, place in wanted.items()
         }
         try:
-            with orbax.PyTreeCheckpointer(use_ocdbt=False) as checkpointer:
+            with _reading_checkpointer() as checkpointer:
                 args = orbax.args.PyTreeRestore(item=how, restore_args=how, partial_restore=True)
                 return checkpointer.restore(path.resolve(), args=args)
         except Exception as error:  # orbax raises it bare, around TensorStore's
-            raise ModelError(f"{path}: cannot be read: {shortened(str(error.__cause__ or error))}") from error
+            raise _unreadable(path, error.__cause__ or error) from error
 
     def _path(self, name: str) -> Path:
         return self._folder / FOLDER / part_of(name) / name
@@ -118,6 +125,32 @@ def save_part(path: Path, arrays: "Mapping[str, jax.Array]") -> None:
     with orbax.PyTreeCheckpointer(use_ocdbt=False) as checkpointer:
         checkpointer.save(path.resolve(), args=orbax.args.PyTreeSave(dict(arrays), save_args=how))
     (path / _COMMITTED).unlink(missing_ok=True)
+
+
+def _reading_checkpointer() -> "Checkpointer":
+    """Waits for all reads where one fails: orbax would close its event loop while they are under way, and each would
+    write a traceback to stderr, with all of TensorStore's settings."""
+    import jax
+    import orbax.checkpoint as orbax
+
+    class Arrays(orbax.type_handlers.ArrayHandler):
+        async def deserialize(
+            self, infos: "Sequence[ParamInfo]", args: "Sequence[RestoreArgs] | None" = None
+        ) -> "Sequence[jax.Array]":
+            before = asyncio.all_tasks()
+            try:
+                return await super().deserialize(infos, args)
+            except Exception:
+                if reads := asyncio.all_tasks() - before:
+                    await asyncio.wait(reads)
+                raise
+
+    registry = orbax.type_handlers.create_type_handler_registry((jax.Array, Arrays()))
+    return orbax.Checkpointer(orbax.PyTreeCheckpointHandler(use_ocdbt=False, type_handler_registry=registry))
+
+
+def _unreadable(path: Path, error: BaseException) -> ModelError:
+    return ModelError(f"{path}: cannot be read: {shortened(str(error), _MOST_TOLD)}")
 
 
 def _quiet() -> None:

@@ -1,6 +1,8 @@
 """Folders of leaves: what was loaded before is loaded again, bit for bit, on one device and on several."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +150,72 @@ def test_a_broken_chunk_is_an_error_that_names_the_part(tmp_path: Path) -> None:
     chunk.write_bytes(b"no chunk")
     with pytest.raises(ModelError, match="leaves/norm: cannot be read"):
         loaded(tmp_path / "out")
+
+
+@pytest.mark.parametrize("leaf", ["embed/embed", "blocks.1/blocks.1.mlp.down", "vectors/vectors.leaves.input_norm"])
+def test_a_missing_chunk_is_an_error_that_names_it(leaf: str, tmp_path: Path) -> None:
+    """Zarr's own rule is that it holds zeros."""
+    out = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax")
+    (out / FOLDER / leaf / "0.0").unlink()
+    told = f"cannot be read: .*{leaf}/0.0.* is missing"
+    with pytest.raises(ModelError, match=told):
+        loaded(out)
+    for to in ("safetensors", "orbax"):
+        with pytest.raises(ModelError, match=told):
+            converted(out, tmp_path / to, to)
+
+
+def test_a_missing_chunk_of_copied_heads(tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+import pytest
+from jaxinfer.errors import ModelError
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.rules import ShardingRules
+from tests.convert.conversions import converted, loaded
+from tests.models.goldens import GOLDENS
+out = converted(GOLDENS / "qwen2", Path({str(tmp_path)!r}) / "out", "orbax")
+(out / "leaves/blocks.1/blocks.1.attention.qkv/0.0.0.0").unlink()
+with pytest.raises(ModelError, match="attention.qkv/0.0.0.0.* is missing"):
+    loaded(out, mesh=MeshConfig({{"tensor": 4}}, ShardingRules(mlp=(), expert_mlp=())))
+"""
+    run_on_devices(program, 4)
+
+
+_RESTORE = """
+import gc, sys, time
+from pathlib import Path
+import jax, numpy as np
+from jaxinfer.checkpoint.leaves import FOLDER, Leaves, save_part
+from jaxinfer.errors import ModelError
+
+folder, damage = Path(sys.argv[1]), sys.argv[2]
+sizes = {"blocks.0.a": 1, "blocks.0.b": 8, "blocks.0.c": 8}
+arrays = {name: np.random.default_rng(0).random((size, 2**20), "f4") for name, size in sizes.items()}
+(folder / FOLDER).mkdir()
+save_part(folder / FOLDER / "blocks.0", {name: jax.numpy.asarray(array) for name, array in arrays.items()})
+chunk = folder / FOLDER / "blocks.0" / "blocks.0.a" / "0.0"
+content = chunk.read_bytes()
+chunk.unlink()
+if damage == "cut off":
+    chunk.write_bytes(content[:100])
+leaves = Leaves(folder, {name: (array.shape, "float32") for name, array in arrays.items()})
+try:
+    leaves.restore({name: jax.sharding.SingleDeviceSharding(jax.devices()[0]) for name in arrays})
+except ModelError as error:
+    print(error)
+time.sleep(1)  # other reads end
+gc.collect()
+"""
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off"])
+def test_a_damaged_chunk_is_one_error_though_others_are_being_read(damage: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _RESTORE, str(tmp_path), damage]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "blocks.0: cannot be read" in found.stdout
+    assert "blocks.0.a/0.0" in found.stdout
+    assert not found.stderr
 
 
 def test_chunks_are_those_of_a_mesh(tmp_path: Path) -> None:
