@@ -22,6 +22,8 @@ from jaxinfer.text import TextProcessor
 from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
 
 if TYPE_CHECKING:
+    import jax.numpy as jnp
+
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.models.loaded import LoadedModel
     from jaxinfer.runner.xla_options import Options
@@ -129,13 +131,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     files = read_declared(folder, config.load.architecture)
     decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
     decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
-    asked = asked or _auto_mesh(config, decoder)
+    dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
+    asked = asked or _auto_mesh(config, decoder, dtype)
     mesh = make_mesh(asked)
     decoder = decoder.over(*asked.parts)
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
-    dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
     sizes = plan_shapes(config, decoder, asked.data)
@@ -175,19 +177,22 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     return BuiltEngine(core, folder, seconds)
 
 
-def _auto_mesh(config: EngineConfig, decoder: "DecoderConfig") -> MeshConfig:
-    """The mesh of `--mesh auto` for the devices of this process."""
+def _auto_mesh(config: EngineConfig, decoder: "DecoderConfig", dtype: "jnp.dtype") -> MeshConfig:
+    """The mesh of `--mesh auto` for the devices of this process, for weights in `dtype`."""
     import jax
 
     from jaxinfer.runner.inspection import taken_of_device
-    from jaxinfer.runner.platform import platform_name, resolve_dtype, usable_memory
+    from jaxinfer.runner.platform import platform_name, usable_memory
 
+    platform, devices = platform_name(), len(jax.local_devices())
     memory = usable_memory(config.cache.gpu_memory_utilization)
-    if memory is None:
+    if memory is None and platform == "cpu":
         log.info("--mesh auto: one device, since a CPU's memory is not divided")
         return ONE_DEVICE
-    dtype, platform = resolve_dtype(config.load.dtype), platform_name()
-    devices = len(jax.local_devices())
+    if memory is None:
+        message = "--mesh auto: one of %d devices, since %s does not tell how much memory they have; name a mesh"
+        log.warning(message, devices, platform)
+        return ONE_DEVICE
     mesh, reason = choose_mesh(devices, memory, lambda mesh: taken_of_device(decoder, dtype, platform, mesh))
     log.info("--mesh auto: %s", reason)
     return mesh

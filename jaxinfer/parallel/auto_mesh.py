@@ -33,7 +33,7 @@ def choose_mesh(devices: int, memory: int, taken_of: Callable[[MeshConfig], Take
     memory: bytes of a device. taken_of: raises ParameterError where the model cannot be split so. Raises ParameterError
     where no mesh holds the model.
     """
-    largest: Choice | None = None
+    fits: Choice | None = None
     refused = ""
     for tensor in (size for size in range(1, devices + 1) if devices % size == 0):
         try:
@@ -44,13 +44,13 @@ def choose_mesh(devices: int, memory: int, taken_of: Callable[[MeshConfig], Take
         if taken.weights + taken.context > memory:
             refused = f"; over {tensor} a device holds {_gib(sum(taken))} of weights and of one sequence"
             continue
-        largest = _choice(mesh, devices, memory, taken)
+        fits = _choice(mesh, devices, memory, taken)
         if taken.weights <= _ROOMY * memory:
-            return largest
-    if largest is None:
+            return fits
+    if fits is None:
         message = f"auto: {devices} devices of {_gib(memory)} do not hold the model{refused}"
         raise ParameterError("mesh", message)
-    return largest
+    return fits
 
 
 def _split(tensor: int, taken_of: Callable[[MeshConfig], Taken]) -> tuple[MeshConfig, Taken]:

@@ -1,15 +1,21 @@
 """`--mesh auto` for models and machines that are known, by their sizes as published."""
 
+import logging
+from pathlib import Path
+
 import jax.numpy as jnp
 import pytest
 from program_models import DENSE, GPT_OSS, QWEN3_MOE, Model
 
-from jaxinfer.config import ParallelConfig
+from jaxinfer.build import build_engine
+from jaxinfer.config import EngineConfig, ParallelConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import Choice, Taken, choose_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.inspection import taken_of_device
+from tests.convert.conversions import converted
+from tests.models.goldens import GOLDENS
 
 QWEN3_06B, LLAMA_8B, QWEN25_05B = DENSE
 LLAMA_70B = Model(
@@ -100,3 +106,47 @@ def test_flags_that_contradict_it(flag: str):
     asked = ParallelConfig(**{"mesh": "auto", flag: True if flag.startswith("enable") else 2})
     with pytest.raises(ParameterError, match=f"{flag}: contradicts mesh auto"):
         served_mesh(asked)
+
+
+class Measured(Exception):
+    """Ends the start of an engine where its mesh is chosen."""
+
+
+def start(folder: Path) -> None:
+    build_engine(EngineConfig(str(folder), parallel=ParallelConfig(mesh="auto")))
+
+
+def test_a_folder_of_leaves_is_measured_in_its_own_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Which it is loaded in, though `auto` is bfloat16 elsewhere."""
+
+    def taken(config: object, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> Taken:
+        raise Measured(dtype.name, platform)
+
+    folder = converted(GOLDENS / "qwen2", tmp_path / "out", "orbax", dtype="float32")
+    monkeypatch.setattr("jaxinfer.runner.platform.platform_name", lambda: "gpu")
+    monkeypatch.setattr("jaxinfer.runner.platform.usable_memory", lambda share: 2**30)
+    monkeypatch.setattr("jaxinfer.runner.inspection.taken_of_device", taken)
+    with pytest.raises(Measured) as measured:
+        start(folder)
+    assert measured.value.args == ("float32", "gpu")
+
+
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_what_is_told_of_devices_whose_memory_is_not_known(
+    platform: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def made(asked: MeshConfig) -> None:
+        raise Measured(asked)
+
+    monkeypatch.setattr("jaxinfer.runner.platform.platform_name", lambda: platform)
+    monkeypatch.setattr("jaxinfer.runner.platform.usable_memory", lambda share: None)
+    monkeypatch.setattr("jaxinfer.parallel.mesh.make_mesh", made)
+    with pytest.raises(Measured), caplog.at_level(logging.INFO):
+        start(GOLDENS / "qwen2")
+    (told,) = (record for record in caplog.records if "--mesh auto" in record.message)
+    if platform == "cpu":
+        assert told.levelname == "INFO"
+        assert "one device, since a CPU's memory is not divided" in told.message
+    else:
+        assert told.levelname == "WARNING"
+        assert "one of 1 devices, since tpu does not tell how much memory" in told.message
