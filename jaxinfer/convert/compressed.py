@@ -1,11 +1,13 @@
-"""Quantised matrices as compressed-tensors writes them, and what a config.json says of them."""
+"""Quantised matrices as compressed-tensors writes them, and what a config.json says of them and of keys and values."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.quantization.kv import ScaledKVCodes
 from jaxinfer.quantization.scheme import Scheme
 
 Parts = tuple[np.ndarray, np.ndarray]
@@ -57,9 +59,12 @@ def packed(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.bitwise_or.reduce(words << places, axis=2).view(np.int32)
 
 
-def quantization_config(modules: Mapping[str, Scheme], plain: Sequence[str]) -> dict[str, Any]:
-    """modules: the scheme of each quantised module, without the head of names that are not of modules. plain: matrices
-    that are held as they are."""
+def quantization_config(
+    modules: Mapping[str, Scheme], ignored: Sequence[str], kv_codes: ScaledKVCodes | None
+) -> dict[str, Any]:
+    """modules: the scheme of each quantised module, without the head of names that are not of modules. ignored: names
+    of matrices that are held as they are, and patterns of them. kv_codes: the type that scales of keys and values are
+    for."""
     schemes = sorted(set(modules.values()), key=lambda one: -sum(scheme == one for scheme in modules.values()))
     groups = {
         f"group_{number}": {
@@ -74,13 +79,19 @@ def quantization_config(modules: Mapping[str, Scheme], plain: Sequence[str]) -> 
     formats = dict.fromkeys(map(_format, schemes))
     return {
         "quant_method": "compressed-tensors",
-        "format": next(iter(formats)) if len(formats) == 1 else "mixed-precision",
+        "format": next(iter(formats), "dense") if len(formats) < 2 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,
-        "kv_cache_scheme": None,
+        "kv_cache_scheme": None if kv_codes is None else _kv_cache(kv_codes),
         "config_groups": groups,
-        "ignore": list(plain),
+        "ignore": list(ignored),
     }
+
+
+def every_module_below(name: str) -> str:
+    """The pattern of modules whose names begin so, with or without the names of models around them: loaders change
+    those. compressed-tensors matches from the beginning of a name."""
+    return rf"re:(?:.*\.)?{re.escape(name.removeprefix('model.'))}.*"
 
 
 def _is_packed(scheme: Scheme) -> bool:
@@ -104,6 +115,12 @@ def _weights(scheme: Scheme) -> dict[str, Any]:
         "actorder": None,
         "observer": "minmax",
     }
+
+
+def _kv_cache(codes: ScaledKVCodes) -> dict[str, Any]:
+    kind = "float" if codes == "float8_e4m3fn" else "int"
+    one = {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "tensor", "dynamic": False}
+    return {**one, "group_size": None, "actorder": None, "observer": "minmax"}
 
 
 def _activations(scheme: Scheme) -> dict[str, Any] | None:

@@ -1,6 +1,7 @@
 """A conversion from beginning to end."""
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,16 +11,19 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from jaxinfer.checkpoint.leaves import KEY
-from jaxinfer.checkpoint.safetensors import INDEX
+from jaxinfer.checkpoint.safetensors import INDEX, Checkpoint
 from jaxinfer.convert.leaf_folder import add_leaves
 from jaxinfer.convert.safetensors_folder import add_safetensors
 from jaxinfer.convert.work_folder import WorkFolder
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.folder_files import UNFINISHED, check_file, read_object
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.quantized.unused import KV_SCALES
 from jaxinfer.models.leaf_key import FORMAT
 from jaxinfer.models.opened import OpenModel, open_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+
+log = logging.getLogger(__name__)
 
 Form = Literal["orbax", "safetensors"]
 
@@ -99,11 +103,27 @@ def _add_all(work: WorkFolder, asked: Conversion, config: DecoderConfig) -> None
 
 def _add_weights(work: WorkFolder, asked: Conversion, opened: OpenModel, dtype: jnp.dtype) -> dict[str, Any]:
     """The fields of config.json that change; a None goes."""
+    _check_kv_scales(opened, asked.to)
     if asked.to == "safetensors":
         return add_safetensors(work, opened, asked.dtype)
     held = opened.config.checkpoint_forms or asked.quantization
     add_leaves(work, opened, dtype, held, asked.mesh)
     return {}
+
+
+def _check_kv_scales(opened: OpenModel, to: Form) -> None:
+    """Warns of scales that are not written. Raises ParameterError where safetensors would have none, though others may
+    need them."""
+    if not isinstance(opened.reader, Checkpoint):
+        return
+    scales = opened.kv_scales()
+    read = {tensor.name for one in (() if scales is None else scales[1]) for tensor in one.tensors}
+    left = sorted(name for name in opened.reader.names if name.endswith(KV_SCALES) and name not in read)
+    if left and scales is None and to == "safetensors":
+        message = "is not one number a layer for fp8 or int8, as kv_cache_scheme could say; remove such tensors first"
+        raise ParameterError("to", f"safetensors: {left[0]} {message}")
+    if left:
+        log.warning("%s and scales like it are left out: they are not used here", left[0])
 
 
 def _files_to_copy(folder: Path) -> Iterator[Path]:

@@ -13,9 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.checkpoint.safetensors import INDEX, SINGLE, TYPES, Checkpoint
-from jaxinfer.convert.compressed import Parts, Spec, check_scheme, quantization_config, specs
+from jaxinfer.checkpoint.sources import Source
+from jaxinfer.convert.compressed import Parts, Spec, check_scheme, every_module_below, quantization_config, specs
 from jaxinfer.convert.work_folder import WorkFolder, check_room
 from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.tensor_names import TensorNames
 from jaxinfer.models.held_weights import canonical, weight_name
 from jaxinfer.models.hub_tensors import HubTensor, hub_tensors
 from jaxinfer.models.opened import OpenModel
@@ -27,6 +29,7 @@ MOST_BYTES = 5 * 10**9
 """Of a file, as on the Hub; a tensor that is larger has one to itself."""
 Types = dict[tuple[str, int | None], jnp.dtype]
 """Of each weight's values, by its name and layer."""
+_KV_SCALES = ("k_scale", "v_scale")
 _NAMES = {dtype.name: name for name, dtype in TYPES.items()}
 
 
@@ -63,13 +66,16 @@ def add_safetensors(work: WorkFolder, opened: OpenModel, dtype: str | None) -> d
             tensors.append(_plain(opened, tensor, types[tensor.weight, tensor.layer], dtype))
         else:
             tensors += _quantised(tensor, tensor.scheme, read)
-    tensors += _others(opened, {tensor.name for tensor in tensors})
-    _add_files(work, tensors)
-    # A tied head, too: compressed-tensors would look for its scales.
-    plain = {tensor.module for tensor in hub if tensor.is_matrix and tensor.scheme is None} | {config.names.head}
-    fields: dict[str, Any] = {
-        "quantization_config": quantization_config(quantised, sorted(plain)) if quantised else None
-    }
+    others = _others(opened, {tensor.name for tensor in tensors})
+    scales = opened.kv_scales()
+    kept = [] if scales is None else _kv_scales(opened, scales[1])
+    _add_files(work, [*tensors, *kept, *others])
+    fields: dict[str, Any] = {"quantization_config": None}
+    if quantised or scales is not None:
+        plain = {tensor.module for tensor in hub if tensor.is_matrix and tensor.scheme is None}
+        ignored = _ignored(config.names, plain, others) if quantised else []
+        kv_codes = None if scales is None else scales[0]
+        fields["quantization_config"] = quantization_config(quantised, ignored, kv_codes)
     if dtype is not None:
         fields |= {"dtype": dtype, "torch_dtype": dtype}
     return fields if config.tie_word_embeddings else fields | {"tie_word_embeddings": False}
@@ -135,6 +141,30 @@ def _others(opened: OpenModel, known: set[str]) -> list[OutTensor]:
         return OutTensor(name, info.dtype, info.shape, lambda: reader.read(name, ()))
 
     return [other(name) for name in reader.beginning(opened.config.names.skipped) if name not in known]
+
+
+def _kv_scales(opened: OpenModel, scales: Sequence[Source]) -> list[OutTensor]:
+    """Those of each layer's keys and values, by the names that compressed-tensors has for them."""
+    names = opened.config.names
+    module = names.out.rpartition(".")[0]
+
+    def out(layer: int, side: int, of: Source) -> OutTensor:
+        name = names.of_body(f"{names.layers}{layer}.{module}.{_KV_SCALES[side]}")
+        every = (slice(None),)
+        return OutTensor(
+            name, "F32", (1,), lambda: opened.reader.read_source(of, every).astype(np.float32)[side : side + 1]
+        )
+
+    return [out(layer, side, of) for layer, of in enumerate(scales) for side in range(len(_KV_SCALES))]
+
+
+def _ignored(names: TensorNames, plain: set[str], others: Sequence[OutTensor]) -> list[str]:
+    """Modules that compressed-tensors must not look for scales of: plain matrices, a tied head, and towers."""
+    heads = {names.head, names.head.rpartition(".")[2]}  # loaders leave out what is before it
+    below = {
+        every_module_below(begin) for begin in names.skipped if any(tensor.name.startswith(begin) for tensor in others)
+    }
+    return [*sorted(plain | heads), *sorted(below)]
 
 
 def _add_files(work: WorkFolder, tensors: Sequence[OutTensor]) -> None:

@@ -61,7 +61,8 @@ class OpenModel(Protocol):
         ...
 
     def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
-        """The type that the folder's scales of keys and values are for, and those of each layer, [2]."""
+        """The type that the folder's scales of keys and values are for, and those of each layer, [2]; None where it has
+        none that keys and values could be kept with. Raises ModelError where a layer lacks them."""
         ...
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
@@ -173,7 +174,10 @@ class OpenCheckpoint:
         return weight_source(self.config, name, layer, part)
 
     def kv_scales(self) -> tuple[ScaledKVCodes, list[Source]] | None:
-        return checkpoint_kv_scales(self.config, self.reader)
+        found = checkpoint_kv_scales(self.config, self.reader)
+        for tensor in () if found is None else _tensors([[found[1]]]):
+            self.reader.check_tensor(tensor)
+        return found
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)

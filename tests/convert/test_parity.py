@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.convert.conversions import converted, loaded
+from tests.convert.test_safetensors import with_kv_scales
 from tests.models.goldens import GOLDENS
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.quantization.checkpoints import LLAMA, made
@@ -66,3 +67,30 @@ def test_plain_weights_out_of_leaves(name: str, tmp_path: Path) -> None:
 def test_quantised_families(name: str, tmp_path: Path) -> None:
     """Biases; one tensor for q, k and v."""
     assert_same_logits(converted(GOLDENS / name, tmp_path / "out", "safetensors", dtype="float32", quantization="int8"))
+
+
+@pytest.mark.parametrize("name", ["gemma3_vision", "llava", "mistral3_vision"])
+def test_quantised_text_beside_a_plain_tower(name: str, tmp_path: Path) -> None:
+    """transformers finds each tensor, and wants no other."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("compressed_tensors")
+    out = converted(GOLDENS / name, tmp_path / "out", "safetensors", dtype="float32", quantization="int8")
+    model = transformers.AutoModelForImageTextToText
+    _, info = model.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+    assert not any(info.values()), info
+
+
+def test_scales_of_keys_and_values(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("compressed_tensors")
+    source = with_kv_scales(tmp_path / "source", ("self_attn.k_scale", "self_attn.v_scale"))
+    out = converted(source, tmp_path / "out", "safetensors", dtype=None)
+    model = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    found = {name: float(value) for name, value in model.named_parameters() if name.endswith("_scale")}
+    assert found == {
+        f"model.layers.{layer}.self_attn.{name}": 0.25 + layer + side
+        for layer in range(2)
+        for side, name in enumerate(("k_scale", "v_scale"))
+    }

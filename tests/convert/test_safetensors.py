@@ -1,6 +1,7 @@
 """Folders of safetensors: the Hub's tensors, bit for bit, and quantised ones that are read as what they were."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,13 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from jaxinfer.checkpoint.safetensors import INDEX
+from jaxinfer.checkpoint.safetensors import INDEX, SINGLE
 from jaxinfer.convert import safetensors_folder
-from jaxinfer.errors import ParameterError
-from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.convert.conversion import Form
+from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.models.declared import read_declared
+from jaxinfer.models.loaded import LoadedModel, load_model
+from jaxinfer.quantization.kv import KVCodes
 from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
 from tests.models.goldens import FAMILIES, GOLDENS
 from tests.quantization.checkpoints import LLAMA, MOE, made
@@ -148,3 +152,116 @@ def test_a_head_that_differs_from_its_tie_is_written(tmp_path: Path) -> None:
         out = converted(source, tmp_path / to, to, dtype="float32")
         assert_equal_leaves(loaded(out), loaded(source))
     assert json.loads((tmp_path / "safetensors" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+KV_NAMES = {
+    "llm-compressor": ("self_attn.k_scale", "self_attn.v_scale"),
+    "modelopt": ("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+    "AutoFP8": ("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"),
+    "one for both": ("self_attn.kv_scale",) * 2,
+}
+
+
+def with_kv_scales(folder: Path, names: tuple[str, str], scheme: dict | None = None) -> Path:
+    """The golden of Llama 2 with scales of keys and values. scheme: `kv_cache_scheme`."""
+    family("llama2", folder)
+    scales = {
+        f"model.layers.{layer}.{name}": np.array([0.25 + layer + side], np.float32)
+        for layer in range(read_declared(folder).config.num_layers)
+        for side, name in enumerate(names)
+    }
+    save_file({**load_file(folder / SINGLE), **scales}, folder / SINGLE)
+    if scheme is not None:
+        path = folder / "config.json"
+        quantization = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": quantization}))
+    return folder
+
+
+def kv_scales(folder: Path, codes: KVCodes) -> np.ndarray:
+    """As an engine that keeps keys and values in `codes` reads them."""
+    model = load_model(folder, read_declared(folder).config.keeping(codes), dtype=np.dtype("float32"))
+    assert model.config.kv_scales is not None
+    return np.asarray(model.build(model.weights).vectors.leaves["kv_scale"].get_value())
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+@pytest.mark.parametrize(("codes", "kind"), [("float8_e4m3fn", "float"), ("int8", "int")])
+@pytest.mark.parametrize("names", KV_NAMES.values(), ids=KV_NAMES)
+def test_scales_of_keys_and_values(
+    names: tuple[str, str], codes: KVCodes, kind: str, quantization: str, tmp_path: Path
+) -> None:
+    scheme = {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "tensor", "dynamic": False}
+    source = with_kv_scales(tmp_path / "source", names, scheme)
+    out = converted(source, tmp_path / "out", "safetensors", dtype=None, quantization=quantization)
+    leaves = converted(source, tmp_path / "leaves", "orbax", quantization=quantization)
+    again = converted(leaves, tmp_path / "again", "safetensors", dtype=None)
+    for folder in (out, again):
+        assert tensors_of(folder)["model.layers.0.self_attn.v_scale"].shape == (1,)
+        written = json.loads((folder / "config.json").read_text())["quantization_config"]["kv_cache_scheme"]
+        assert scheme.items() <= written.items()
+        np.testing.assert_array_equal(kv_scales(folder, codes), kv_scales(source, codes))
+    assert_equal_layers(loaded(out), loaded(source, quantization))
+
+
+def test_scales_of_a_plain_checkpoint_are_for_fp8(tmp_path: Path) -> None:
+    source = with_kv_scales(tmp_path / "source", KV_NAMES["llm-compressor"])
+    out = converted(source, tmp_path / "out", "safetensors", dtype=None)
+    assert_same_tensors(out, source)
+    np.testing.assert_array_equal(kv_scales(out, "float8_e4m3fn"), kv_scales(source, "float8_e4m3fn"))
+    assert_equal_leaves(loaded(out), loaded(source))
+
+
+def test_scales_that_are_not_one_number_a_layer_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scheme = {"num_bits": 8, "type": "float", "strategy": "attn_head"}
+    source = with_kv_scales(tmp_path / "source", KV_NAMES["llm-compressor"], scheme)
+    with pytest.raises(ParameterError, match=r"to: safetensors: model.layers.0.self_attn.k_scale is not one number"):
+        converted(source, tmp_path / "out", "safetensors", dtype=None)
+    converted(source, tmp_path / "leaves", "orbax")
+    assert "model.layers.0.self_attn.k_scale and scales like it are left out" in caplog.text
+
+
+@pytest.mark.parametrize("to", ["safetensors", "orbax"])
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        (("k_scale",), "v_scale has no model.layers.1.self_attn.k_scale beside it"),
+        (("k_scale", "v_scale"), "tensor model.layers.1.self_attn.k_scale is missing"),
+    ],
+)
+def test_a_layer_without_scales_is_refused(to: Form, gone: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    source = with_kv_scales(tmp_path / "source", KV_NAMES["llm-compressor"])
+    left = {f"model.layers.1.self_attn.{name}" for name in gone}
+    save_file({name: one for name, one in load_file(source / SINGLE).items() if name not in left}, source / SINGLE)
+    with pytest.raises(ModelError, match=told):
+        converted(source, tmp_path / "out", to)
+
+
+@pytest.mark.parametrize("name", ["gemma3_vision", "llava", "mistral3_vision"])
+def test_towers_are_ignored(name: str, tmp_path: Path) -> None:
+    """By the names that they have in the file, and by those of models in transformers, which begin otherwise; no matrix
+    of the decoder is."""
+    out = converted(GOLDENS / name, tmp_path / "out", "safetensors", dtype=None, quantization="int8")
+    tensors = tensors_of(out)
+    declared = read_declared(out).config.declared
+    assert declared is not None
+    ignore = json.loads((out / "config.json").read_text())["quantization_config"]["ignore"]
+    matrices = [name.removesuffix(".weight") for name, one in tensors.items() if one.ndim > 1 and "weight" in name]
+    towers = [name for name in matrices if not name.startswith("language_model") and "weight_scale" not in name]
+    quantised = [name.removesuffix(".weight_scale") for name in tensors if name.endswith(".weight_scale")]
+    assert len(towers) > 3
+    assert len(quantised) >= 14
+    for module in [*towers, *(f"model.{name}" for name in towers), "lm_head", "language_model.lm_head"]:
+        assert declared.ignored.holds(module), module
+        assert is_ignored(module, ignore), module
+    for module in quantised:
+        assert not declared.ignored.holds(module)
+        assert not is_ignored(module, ignore)
+
+
+def is_ignored(module: str, ignore: list[str]) -> bool:
+    """By the rule of compressed-tensors' `match_name`."""
+    return any(
+        re.match(one.removeprefix("re:"), module) is not None if one.startswith("re:") else one == module
+        for one in ignore
+    )
