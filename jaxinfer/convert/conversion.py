@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,7 +54,7 @@ def convert(asked: Conversion, config: DecoderConfig) -> None:
     _check_folders(asked)
     config = config.quantised(asked.quantization)
     try:
-        with WorkFolder(asked.out, _described(asked)) as work:
+        with WorkFolder(asked.out, _described(asked, config)) as work:
             if not work.renamed:
                 _add_all(work, asked, config)
             work.finish()
@@ -72,19 +72,28 @@ def _check_folders(asked: Conversion) -> None:
         raise ParameterError("mesh", "is for --to orbax: safetensors are the same for all meshes")
 
 
-def _described(asked: Conversion) -> dict[str, Any]:
-    """What a run's result depends on, the model's files by size and time."""
+def _described(asked: Conversion, config: DecoderConfig) -> dict[str, Any]:
+    """What a run's result depends on: files by size and time, and the decoder, which flags may read another of them."""
+    copied = {path.name for path in _files_to_copy(asked.folder)}
     files = {
         path.name: [path.stat().st_size, path.stat().st_mtime_ns]
         for path in sorted(asked.folder.iterdir())
-        if path.is_file() and path.suffix in (*_WEIGHTS, ".json", ".jinja")
+        if path.is_file() and (path.suffix in (*_WEIGHTS, ".json") or path.name in copied)
     }
     mesh = {"axes": dict(asked.mesh.axes), "rules": asdict(asked.mesh.rules)}
     return {
         "format": FORMAT,
         "model": files,
         **{"to": asked.to, "dtype": asked.dtype, "quantization": asked.quantization, "mesh": mesh},
+        "decoder": _decoder(config),
     }
+
+
+def _decoder(config: DecoderConfig) -> dict[str, Any]:
+    """All of its fields, each kind of layer once."""
+    kinds = list(dict.fromkeys(config.layers))
+    order = [kinds.index(kind) for kind in config.layers]
+    return {**asdict(replace(config, layers=tuple(kinds))), "order": order}
 
 
 def _add_all(work: WorkFolder, asked: Conversion, config: DecoderConfig) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +19,11 @@ from jaxinfer.checkpoint.leaves import KEY
 from jaxinfer.checkpoint.safetensors import SINGLE
 from jaxinfer.config import EngineConfig
 from jaxinfer.convert import conversion
-from jaxinfer.convert.conversion import Form
+from jaxinfer.convert.conversion import Conversion, Form, convert
 from jaxinfer.convert.work_folder import WorkFolder
 from jaxinfer.errors import JaxinferError, ModelError, ParameterError
 from jaxinfer.folder_files import UNFINISHED
+from jaxinfer.models.declared import read_declared
 from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
 from tests.models.goldens import GOLDENS
 
@@ -203,6 +205,28 @@ def test_another_run_does_not_go_on(tmp_path: Path) -> None:
         converted(source, out, "orbax", dtype="bfloat16", quantization="int8")
     os.utime(source / SINGLE, (1, 1))
     with pytest.raises(ParameterError, match=r"of another run: model.model.safetensors is \["):
+        converted(source, out, "orbax")
+
+
+def test_a_run_that_reads_another_decoder_does_not_go_on(tmp_path: Path) -> None:
+    """As with --architecture: tensors of the same shapes, which lie otherwise."""
+    asked = Conversion(GOLDENS / "llama2", tmp_path / "out", "orbax", "float32")
+    config = read_declared(asked.folder).config
+    killed_at(2, asked.folder, asked.out)
+    other = replace(config, names=replace(config.names, interleaved_rope=True))
+    with pytest.raises(ParameterError, match=r"of another run: decoder\.names\.interleaved_rope is False there"):
+        convert(asked, other)
+    convert(asked, config)
+    assert_equal_leaves(loaded(asked.out), loaded(asked.folder))
+
+
+@pytest.mark.parametrize("name", ["merges.txt", "vocab.txt", "tokenizer.model", "LICENSE.md", "chat_template.jinja"])
+def test_a_copied_file_that_has_changed(name: str, tmp_path: Path) -> None:
+    source, out = family("qwen2", tmp_path / "source"), tmp_path / "out"
+    (source / name).write_text("before")
+    killed_at(7, source, out)
+    (source / name).write_text("and after")
+    with pytest.raises(ParameterError, match=rf"of another run: model.{name} is \["):
         converted(source, out, "orbax")
 
 
