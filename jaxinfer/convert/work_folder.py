@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,7 +28,8 @@ class WorkFolder:
     """
 
     def __init__(self, out: Path, asked: Mapping[str, Any]):
-        self.out, self.path = out, out.with_name(f"{out.name}.partial")
+        self.out = out if out.name else out.resolve()  # the current folder has no name
+        self.path = self.out.parent / f"{self.out.name}.partial"
         self._asked = json.loads(json.dumps(asked))
         self._whole: dict[str, str] = {}
         self._lock: int | None = None
@@ -52,21 +54,38 @@ class WorkFolder:
             self._lock = None
 
     def _open(self) -> None:
-        if is_there(self.out) and not is_there(self.out / UNFINISHED):
-            raise ParameterError("out", f"{self.out} exists; give a folder that does not")
-        if not self.out.parent.is_dir():
-            raise ParameterError("out", f"{self.out.parent} is no folder; give one in a folder that exists")
-        folder = self.out if is_there(self.out) else self.path
+        folder = self._place()
         folder.mkdir(exist_ok=True)
         self._lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ParameterError("out", f"another run is converting into {folder}; let it end") from None
+        if self._has_moved(folder):
+            with suppress(OSError):
+                self.path.rmdir()  # the empty one that this run has made
+            raise ParameterError("out", f"another run has just made {self.out}")
         self._read_journal(folder)
         if folder == self.path:
             self._write_journal()
             self._sweep()
+
+    def _place(self) -> Path:
+        """Where the conversion is, or will be."""
+        if is_there(self.out) and not is_there(self.out / UNFINISHED):
+            raise ParameterError("out", f"{self.out} exists; give a folder that does not")
+        if not self.out.parent.is_dir():
+            raise ParameterError("out", f"{self.out.parent} is no folder; give one in a folder that exists")
+        if is_there(self.path) and not self.path.is_dir():
+            raise ParameterError("out", f"{self.path} is no folder; a conversion works there: remove it")
+        return self.out if is_there(self.out) else self.path
+
+    def _has_moved(self, folder: Path) -> bool:
+        """Whether another run has ended since the folder was sought, before it was locked."""
+        assert self._lock is not None
+        if not (is_there(folder) and os.path.samestat(os.fstat(self._lock), os.stat(folder))):
+            return True
+        return is_there(self.out) if folder == self.path else not is_there(folder / UNFINISHED)
 
     @property
     def renamed(self) -> bool:

@@ -1,5 +1,6 @@
 """Conversions that are killed: no folder that loads is left, and the next run makes what an undisturbed one makes."""
 
+import fcntl
 import json
 import os
 import signal
@@ -233,6 +234,58 @@ def test_a_copied_file_that_has_changed(name: str, tmp_path: Path) -> None:
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     with WorkFolder(tmp_path / "out", {}), pytest.raises(ParameterError, match="another run is converting"):
         converted(GOLDENS / "qwen2", tmp_path / "out", "orbax")
+
+
+@pytest.mark.parametrize("journal", [True, False], ids=["at its end", "ended"])
+@pytest.mark.parametrize("call", ["mkdir", "flock"])
+def test_another_run_ends_meanwhile(call: str, journal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has renamed its folder since this run looked for it; what it made, and its journal, are left alone."""
+    out, work = tmp_path / "out", tmp_path / "out.partial"
+    killed_at(2, GOLDENS / "qwen2", out)
+    before, lock, mkdir = contents(work), fcntl.flock, Path.mkdir
+
+    def ends() -> None:
+        if not out.exists():
+            os.rename(work, out)
+            if not journal:
+                (out / UNFINISHED).unlink()
+
+    with monkeypatch.context() as patched:
+        if call == "flock":
+            patched.setattr(fcntl, "flock", lambda *arguments: (ends(), lock(*arguments)))
+        else:
+            patched.setattr(Path, "mkdir", lambda path, **options: (ends(), mkdir(path, **options)))
+        with pytest.raises(ParameterError, match="another run has just made"):
+            converted(GOLDENS / "qwen2", out, "orbax")
+    if not journal:
+        del before[UNFINISHED]
+    assert contents(out) == before
+    assert not work.exists()
+
+
+def test_a_run_at_its_end_ends_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has its name already, and its journal goes before this run holds it."""
+    out, lock = tmp_path / "out", fcntl.flock
+    out.mkdir()
+    (out / UNFINISHED).write_text("")
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lambda *arguments: ((out / UNFINISHED).unlink(), lock(*arguments)))
+        with pytest.raises(ParameterError, match="another run has just made"):
+            converted(GOLDENS / "qwen2", out, "orbax")
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize("out", [".", "..", "file", "out", "file/out", "../demo", "../demo/out", "/"])
+def test_folders_that_cannot_be_made(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family("qwen2", tmp_path / "demo")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("file").touch()
+    Path("out.partial").touch()
+    with pytest.raises(ParameterError) as refused:
+        converted(tmp_path / "demo", Path(out), "orbax")
+    assert refused.value.param == "out"
+    assert sorted(path.name for path in Path().iterdir()) == ["file", "out.partial"]
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
