@@ -1,11 +1,14 @@
 """Models converted for a test, and loaded."""
 
+import json
 import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
+from jaxinfer.checkpoint.safetensors import SINGLE
 from jaxinfer.convert.conversion import Conversion, Form, convert
 from jaxinfer.models.declared import read_declared
 from jaxinfer.models.loaded import LoadedModel, load_model
@@ -52,4 +55,20 @@ def _bits(array) -> np.ndarray:
 def family(name: str, folder: Path) -> Path:
     """A copy of a golden model's folder, but for its golden."""
     shutil.copytree(GOLDENS / name, folder, ignore=shutil.ignore_patterns("golden.npz"))
+    return folder
+
+
+def with_kv_scales(folder: Path, names: tuple[str, str], scheme: dict | None = None) -> Path:
+    """The golden of Llama 2 with scales of keys and values. scheme: `kv_cache_scheme`."""
+    family("llama2", folder)
+    scales = {
+        f"model.layers.{layer}.{name}": np.array([0.25 + layer + side], np.float32)
+        for layer in range(read_declared(folder).config.num_layers)
+        for side, name in enumerate(names)
+    }
+    save_file({**load_file(folder / SINGLE), **scales}, folder / SINGLE)
+    if scheme is not None:
+        path = folder / "config.json"
+        quantization = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": quantization}))
     return folder

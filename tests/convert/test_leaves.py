@@ -12,8 +12,7 @@ from jaxinfer.checkpoint.leaves import FOLDER, KEY
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.models.declared import read_declared
 from jaxinfer.models.loaded import load_model
-from jaxinfer.parallel.mesh_config import MeshConfig
-from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
+from tests.convert.conversions import assert_equal_leaves, converted, loaded, with_kv_scales
 from tests.models.goldens import FAMILIES, GOLDENS
 from tests.quantization.checkpoints import LLAMA, MOE, made
 from tests.quantization.forms import FORMS
@@ -233,14 +232,7 @@ assert json.loads((out / "leaves" / "embed" / "embed" / ".zarray").read_text())[
 
 
 def test_kv_scales_of_the_checkpoint_are_held(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save_file
-
-    source = family("llama2", tmp_path / "source")
-    tensors = load_file(source / "model.safetensors")
-    for layer in range(read_declared(source).config.num_layers):
-        for name, scale in (("k_scale", 0.5 + layer), ("v_scale", 0.25 + layer)):
-            tensors[f"model.layers.{layer}.self_attn.{name}"] = np.array([scale], np.float32)
-    save_file(tensors, source / "model.safetensors")
+    source = with_kv_scales(tmp_path / "source", ("self_attn.k_scale", "self_attn.v_scale"))
     out = converted(source, tmp_path / "out", "orbax")
 
     def kept(folder: Path):
@@ -249,4 +241,3 @@ def test_kv_scales_of_the_checkpoint_are_held(tmp_path: Path) -> None:
 
     assert kept(out).config.kv_scales is not None
     assert_equal_leaves(kept(out), kept(source))
-    assert MeshConfig().size == 1

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.convert.conversions import converted, loaded
-from tests.convert.test_safetensors import with_kv_scales
+from tests.convert.conversions import converted, loaded, with_kv_scales
 from tests.models.goldens import GOLDENS
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.quantization.checkpoints import LLAMA, made

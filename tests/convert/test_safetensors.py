@@ -16,7 +16,7 @@ from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.models.declared import read_declared
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.quantization.kv import KVCodes
-from tests.convert.conversions import assert_equal_leaves, converted, family, loaded
+from tests.convert.conversions import assert_equal_leaves, converted, family, loaded, with_kv_scales
 from tests.models.goldens import FAMILIES, GOLDENS
 from tests.quantization.checkpoints import LLAMA, MOE, made
 from tests.quantization.forms import FORMS
@@ -160,22 +160,6 @@ KV_NAMES = {
     "AutoFP8": ("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"),
     "one for both": ("self_attn.kv_scale",) * 2,
 }
-
-
-def with_kv_scales(folder: Path, names: tuple[str, str], scheme: dict | None = None) -> Path:
-    """The golden of Llama 2 with scales of keys and values. scheme: `kv_cache_scheme`."""
-    family("llama2", folder)
-    scales = {
-        f"model.layers.{layer}.{name}": np.array([0.25 + layer + side], np.float32)
-        for layer in range(read_declared(folder).config.num_layers)
-        for side, name in enumerate(names)
-    }
-    save_file({**load_file(folder / SINGLE), **scales}, folder / SINGLE)
-    if scheme is not None:
-        path = folder / "config.json"
-        quantization = {"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": scheme}
-        path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": quantization}))
-    return folder
 
 
 def kv_scales(folder: Path, codes: KVCodes) -> np.ndarray:
