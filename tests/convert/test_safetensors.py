@@ -249,3 +249,24 @@ def is_ignored(module: str, ignore: list[str]) -> bool:
         re.match(one.removeprefix("re:"), module) is not None if one.startswith("re:") else one == module
         for one in ignore
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"),
+    [
+        ("internlm2", "model.layers.{}.attention."),
+        ("gpt2", "transformer.h.{}.attn."),
+        ("gemma3_vision", "language_model.model.layers.{}.self_attn."),
+    ],
+)
+def test_scales_of_families_with_other_names(name: str, prefix: str, tmp_path: Path) -> None:
+    source = family(name, tmp_path / "source")
+    layers = range(read_declared(source).config.num_layers)
+    scales = {
+        f"{prefix.format(layer)}{side}_scale": np.array([0.25 + layer], np.float32) for layer in layers for side in "kv"
+    }
+    save_file({**load_file(source / SINGLE), **scales}, source / SINGLE)
+    leaves = converted(source, tmp_path / "leaves", "orbax")
+    for number, folder in enumerate((source, leaves)):
+        out = converted(folder, tmp_path / f"out-{number}", "safetensors", dtype=None)
+        np.testing.assert_array_equal(kv_scales(out, "float8_e4m3fn"), kv_scales(source, "float8_e4m3fn"))
