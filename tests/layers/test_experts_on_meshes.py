@@ -71,6 +71,27 @@ def test_quantised_experts(scheme: str):
     run_on_devices(_PRELUDE + f"check('shared', {scheme!r}, 'ep4', 'both', 'whole')", 4)
 
 
+_EMULATED = """
+from jaxinfer.layers import exchange
+
+def ragged_all_to_all(operand, output, starts, sizes, places, received, *, axis_name):
+    '''As JAX's documentation has it, row by row: XLA for a CPU lacks it.'''
+    operands, starts, sizes, places = jax.lax.all_gather((operand, starts, sizes, places), axis_name)
+    me, number = jax.lax.axis_index(axis_name), jnp.arange(len(operand))
+    for rows, start, size, place in zip(operands, starts, sizes, places, strict=True):
+        to = jnp.where(number < size[me], place[me] + number, len(output))
+        output = output.at[to].set(rows[jnp.minimum(start[me] + number, len(operand) - 1)], mode="drop")
+    return jnp.where(jnp.any(received != sizes[:, me]), jnp.nan, output)
+
+jax.lax.ragged_all_to_all, exchange._padded = ragged_all_to_all, exchange._ragged
+"""
+
+
+def test_rows_sent_by_a_ragged_exchange():
+    """As accelerators send them; what a device receives is what the others send it."""
+    run_on_devices(_PRELUDE + _EMULATED + "check('shared', 'none', 'ep4', 'both', 'whole')", 4)
+
+
 def test_quantised_products_of_attention_and_mlps():
     """Logits of a dense model over two devices, whose output weights are split along K."""
     program = """
