@@ -54,6 +54,15 @@ class SlotTable:
     def num_taken(self) -> int:
         return len(self.sequences) - self.num_free
 
+    @property
+    def open_shards(self) -> list[int]:
+        """Those with a free slot."""
+        return [shard for shard, free in enumerate(self._free) if free]
+
+    def is_empty(self, shard: int) -> bool:
+        """Whether nobody has a slot of a shard."""
+        return len(self._free[shard]) == self.shard_slots
+
     def free_in(self, shard: int) -> int:
         """Free slots of a shard."""
         return len(self._free[shard])

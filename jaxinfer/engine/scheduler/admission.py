@@ -2,29 +2,21 @@
 
 import enum
 from collections import abc
-from typing import NamedTuple
+from operator import attrgetter
 
 import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.scheduler.allocation_failures import AllocationFailures
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
+from jaxinfer.engine.scheduler.placement import shards_by_cost
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.scheduler.preemption import victims_for_blocks, victims_for_slots
+from jaxinfer.engine.scheduler.preemption import Preemption
 from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
-
-
-class AllocationFailure(NamedTuple):
-    """A sequence that found too few blocks. available: blocks that were there, an entry a KV group. missing: how many
-    more of a group it needed.
-    """
-
-    sequence: Sequence
-    available: list[int]
-    missing: int
 
 
 class _Tried(enum.Enum):
@@ -38,8 +30,8 @@ class _Tried(enum.Enum):
 class Admission:
     """The way from the queue into slots, each of some shard.
 
-    failure: the sequence that found too few blocks last. num_partial: prompts that the current plan leaves half
-    computed. prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
+    failures: sequences that found too few blocks. num_partial: prompts that the current plan leaves half computed.
+    prefix_queries, prefix_hits, admitted_tokens: totals, in tokens.
     """
 
     def __init__(
@@ -60,7 +52,8 @@ class Admission:
         self._watermark = int(cache.kv_watermark * min(group.num_blocks for group in state.shapes.groups))
         self._first_victim: Sequence | None = None
         self._preemptions_before = 0
-        self.failure: AllocationFailure | None = None
+        self.failures = AllocationFailures(state)
+        self._preemption = Preemption(state, self.failures, watermark=self._watermark, max_chunk=rows.max_chunk)
         self.num_partial = 0
         self.prefix_queries = 0
         self.prefix_hits = 0
@@ -84,80 +77,73 @@ class Admission:
         # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
         if state.num_preemptions != self._preemptions_before or state.must_drain:
             return
-        budgets = _spent(plan)
-        while shards := self._shards_with_room(plan):
-            sequence = state.queue.peek(deferred=self.takes_partial)
+        budgets, closed = _spent(plan), set[int]()
+        while shards := self._shards_with_room(plan, closed):
+            sequence = state.queue.peek_for(shards, deferred=self.takes_partial)
             if sequence is None or any(other and sequence.rank >= other.rank for other in (self._first_victim, before)):
                 return
             if sequence.is_waiting_fork:
-                admitted = sequence.kv.shard in shards and self._admit_fork(plan, sequence)
+                shards = [sequence.kv.shard]
+                admitted = self._admit_fork(plan, sequence)
             else:
-                admitted = self._admit(plan, sequence, self._preferred(sequence, shards), budgets == _spent(plan))
-            if admitted:
+                admitted = self._admit(plan, sequence, shards, budgets == _spent(plan))
+            if admitted or self._drop_reference(shards):
                 continue
-            # With nobody running, blocks that waiting forks hold would hold up the queue for good.
-            if state.running or state.in_flight or not state.forks.drop_last_reference():
+            if not sequence.is_waiting_fork:
                 return
+            # Others may have the other shards; what its own has left is for the fork.
+            closed.add(sequence.kv.shard)
 
     def somebody_may_enter(self) -> bool:
         """True where a waiting sequence could use a share of this step's tokens."""
         state = self._state
-        head = state.queue.peek(deferred=self.takes_partial) if state.table.num_free else None
-        return head is not None and not self._still_fails(head)
+        shards = state.table.open_shards
+        while shards and (head := state.queue.peek_for(shards, deferred=self.takes_partial)) is not None:
+            own = [head.kv.shard] if head.is_waiting_fork else shards
+            if any(self.failures.missing(head, shard) is None for shard in own):
+                return True
+            if not head.is_waiting_fork:
+                return False
+            shards.remove(head.kv.shard)
+        return False
 
-    def _shards_with_room(self, plan: PlanBuilder) -> list[int]:
-        """Those with a slot, and something of both budgets; none while somebody is computed alone."""
-        free_in = self._state.table.free_in
-        open_ = [shard for shard, left in enumerate(plan.budgets) if free_in(shard) and left.tokens > 0 < left.scored]
-        return open_ if open_ and self._isolation.may_admit() else []
-
-    def _preferred(self, sequence: Sequence, shards: list[int]) -> list[int]:
-        """Shards in the order to try: the longest cached prefix first, then the fewest tokens of running sequences."""
-        if len(shards) == 1:
-            return shards
-        state, table, slots = self._state, self._state.table, self._state.running_slots()
-        tokens = np.bincount(table.shards_of(slots), table.total[slots], minlength=state.shapes.shards)
-        cached = [
-            0 if sequence.owes_prompt_logprobs else state.kv_shards[shard].cached_tokens(sequence.kv, sequence.tokens)
-            for shard in shards
-        ]
-        return [
+    def _shards_with_room(self, plan: PlanBuilder, closed: abc.Container[int]) -> list[int]:
+        """Those with a slot, and something of both budgets, that are not closed to this plan; none while somebody is
+        computed alone."""
+        budgets = plan.budgets
+        shards = [
             shard
-            for _, _, shard in sorted((-hit, tokens[shard], shard) for hit, shard in zip(cached, shards, strict=True))
+            for shard in self._state.table.open_shards
+            if budgets[shard].tokens > 0 < budgets[shard].scored and shard not in closed
         ]
+        return shards if shards and self._isolation.may_admit() else []
+
+    def _drop_reference(self, shards: abc.Iterable[int]) -> bool:
+        """Lets a waiting fork give up its parent's blocks in a shard of which nobody has a slot: they would hold up the
+        queue for good."""
+        state = self._state
+        return any(state.table.is_empty(shard) and state.forks.drop_last_reference(shard=shard) for shard in shards)
 
     def _preempt_for_waiting(self) -> None:
         """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""
         state = self._state
-        head = state.queue.peek(deferred=self.takes_partial)
-        if head is None or not state.running or head.rank > state.running[-1].rank:
-            return
-        if not state.table.num_free:
-            victims = victims_for_slots(state.queue, state.running, deferred=self.takes_partial)
-        elif self.failure is None or not self._still_fails(head):
-            return
-        else:
-            shard = head.kv.shard
-            if state.forks.drop_last_reference(head, shard=shard):
-                return
-            victims = victims_for_blocks(head, self.failure.missing, state.running_in(shard))
+        victims = self._preemption.victims(deferred=self.takes_partial)
         if victims and state.in_flight:
             state.must_drain = True
             return
         for victim in victims:
             state.preempt(victim)
-            self._first_victim = victim
+        self._first_victim = min(victims, key=attrgetter("rank"), default=None)
 
     def _admit(self, plan: PlanBuilder, sequence: Sequence, shards: abc.Iterable[int], is_first: bool) -> bool:
-        """A slot for a sequence that holds no blocks, in the first of `shards` that can take it. False: nobody else can
-        enter.
+        """A slot for a sequence that holds no blocks, in the cheapest of `shards` that can take it. False: nobody else
+        can enter.
 
         is_first: nobody was admitted before it to this plan.
         """
-        if self._still_fails(sequence):
-            return False
+        untried = [shard for shard in shards if self.failures.missing(sequence, shard) is None]
         outcomes = set()
-        for shard in shards:
+        for shard in shards_by_cost(self._state, sequence, untried):
             sequence.kv.shard = shard
             tried = self._admit_to_shard(plan, sequence)
             if tried is _Tried.ADMITTED:
@@ -192,17 +178,17 @@ class Admission:
         return _Tried.ADMITTED
 
     def _allocate(self, sequence: Sequence, start: int, count: int, goal: int) -> bool:
-        """Blocks for a sequence's first row; where there are too few, none, and `failure` says what is missing."""
+        """Blocks for a sequence's first row; where there are too few, none, and `failures` says what is missing."""
         kv = self._state.kv
-        reserve = self._watermark if self._state.running_in(sequence.kv.shard) else 0
+        reserve = self._watermark if self._state.runs_in(sequence.kv.shard) else 0
         has_row = count > 0 or start == goal
         if has_row and kv.grow(sequence.kv, start + count, reserve=reserve):
-            self.failure = None
+            self.failures.forget_head()
             return True
         missing = kv.missing(sequence.kv, start + count, reserve=reserve)
         kv.release(sequence.kv)
         if has_row:
-            self.failure = AllocationFailure(sequence, self._available(), missing)
+            self.failures.note(sequence, missing)
         return False
 
     def _admit_fork(self, plan: PlanBuilder, sequence: Sequence) -> bool:
@@ -218,7 +204,7 @@ class Admission:
         else:
             copies = state.kv.grow(sequence.kv, start + 1) or None
         if copies is None:
-            self.failure = AllocationFailure(sequence, self._available(), 1)
+            self.failures.note(sequence, 1)
             return False
         self._enter(plan, sequence, start, sequence.num_known)
         self._rows.add(plan, sequence, start, RowSize(1, 1))
@@ -226,21 +212,9 @@ class Admission:
 
     def _enter(self, plan: PlanBuilder, sequence: Sequence, computed: int, total: int) -> None:
         self._state.admit(sequence, computed=computed, total=total)
+        self.failures.forget_fork(sequence.kv.shard)
         self._isolation.note_admission(sequence)
         plan.admissions.append(slot_init(sequence))
-
-    def _still_fails(self, sequence: Sequence) -> bool:
-        """True where this sequence found too few blocks last, and no group has more by now.
-
-        To match a long prompt again in every step would cost more than the rest of the step.
-        """
-        failure = self.failure
-        if failure is None or failure.sequence is not sequence or not self._state.running:
-            return False
-        return all(now <= then for now, then in zip(self._available(), failure.available, strict=True))
-
-    def _available(self) -> list[int]:
-        return [pool.num_available for pool in self._state.kv.pools]
 
     def _count_lookup(self, sequence: Sequence, hit: int) -> None:
         if sequence.was_admitted:

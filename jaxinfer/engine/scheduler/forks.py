@@ -65,15 +65,18 @@ class Forks:
         child = max(among, key=attrgetter("rank"), default=None)
         if child is None or (outranked_by is not None and child.rank <= outranked_by.rank):
             return False
-        self._stop_waiting(child)
-        self._kv.release(child.kv)
+        self._drop_reference(child)
         return True
 
     def drop_all_references(self) -> None:
         """Lets every waiting sequence give up its parent's blocks."""
         for child in list(self._waiting_forks):
-            self._stop_waiting(child)
-            self._kv.release(child.kv)
+            self._drop_reference(child)
+
+    def _drop_reference(self, child: Sequence) -> None:
+        self._waiting.put_back(child)
+        self._stop_waiting(child)
+        self._kv.release(child.kv)
 
     def _stop_waiting(self, child: Sequence) -> None:
         if child.is_waiting_fork:

@@ -1,9 +1,83 @@
-"""Which running sequences are preempted for waiting ones that outrank them."""
+"""Preemption: which running sequences give way to waiting ones that outrank them."""
 
 from collections import abc
 
-from jaxinfer.engine.scheduler.queue import WaitingQueue
+from jaxinfer.engine.scheduler.allocation_failures import AllocationFailures
+from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
+
+
+class Preemption:
+    """Finds victims for waiting sequences.
+
+    watermark: blocks that an admission must leave free. max_chunk: most tokens of a sequence in one step.
+    """
+
+    def __init__(self, state: SchedulerState, failures: AllocationFailures, *, watermark: int, max_chunk: int):
+        self._state = state
+        self._failures = failures
+        self._watermark = watermark
+        self._max_chunk = max_chunk
+
+    def victims(self, *, deferred: bool) -> list[Sequence]:
+        """For each waiting sequence that lacks a slot; where the next one has a slot, for the blocks that it lacks.
+
+        Where the queue's order depends on what its next sequence will be charged, for the next sequence alone. A fork
+        can use its own shard only; where that gives it nothing, sequences that come after it may have other shards.
+        deferred: whether deferred sequences count.
+        """
+        state, queue = self._state, self._state.queue
+        first = queue.peek(deferred=deferred)
+        if first is None or not state.running or first.rank > state.running[-1].rank:
+            return []
+        shards, victims, heads = [*range(len(state.kv_shards))], [], []
+        while (head := queue.peek_for(shards, deferred=deferred)) is not None:
+            own = [head.kv.shard] if head.is_waiting_fork else shards
+            open_ = [shard for shard in own if state.table.free_in(shard)]
+            if open_ and (victims or self._may_enter(head, open_)):
+                break
+            found = self._for_blocks(head, own, open_) if open_ else self._for_slot(head, own, victims)
+            victims += found
+            if not found and head.is_waiting_fork:
+                shards.remove(head.kv.shard)
+                continue
+            if not found or open_ or not (heads or queue.in_rank_order):
+                break
+            queue.take(head)
+            heads.append(head)
+        for head in heads:
+            queue.push(head)
+        return victims
+
+    def _may_enter(self, head: Sequence, open_: abc.Iterable[int]) -> bool:
+        """Whether a shard with a free slot may have the blocks."""
+        return any(self._failures.missing(head, shard) is None for shard in open_)
+
+    def _for_slot(self, head: Sequence, shards: abc.Iterable[int], others: abc.Container[Sequence]) -> list[Sequence]:
+        """Victims for a sequence of which each shard lacks a slot. others: victims already."""
+        found = []
+        for shard in shards:
+            running = [sequence for sequence in self._state.running_in(shard) if sequence not in others]
+            found.append(victims_for(head, self._missing(head, shard), running))
+        return _fewest(found)
+
+    def _for_blocks(self, head: Sequence, shards: abc.Iterable[int], open_: abc.Container[int]) -> list[Sequence]:
+        """Victims for a sequence that lacks blocks in each shard with a free slot, `open_`."""
+        found = []
+        for shard in shards:
+            missing = self._failures.missing(head, shard) if shard in open_ else self._missing(head, shard)
+            if shard in open_ and self._state.forks.drop_last_reference(head, shard=shard):
+                return []
+            found.append(victims_for(head, missing or 0, self._state.running_in(shard)))
+        return _fewest(found)
+
+    def _missing(self, head: Sequence, shard: int) -> int:
+        """Blocks that a sequence would lack in a shard where it has not tried, since that has no slot: without a cached
+        prefix. With one shard there is no other to choose, and the next plan asks for blocks."""
+        if len(self._state.kv_shards) == 1 or head.is_waiting_fork:
+            return 0
+        kv, tokens = self._state.kv_shards[shard], min(head.num_known, self._max_chunk)
+        return kv.missing(head.kv, tokens, reserve=self._watermark)
 
 
 def outranks(head: Sequence, running: Sequence) -> bool:
@@ -15,32 +89,8 @@ def outranks(head: Sequence, running: Sequence) -> bool:
     return head.rank < running.rank and (head.priority != running.priority or head.tenant == running.tenant)
 
 
-def victims_for_slots(waiting: WaitingQueue, running: abc.Sequence[Sequence], *, deferred: bool) -> list[Sequence]:
-    """One for each waiting sequence that outranks it: the last of `running`, which is in rank's order, first.
-
-    Where the queue's order depends on what its next sequence will be charged, one for the next sequence alone.
-    deferred: whether deferred sequences count.
-    """
-    victims: list[Sequence] = []
-    heads: list[Sequence] = []
-    for candidate in reversed(running):
-        head = waiting.peek(deferred=deferred)
-        if head is None or head.rank > candidate.rank:
-            break
-        if not outranks(head, candidate):
-            continue
-        victims.append(candidate)
-        if not heads and not waiting.in_rank_order:
-            break
-        waiting.take(head)
-        heads.append(head)
-    for head in heads:
-        waiting.push(head)
-    return victims
-
-
-def victims_for_blocks(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
-    """As few as hold `missing` blocks in each group, the last in rank first; none where they hold too few.
+def victims_for(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
+    """As few as hold `missing` blocks in each group, one at least, the last in rank first; none where they hold too few.
 
     Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
     """
@@ -56,3 +106,8 @@ def victims_for_blocks(head: Sequence, missing: int, running: abc.Sequence[Seque
         if max(lacks) <= 0:
             return victims
     return []
+
+
+def _fewest(found: abc.Iterable[list[Sequence]]) -> list[Sequence]:
+    """Of a shard's victims each: the fewest, and of equally many those of which the best comes last in rank."""
+    return max(filter(None, found), key=lambda victims: (-len(victims), victims[-1].rank), default=[])

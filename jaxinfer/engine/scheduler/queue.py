@@ -1,24 +1,31 @@
 """WaitingQueue: sequences without a slot."""
 
 import heapq
+from bisect import insort
+from collections import abc
+from operator import attrgetter
 
 from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.scheduler.rank_order import Heap, RankOrder, head_of, without_gone
 from jaxinfer.engine.sequence import Sequence, Status
 
+_BY_RANK = attrgetter("rank")
+
 
 class WaitingQueue:
     """By rank, or by rank within what each tenant is due.
 
     Long prompts that wait for others of their kind may be deferred: short ones pass them, and they keep their rank.
-    Those that are to be computed alone come before all others.
+    Those that are to be computed alone come before all others. A fork whose shard has no room lets others pass, and
+    keeps its rank; it has had its turn, so of a shard with room it is next unless a better rank is.
     line: the order of all others. by_tenant: requests of which at least one sequence waits.
     """
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:
         self._line = line or RankOrder()
         self._isolated: Heap = []
+        self._passed: dict[int, list[Sequence]] = {}
         self._length = 0
         self._by_request: dict[str, int] = {}
         self._deferred: dict[str, set[Sequence]] = {}
@@ -69,14 +76,28 @@ class WaitingQueue:
 
     def peek(self, *, deferred: bool = True) -> Sequence | None:
         """The next sequence, which stays in the queue. deferred: whether a deferred one may be next."""
-        return self._first_isolated() or self._line.peek(deferred=deferred)
+        return self._peek(self._passed, deferred=deferred)
+
+    def peek_for(self, shards: abc.Iterable[int], *, deferred: bool = True) -> Sequence | None:
+        """The next sequence that one of `shards` could take; forks before it that wait for another let others pass."""
+        while (sequence := self._peek(shards, deferred=deferred)) is not None:
+            if not sequence.is_waiting_fork or sequence.kv.shard in shards:
+                break
+            self._line.take(sequence)
+            insort(self._passed.setdefault(sequence.kv.shard, []), sequence, key=_BY_RANK)
+        return sequence
+
+    def put_back(self, fork: Sequence) -> None:
+        """Must be called before a waiting fork gives up its parent's blocks: any shard may take it then."""
+        if self._unpass(fork):
+            self._line.push(fork)
 
     def take(self, sequence: Sequence) -> None:
         """Takes out what `peek` has just returned."""
         # NOTE: not by its flag, which goes while it waits when its isolation has ended.
         if self._first_isolated() is sequence:
             heapq.heappop(self._isolated)
-        else:
+        elif not self._unpass(sequence):
             self._line.take(sequence)
         self._forget(sequence)
 
@@ -89,6 +110,8 @@ class WaitingQueue:
     def remove(self, sequence: Sequence) -> None:
         """Takes out a sequence whose status is no longer WAITING."""
         self._forget(sequence)
+        if self._unpass(sequence):
+            return
         if not any(entry[1] is sequence for entry in self._isolated):
             self._line.remove(sequence)
         elif len(self._isolated) > 2 * self._length + 64:
@@ -101,6 +124,25 @@ class WaitingQueue:
     def settle(self, sequence: Sequence, computed: int) -> None:
         """Must be called when a sequence ends, wherever it is, with so many of its positions computed."""
         self._line.settle(sequence, computed)
+
+    def _peek(self, shards: abc.Iterable[int], *, deferred: bool) -> Sequence | None:
+        """The next sequence, of those that others pass only forks of `shards` counted."""
+        isolated = self._first_isolated()
+        if isolated is not None or not self._passed:
+            return isolated or self._line.peek(deferred=deferred)
+        first = self._line.peek(deferred=deferred)
+        forks = [self._passed[shard][0] for shard in shards if shard in self._passed]
+        return min([*forks, *([first] if first else [])], key=_BY_RANK, default=None)
+
+    def _unpass(self, sequence: Sequence) -> bool:
+        """False where others do not pass it."""
+        passed = self._passed.get(sequence.kv.shard, ()) if sequence.is_waiting_fork else ()
+        if sequence not in passed:
+            return False
+        passed.remove(sequence)
+        if not passed:
+            del self._passed[sequence.kv.shard]
+        return True
 
     def _first_isolated(self) -> Sequence | None:
         head = head_of(self._isolated)

@@ -16,16 +16,19 @@ class RowSize(NamedTuple):
 
 
 class HostRows:
-    """Decides how long such a row may be, and adds it to a plan."""
+    """Decides how long such a row may be, and adds it to a plan.
+
+    max_chunk: most tokens of a row.
+    """
 
     def __init__(self, state: SchedulerState, config: SchedulerConfig):
         self._state = state
         self._split = config.enable_chunked_prefill
-        self._max_chunk = config.long_prefill_token_threshold or state.shapes.max_num_batched_tokens
+        self.max_chunk = config.long_prefill_token_threshold or state.shapes.max_num_batched_tokens
 
     def size(self, plan: PlanBuilder, sequence: Sequence, pending: int, room: int) -> RowSize:
         """How much of a sequence's `pending` tokens a row of at most `room` takes."""
-        count = min(pending, room, self._max_chunk)
+        count = min(pending, room, self.max_chunk)
         if sequence.owes_prompt_logprobs:
             # Every position is scored: by its next token, or, at the prompt's end, by a sample.
             count = min(count, self._scored_left(plan, sequence.kv.shard))

@@ -64,7 +64,7 @@ class Scheduler:
     def retry(self, discarded: abc.Sequence[StepPlan]) -> list[Sequence]:
         """After a step fault: queues every sequence that holds anything; returns those that have failed too often."""
         failed = self.isolation.retry(discarded)
-        self.admission.failure = None
+        self.admission.failures.forget_all()
         return failed
 
     def schedule(self) -> StepPlan | None:

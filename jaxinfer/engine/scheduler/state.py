@@ -66,6 +66,12 @@ class SchedulerState:
             return self.running
         return [sequence for sequence in self.running if sequence.kv.shard == shard]
 
+    def runs_in(self, shard: int) -> bool:
+        """Whether any running sequence is of a shard."""
+        if self.shapes.shards == 1:
+            return bool(self.running)
+        return bool((self.table.shards_of(self.running_slots()) == shard).any())
+
     def cached_tokens(self, sequence: Sequence) -> int:
         """Prompt tokens that are in the prefix cache now."""
         return 0 if sequence.owes_prompt_logprobs else self.kv.cached_tokens(sequence.kv, sequence.tokens)

@@ -94,7 +94,7 @@ def _waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
     if not state.table.num_free:
         reason = "slots"
     else:
-        reason = "blocks" if scheduler.admission.failure is not None or state.must_drain else "step"
+        reason = "blocks" if scheduler.admission.failures or state.must_drain else "step"
     return {
         "waiting_for_prefills": deferred,
         f"waiting_for_{reason}": max(0, state.queue.num_requests - deferred),

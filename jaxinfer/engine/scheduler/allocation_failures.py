@@ -1,0 +1,74 @@
+"""AllocationFailures: which waiting sequences found too few blocks, and where."""
+
+from typing import NamedTuple
+
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.sequence import Sequence
+
+_HEAD = -1
+
+
+class Lack(NamedTuple):
+    """Of blocks, in a shard. available: blocks that were there, an entry a KV group. missing: how many more of a group
+    were needed."""
+
+    available: list[int]
+    missing: int
+
+
+class _Failure(NamedTuple):
+    """lacks: by shard, those that the sequence tried and no others."""
+
+    sequence: Sequence
+    lacks: dict[int, Lack]
+
+
+class AllocationFailures:
+    """The last failure of the queue's head and, where there are several shards, of a fork in each: others pass it.
+
+    To match a long prompt again in every step would cost more than the rest of the step.
+    """
+
+    def __init__(self, state: SchedulerState):
+        self._state = state
+        self._failures: dict[int, _Failure] = {}
+
+    def __bool__(self) -> bool:
+        """True while somebody waits for blocks."""
+        return bool(self._failures)
+
+    def note(self, sequence: Sequence, missing: int) -> None:
+        """Its shard has too few blocks for a sequence, which holds none of them that it could give back."""
+        key, shard = self._key(sequence), sequence.kv.shard
+        failure = self._failures.get(key)
+        if failure is None or failure.sequence is not sequence:
+            failure = self._failures[key] = _Failure(sequence, {})
+        failure.lacks[shard] = Lack(self._available(shard), missing)
+
+    def missing(self, sequence: Sequence, shard: int) -> int | None:
+        """How many blocks more it needed in a shard; None where it has not tried, or might not fail now."""
+        failure = self._failures.get(self._key(sequence))
+        if failure is None or failure.sequence is not sequence:
+            return None
+        lack = failure.lacks.get(shard)
+        if lack is None or any(now > then for now, then in zip(self._available(shard), lack.available, strict=True)):
+            return None
+        return lack.missing if self._state.runs_in(shard) else None  # with nobody running, no blocks are kept back
+
+    def forget_head(self) -> None:
+        """Must be called when a sequence that held no blocks has got some."""
+        self._failures.pop(_HEAD, None)
+
+    def forget_fork(self, shard: int) -> None:
+        """Must be called when a shard gives a slot to a sequence."""
+        self._failures.pop(shard, None)
+
+    def forget_all(self) -> None:
+        """Must be called when all blocks come free."""
+        self._failures.clear()
+
+    def _key(self, sequence: Sequence) -> int:
+        return sequence.kv.shard if sequence.is_waiting_fork and len(self._state.kv_shards) > 1 else _HEAD
+
+    def _available(self, shard: int) -> list[int]:
+        return [pool.num_available for pool in self._state.kv_shards[shard].pools]
