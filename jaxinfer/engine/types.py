@@ -186,7 +186,10 @@ class EngineStats(NamedTuple):
 
 
 class ModelInfo(NamedTuple):
-    """What the edge must know of the model that the engine serves."""
+    """What the edge must know of the model that the engine serves.
+
+    max_num_seqs, num_blocks: those of all shards; each has a scratch block. shards: EngineShapes.shards.
+    """
 
     name: str
     max_model_len: int
@@ -199,3 +202,4 @@ class ModelInfo(NamedTuple):
     kv_cache_dtype: str = "auto"
     dtype: str = "float32"
     weights: str = "float32"
+    shards: int = 1

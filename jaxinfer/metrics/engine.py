@@ -118,13 +118,16 @@ class EngineFamilies:
 
     def _cache_labels(self) -> dict[str, str]:
         info = self._info
-        tokens = (info.num_blocks - 1) * info.block_size  # one block is scratch
+        tokens = (info.num_blocks - info.shards) * info.block_size  # one block of each shard is scratch
+        requests = tokens / info.max_model_len
+        if info.shards > 1:  # none has blocks of several
+            requests = tokens // info.shards // info.max_model_len * info.shards
         return {
             "block_size": str(info.block_size),
             "cache_dtype": info.kv_cache_dtype,
             "num_gpu_blocks": str(info.num_blocks),
             "kv_cache_size_tokens": str(tokens),
-            "kv_cache_max_concurrency": f"{tokens / info.max_model_len:.2f}",
+            "kv_cache_max_concurrency": f"{requests:.2f}",
         }
 
     def _device_memory(self) -> Metric:

@@ -101,8 +101,9 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
         r for r in core.scheduler.state.running if table.total[r.slot] - table.computed[r.slot] > table.samples[r.slot]
     ]
     assert partial is None or len(half) <= partial
-    for pool in core.scheduler.state.kv.pools:
-        assert kept is None or pool.num_evictable * core.runner.shapes.block_size <= kept
+    shards, size = core.scheduler.state.kv_shards, core.runner.shapes.block_size
+    for group in range(len(shards[0].pools)):
+        assert kept is None or sum(kv.pools[group].num_evictable for kv in shards) * size <= kept
 
 
 def free(core: EngineCore, group: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Several shards: where a request goes, and what each shard gets of a step."""
+"""Several shards: slots and budgets of their own, and what each gets of a step."""
 
 from typing import Any
 
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.split import split_plan
 from jaxinfer.errors import ParameterError
 from tests.engine.ledger import live_sequences
-from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
+from tests.engine.small import RecordingRunner, ask, small_core, small_shapes
 
 SHARDS = 3
 
@@ -27,37 +26,6 @@ def shard_of(core: EngineCore, name: str) -> int:
     return sequence.kv.shard
 
 
-def occupied(core: EngineCore) -> list[int]:
-    """Running sequences by shard."""
-    running: list[Sequence] = core.scheduler.state.running
-    return np.bincount([sequence.kv.shard for sequence in running], minlength=core.runner.shapes.shards).tolist()
-
-
-def test_requests_go_where_the_fewest_tokens_are() -> None:
-    core = core_of()
-    for name, length in (("a", 12), ("b", 3), ("c", 3), ("d", 3)):
-        core.add_request(ask(name, length, 20))
-    core.step()
-    assert [shard_of(core, name) for name in "abcd"] == [0, 1, 1, 1]
-
-
-def test_a_cached_prefix_goes_before_fewer_tokens() -> None:
-    core = core_of()
-    prompt = list(range(1, 14))
-    for name, tokens in (("other", 3), ("first", 2)):
-        core.add_request(ask(name, 3 if name == "other" else prompt, tokens))
-        core.step()
-    assert [shard_of(core, name) for name in ("other", "first")] == [0, 1]
-    run(core)
-    for name in ("x", "y"):  # more tokens in shard 1 than in shard 0
-        core.add_request(ask(name, 9, 20))
-    core.step()
-    core.add_request(ask("again", [*prompt, 40], 4))
-    core.step()
-    assert shard_of(core, "again") == 1
-    assert live_sequences(core, "again")[0].cached_tokens == 12
-
-
 def test_a_full_shard_is_passed_over() -> None:
     """Eight fill both shards' four slots, whatever they have in common."""
     core = core_of(blocks=60)
@@ -66,7 +34,7 @@ def test_a_full_shard_is_passed_over() -> None:
         core.add_request(ask(str(i), [*prompt, i], 12))
     for _ in range(6):
         core.step()
-    assert occupied(core) == [4, 4]
+    assert sorted(sequence.kv.shard for sequence in core.scheduler.state.running) == [0] * 4 + [1] * 4
 
 
 def test_forks_stay_with_their_parents_blocks() -> None:
@@ -102,6 +70,10 @@ def random_plan(rng: np.random.Generator) -> StepPlan:
     held = int(rng.integers(0, len(slots) + 1))
     counts = np.where(np.arange(len(slots)) < held, 1, rng.integers(1, 4, len(slots))).astype(np.int32)
     samples = np.where(np.arange(len(slots)) < held, 1, rng.integers(0, 2, len(slots))).astype(np.int32)
+    # A prompt's log-probabilities: all its positions are scored, by the next tokens.
+    scored = np.where(rng.random(len(slots)) < 0.3, counts, samples).astype(np.int32)
+    targets = rng.integers(0, 61, scored[held:].sum()).astype(np.int32)
+    targets[np.cumsum(scored[held:])[samples[held:] > 0] - 1] = -1
     updates = [(slot, int(rng.integers(0, 12)), int(rng.integers(1, 40))) for slot in slots[::2].tolist()]
     copies = [(shard, *rng.integers(1, 40, 2).tolist()) for shard in range(SHARDS) if rng.random() < 0.5]
     return StepPlan(
@@ -112,24 +84,30 @@ def random_plan(rng: np.random.Generator) -> StepPlan:
         epochs=slots.astype(np.int64),
         starts=rng.integers(0, 30, len(slots)).astype(np.int32),
         counts=counts,
-        scored=samples,
+        scored=scored,
         samples=samples,
         num_decode=held,
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
-        targets=np.full(samples[held:].sum(), -1, np.int32),
+        targets=targets,
         block_updates=(np.array(updates, np.int32).reshape(-1, 3),),
         copies=(np.array(copies, np.int32).reshape(-1, 3),),
         logprobs=False,
     )
 
 
-def rows_of(plan: StepPlan) -> list[tuple[int, int, tuple[int, ...]]]:
-    """(slot, start, tokens) of each row; tokens of those that the device holds are not known here."""
-    rows, at = [], 0
-    for i, (slot, start, count) in enumerate(zip(plan.slots, plan.starts, plan.counts, strict=True)):
-        held = i < plan.num_decode
-        rows.append((int(slot), int(start), () if held else tuple(plan.tokens[at : at + count].tolist())))
-        at += 0 if held else int(count)
+Row = tuple[int, int, int, list[int], list[int]]
+"""Slot, start, tokens that it may sample, tokens and targets; of rows that the device holds those are not in a plan."""
+
+
+def rows_of(plan: StepPlan) -> list[Row]:
+    rows, tokens, targets = [], plan.tokens.tolist(), plan.targets.tolist()
+    for i in range(plan.num_rows):
+        numbers = int(plan.slots[i]), int(plan.starts[i]), int(plan.samples[i])
+        count, scored = (0, 0) if i < plan.num_decode else (int(plan.counts[i]), int(plan.scored[i]))
+        rows.append((*numbers, tokens[:count], targets[:scored]))
+        tokens, targets = tokens[count:], targets[scored:]
+    assert not tokens
+    assert not targets
     return rows
 
 
@@ -140,9 +118,11 @@ def test_parts_have_all_rows_once() -> None:
         for shard, part in enumerate(split_plan(plan, shapes)):
             first = shard * shapes.max_num_seqs
             found |= {
-                index: (slot + first, start, tokens)
-                for index, (slot, start, tokens) in zip(part.rows.tolist(), rows_of(part.plan), strict=True)
+                index: (slot + first, *others)
+                for index, (slot, *others) in zip(part.rows.tolist(), rows_of(part.plan), strict=True)
             }
+            of_rows = np.repeat(np.arange(plan.num_rows), plan.scored)
+            assert of_rows[part.scored].tolist() == np.repeat(part.rows, part.plan.scored).tolist()
             updates += [(slot + first, index, block) for slot, index, block in part.plan.block_updates[0].tolist()]
             copies += part.plan.copies[0].tolist()
             assert all(0 <= slot < shapes.max_num_seqs for slot in part.plan.slots)
@@ -153,7 +133,7 @@ def test_parts_have_all_rows_once() -> None:
 
 def test_results_come_back_to_their_rows() -> None:
     """A device that gives each scored position its slot as token."""
-    rng, shapes = np.random.default_rng(4), small_shapes(shards=SHARDS, max_num_batched_tokens=32)
+    rng, shapes = np.random.default_rng(4), small_shapes(shards=SHARDS, max_num_batched_tokens=32, max_scored=16)
     packer = Packer(shapes)
     for _ in range(200):
         plan = random_plan(rng)

@@ -35,12 +35,14 @@ class SchedulerState:
     ) -> None:
         self.shapes = shapes
         self.clock = clock
+        kept = cache.prefix_cache_max_tokens
+        kept = None if kept is None else kept // shapes.shards
         self.kv_shards = [
             KVCache(
                 shapes.block_size,
                 shapes.groups,
                 enable_prefix_caching=cache.enable_prefix_caching,
-                max_cached_tokens=cache.prefix_cache_max_tokens,
+                max_cached_tokens=kept,
             )
             for _ in range(shapes.shards)
         ]
