@@ -217,17 +217,16 @@ class _Laps:
 
 
 def plan_shapes(config: EngineConfig, decoder: "DecoderConfig", shards: int = 1) -> EngineShapes:
-    """Static sizes but for the block counts, which are 0 still. Slots and budgets that are asked for are shared out
-    among the shards."""
+    """Static sizes but for the block counts, which are 0 still: those of a shard. What is asked for is the total of all
+    shards, and shared out among them."""
     from jaxinfer.runner.platform import default_block_size
 
     scheduler, length = config.scheduler, _context(config, decoder)
     block_size = config.cache.block_size or default_block_size()
-    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, block_size))
-    seqs, tokens = -(-seqs // shards), -(-tokens // shards)
-    if not scheduler.enable_chunked_prefill:
-        tokens = max(tokens, length)
-    scored = None if scheduler.max_scored is None else -(-scheduler.max_scored // shards)
+    _check_shares(scheduler, shards)
+    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, block_size), shards)
+    seqs, tokens = seqs // shards, tokens // shards
+    scored = None if scheduler.max_scored is None else scheduler.max_scored // shards
     return EngineShapes(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
@@ -248,21 +247,30 @@ def _slot_bytes(decoder: "DecoderConfig", length: int, block_size: int) -> int:
     return slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size))
 
 
-def _rows_and_tokens(scheduler: SchedulerConfig, length: int, slot_bytes: int) -> tuple[int, int]:
-    """Slots, and tokens of a step. What is `auto` fits what is given."""
+def _check_shares(scheduler: SchedulerConfig, shards: int) -> None:
+    """Each shard has one at least of what is asked for."""
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_scored"):
+        value = getattr(scheduler, name)
+        if isinstance(value, int) and value < shards:
+            raise ParameterError(name, f"{value} must be at least {shards}: it is shared out among {shards} shards")
+
+
+def _rows_and_tokens(scheduler: SchedulerConfig, length: int, slot_bytes: int, shards: int) -> tuple[int, int]:
+    """Slots, and tokens of a step, of all shards together. What is `auto` fits what is given."""
     from jaxinfer.runner.platform import default_num_seqs, default_token_budget
 
     seqs, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
     if seqs == "auto":
         bounds = [bound for bound in (tokens, scheduler.max_scored) if isinstance(bound, int)]
-        seqs = min([default_num_seqs(slot_bytes), *bounds])
+        seqs = min([max(default_num_seqs(slot_bytes), shards), *bounds])
+    whole_prompts = 0 if scheduler.enable_chunked_prefill else length * shards
     if tokens == "auto":
-        whole_prompts = 0 if scheduler.enable_chunked_prefill else length
         tokens = max(default_token_budget(), seqs, whole_prompts)
-    if not scheduler.enable_chunked_prefill and tokens < length:
+    if tokens < whole_prompts:
+        least = f"max_model_len, {length}" if shards == 1 else f"max_model_len for each shard, {length} * {shards}"
         raise ParameterError(
             "max_num_batched_tokens",
-            f"{tokens} must be at least max_model_len, {length}, where prompts are not split (enable_chunked_prefill)",
+            f"{tokens} must be at least {least}, where prompts are not split (enable_chunked_prefill)",
         )
     return seqs, tokens
 
@@ -286,12 +294,19 @@ def _with_blocks(
 
     limit = usable_memory(config.cache.gpu_memory_utilization, model.mesh)
     if config.cache.num_blocks is not None:
-        blocks = [config.cache.num_blocks] * len(shapes.groups)
+        blocks = [_share_of_blocks(config.cache.num_blocks, shapes.shards)] * len(shapes.groups)
     elif limit is None:
         blocks = memory.cpu_blocks([cost * model.mesh.size for cost in memory.block_costs(model, shapes)])
     else:
         blocks = memory.device_blocks(model, shapes, limit=limit, cache=cache, options=options)
     return _fit_context(config, memory.with_blocks(shapes, blocks))
+
+
+def _share_of_blocks(num_blocks: int, shards: int) -> int:
+    if num_blocks < 2 * shards:  # the setting itself is 2 at least
+        least = f"{num_blocks} must be at least {2 * shards}"
+        raise ParameterError("num_blocks", f"{least}: it is shared out among {shards} shards, and each has a scratch block")
+    return num_blocks // shards
 
 
 def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
@@ -357,4 +372,5 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str,
         kv_cache_dtype=config.cache.kv_cache_dtype,
         dtype=dtype,
         weights=weights,
+        shards=shapes.shards,
     )

@@ -55,7 +55,8 @@ class CacheConfig:
     keys and one for values: the checkpoint's, where it has some for this type; else 1 for fp8, measured at startup for
     int8."""
     num_blocks: int | None = None
-    """KV blocks to allocate; by default what fits in memory (4,096 at most on CPU)."""
+    """KV blocks to allocate, over all shards of attention; by default what fits in memory (4,096 a shard at most on
+    CPU)."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, blocks and temporaries may take."""
     kv_watermark: float = 0.01
@@ -63,7 +64,8 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     """Reuse KV blocks of equal prefixes across requests."""
     prefix_cache_max_tokens: int | None = None
-    """Tokens kept for reuse though no request holds them, at most; the least recently used go first. By default all."""
+    """Tokens kept for reuse though no request holds them, at most, over all shards of attention; the least recently used go
+    first. By default all."""
 
     def __post_init__(self) -> None:
         if self.block_size is not None:
@@ -87,12 +89,14 @@ class SchedulerConfig:
     """What a step may hold."""
 
     max_num_seqs: int | Literal["auto"] = "auto"
-    """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, fewer where their state does not fit."""
+    """Slots: requests that run at once; auto: 32 on CPU, 256 on GPU and TPU, fewer where their state does not fit.
+    Over all shards of attention (the mesh axis data), which have equally many."""
     max_num_batched_tokens: int | Literal["auto"] = "auto"
-    """Tokens a step computes at most; auto: 512 on CPU, 8,192 on a device of 64 GiB or more, else 2,048, and at least a
-    row a slot."""
+    """Tokens a step computes at most, over all shards of attention; auto: 512 on CPU, 8,192 on a device of 64 GiB or
+    more, else 2,048, and at least a row a slot."""
     max_scored: int | None = None
-    """Positions a step scores at most; by default max_num_seqs, and 64 more for `prompt_logprobs`."""
+    """Positions a step scores at most, over all shards of attention; by default max_num_seqs, and 64 more in each shard
+    for `prompt_logprobs`."""
     scheduling_policy: SchedulingPolicy = "fcfs"
     """Who is served first: who came first; the lowest `priority` of a request; or the shortest uncached prompt."""
     priority_ageing_seconds: float | None = None

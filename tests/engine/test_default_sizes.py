@@ -1,12 +1,14 @@
 """How many sequences and tokens run at once where the settings leave it to the device."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import jaxinfer.runner.platform as platform
-from jaxinfer.build import plan_shapes, sizes_line
-from jaxinfer.config import EngineConfig, SchedulerConfig
+from jaxinfer.build import _with_blocks, plan_shapes, sizes_line
+from jaxinfer.config import CacheConfig, EngineConfig, SchedulerConfig
+from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
@@ -25,9 +27,9 @@ def device(monkeypatch):
     return use
 
 
-def sizes(vocab_size: int = 100, **settings: Any) -> tuple[int, int]:
+def sizes(vocab_size: int = 100, shards: int = 1, **settings: Any) -> tuple[int, int]:
     decoder = parse_config({**LLAMA, "vocab_size": vocab_size})
-    shapes = plan_shapes(EngineConfig(scheduler=SchedulerConfig(**settings)), decoder)
+    shapes = plan_shapes(EngineConfig(scheduler=SchedulerConfig(**settings)), decoder, shards)
     return shapes.max_num_seqs, shapes.max_num_batched_tokens
 
 
@@ -58,6 +60,47 @@ def test_what_is_given_bounds_what_is_not(device) -> None:
     assert sizes(max_scored=64) == (64, 8192)
     assert sizes(max_num_seqs=10_000) == (10_000, 10_000)
     assert sizes(max_num_seqs=8, max_num_batched_tokens=16) == (8, 16)
+
+
+def test_what_is_asked_for_is_the_total_of_all_shards(device) -> None:
+    device("cpu", None)
+    assert sizes(shards=8) == (32 // 8, 512 // 8)
+    assert sizes(shards=4, max_num_seqs=10, max_num_batched_tokens=18) == (2, 4)
+    config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=8, max_scored=19))
+    assert plan_shapes(config, parse_config(LLAMA), 8).max_scored == 2
+
+
+@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens", "max_scored"])
+def test_a_shard_without_a_part_of_what_is_asked_for_is_refused(device, name: str) -> None:
+    device("cpu", None)
+    assert sizes(shards=8, **{name: 8})[0] == 1
+    with pytest.raises(ParameterError, match=f"{name}: 7 must be at least 8: it is shared out among 8 shards"):
+        sizes(shards=8, **{name: 7})
+
+
+def test_each_shard_computes_whole_prompts_where_they_are_not_split(device) -> None:
+    device("cpu", None)
+    length = parse_config(LLAMA).max_position_embeddings
+    settings: dict[str, Any] = {"enable_chunked_prefill": False, "max_num_seqs": 8}
+    assert sizes(shards=4, **settings)[1] == length
+    assert sizes(shards=4, **settings, max_num_batched_tokens=4 * length + 3)[1] == length
+    with pytest.raises(ParameterError, match=rf"max_num_batched_tokens: \d+ must be .*{length} \* 4"):
+        sizes(shards=4, **settings, max_num_batched_tokens=4 * length - 1)
+
+
+def blocks(shards: int, num_blocks: int) -> int:
+    """Those of a shard where so many are asked for."""
+    model: Any = SimpleNamespace(mesh=None)
+    config = EngineConfig(cache=CacheConfig(num_blocks=num_blocks))
+    shapes = _with_blocks(config, model, small_shapes(0, shards=shards), None, cast(Any, None))
+    return shapes.groups[0].num_blocks
+
+
+def test_blocks_that_are_asked_for_are_those_of_all_shards(device) -> None:
+    device("cpu", None)
+    assert [blocks(1, 100), blocks(8, 100), blocks(8, 16)] == [100, 12, 2]
+    with pytest.raises(ParameterError, match="num_blocks: 15 must be at least 16: it is shared out among 8 shards"):
+        blocks(8, 15)
 
 
 def test_the_line_says_what_was_decided() -> None:

@@ -71,6 +71,18 @@ def test_every_group_keeps_at_most_so_much() -> None:
         assert all(pool.num_evictable <= 3 for pool in core.scheduler.state.kv.pools)
 
 
+def test_all_shards_together_keep_so_much() -> None:
+    """The second prompt of each pair goes to the other shard."""
+    core = small_core(RecordingRunner(small_shapes(shards=2)), kept=16)
+    for first in (0, 20, 40):
+        for i in range(2):
+            core.add_request(ask(f"{first} {i}", prompt(first + 10 * i), 1))
+        run(core)
+        check_blocks(core)
+    kept = [kv.pools[0].num_evictable for kv in core.scheduler.state.kv_shards]
+    assert kept == [2, 2]
+
+
 def test_settings_that_cannot_be() -> None:
     with pytest.raises(ParameterError, match="at least 0"):
         CacheConfig(prefix_cache_max_tokens=-1)

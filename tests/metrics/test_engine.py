@@ -41,6 +41,19 @@ def test_a_series(name: str, labels: dict[str, str], stats: dict[str, Any], expe
     assert value(ServerMetrics(INFO, "m"), name, EngineStats(0, 0, 0, 39, **stats), **labels) == expected
 
 
+@pytest.mark.parametrize(
+    ("shards", "blocks", "tokens", "requests"),
+    [(1, 41, 160, "2.50"), (2, 82, 320, "4.00"), (4, 100, 384, "4.00")],
+)
+def test_a_request_fits_into_one_shard_and_each_has_a_scratch_block(
+    shards: int, blocks: int, tokens: int, requests: str
+) -> None:
+    metrics = ServerMetrics(INFO._replace(shards=shards, num_blocks=blocks), "m")
+    sizes = {"num_gpu_blocks": str(blocks), "kv_cache_size_tokens": str(tokens), "kv_cache_max_concurrency": requests}
+    labels = {"block_size": "4", "cache_dtype": "auto", **sizes}
+    assert value(metrics, "vllm:cache_config_info", EngineStats(0, 0, 0, 39), **labels) == 1
+
+
 def test_a_model_without_experts_has_no_series_of_them() -> None:
     with pytest.raises(KeyError):
         value(ServerMetrics(INFO, "m"), "jaxinfer:expert_tokens_total", EngineStats(0, 0, 0, 39), expert="0")
