@@ -25,7 +25,8 @@ def requests():
     drawn = dict(temperature=0.9, top_p=0.9, frequency_penalty=0.4)
     for i in range(6):
         prompt = [5, 9, 33, 60, 7 + i]
-        asked = SamplingParams(max_tokens=8 + i, logprobs=5 if i % 2 else None, **greedy)
+        scored = dict(logprobs=5 if i % 2 else None, prompt_logprobs=3 if i % 3 == 1 else None)
+        asked = SamplingParams(max_tokens=8 + i, **scored, **greedy)
         yield GenerateRequest(f"g{i}", prompt * (2 + i % 3), asked)
         yield GenerateRequest(f"s{i}", prompt * 3, SamplingParams(max_tokens=8, seed=3 + i, n=1 + i % 3, **drawn))
 
@@ -36,13 +37,31 @@ def run(family, mesh, **changes):
     runner = JaxRunner(model, tiny_shapes(model, **{**sizes, **changes}))
     runner.warm_up(lazy=True)
     core = make_core(runner)
-    outputs = {key: output.tokens for key, output in drive(core, requests()).items()}
-    return outputs, core
+    return drive(core, requests()), core
+
+def same(entry, other):
+    # Of one position. Which tokens are on top may differ at near ties, their log-probabilities may not.
+    if entry is None or other is None:
+        return entry is other
+    numbers = [[found.logprob, *(value for _, value in found.top)] for found in (entry, other)]
+    return entry.token_id == other.token_id and np.allclose(*numbers, rtol=0, atol=1e-4)
+
+def differences(one, many):
+    for key, output in one.items():
+        if many[key].tokens != output.tokens:
+            yield key, output.tokens, many[key].tokens
+        for found in ("logprobs", "prompt_logprobs"):
+            here, there = (getattr(outputs[key], found) or [] for outputs in (one, many))
+            if len(here) != len(there) or not all(map(same, here, there)):
+                yield key, found, here, there
 
 def check(family, axes, **changes):
     one, alone = run(family, ONE_DEVICE)
     many, core = run(family, MeshConfig(axes, RULES), **changes)
-    assert len(one) == 18 and many == one, {key: (one[key], many[key]) for key in one if one[key] != many[key]}
+    assert len(one) == 18 == len(many)
+    assert sum(len(output.logprobs) for output in one.values()) > 30
+    assert sum(len(output.prompt_logprobs or ()) for output in one.values()) > 20
+    assert not (found := list(differences(one, many))), found
     return alone, core
 """
 
