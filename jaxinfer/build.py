@@ -305,7 +305,9 @@ def _with_blocks(
 def _share_of_blocks(num_blocks: int, shards: int) -> int:
     if num_blocks < 2 * shards:  # the setting itself is 2 at least
         least = f"{num_blocks} must be at least {2 * shards}"
-        raise ParameterError("num_blocks", f"{least}: it is shared out among {shards} shards, and each has a scratch block")
+        raise ParameterError(
+            "num_blocks", f"{least}: it is shared out among {shards} shards, and each has a scratch block"
+        )
     return num_blocks // shards
 
 

@@ -64,8 +64,8 @@ class CacheConfig:
     enable_prefix_caching: bool = True
     """Reuse KV blocks of equal prefixes across requests."""
     prefix_cache_max_tokens: int | None = None
-    """Tokens kept for reuse though no request holds them, at most, over all shards of attention; the least recently used go
-    first. By default all."""
+    """Tokens kept for reuse though no request holds them, at most, over all shards of attention; the least recently
+    used go first. By default all."""
 
     def __post_init__(self) -> None:
         if self.block_size is not None:

@@ -100,6 +100,7 @@ def test_a_fork_of_a_full_shard_holds_up_nobody_and_gets_the_next_slot() -> None
     assert sequence_of(core, "late").kv.shard == 0
     assert sequence_of(core, "late").slot >= 0
     assert waiting.slot < 0
+    assert core.stats().waiting_for_slots == 1
     core.add_request(ask("later", 3, 8))
     core.abort("beside")
     step(core, got)

@@ -87,7 +87,7 @@ class Admission:
                 admitted = self._admit_fork(plan, sequence)
             else:
                 admitted = self._admit(plan, sequence, shards, budgets == _spent(plan))
-            if admitted or self._drop_reference(shards):
+            if admitted or self._drop_reference(sequence, shards):
                 continue
             if not sequence.is_waiting_fork:
                 return
@@ -118,11 +118,16 @@ class Admission:
         ]
         return shards if shards and self._isolation.may_admit() else []
 
-    def _drop_reference(self, shards: abc.Iterable[int]) -> bool:
-        """Lets a waiting fork give up its parent's blocks in a shard of which nobody has a slot: they would hold up the
-        queue for good."""
+    def _drop_reference(self, head: Sequence, shards: abc.Iterable[int]) -> bool:
+        """Lets a waiting fork give up its parent's blocks in a shard that has too few for `head`, where nobody has a
+        slot: they would hold up the queue for good."""
         state = self._state
-        return any(state.table.is_empty(shard) and state.forks.drop_last_reference(shard=shard) for shard in shards)
+        return any(
+            state.table.is_empty(shard)
+            and self.failures.failed_in(head, shard)
+            and state.forks.drop_last_reference(shard=shard)
+            for shard in shards
+        )
 
     def _preempt_for_waiting(self) -> None:
         """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""

@@ -38,7 +38,7 @@ class AllocationFailures:
         return bool(self._failures)
 
     def note(self, sequence: Sequence, missing: int) -> None:
-        """Its shard has too few blocks for a sequence, which holds none of them that it could give back."""
+        """Must be called when a sequence's shard has too few blocks for it, after it has given back what it took."""
         key, shard = self._key(sequence), sequence.kv.shard
         failure = self._failures.get(key)
         if failure is None or failure.sequence is not sequence:
@@ -47,13 +47,14 @@ class AllocationFailures:
 
     def missing(self, sequence: Sequence, shard: int) -> int | None:
         """How many blocks more it needed in a shard; None where it has not tried, or might not fail now."""
-        failure = self._failures.get(self._key(sequence))
-        if failure is None or failure.sequence is not sequence:
-            return None
-        lack = failure.lacks.get(shard)
+        lack = self._lack(sequence, shard)
         if lack is None or any(now > then for now, then in zip(self._available(shard), lack.available, strict=True)):
             return None
         return lack.missing if self._state.runs_in(shard) else None  # with nobody running, no blocks are kept back
+
+    def failed_in(self, sequence: Sequence, shard: int) -> bool:
+        """Whether a shard had too few blocks when it was last tried."""
+        return self._lack(sequence, shard) is not None
 
     def forget_head(self) -> None:
         """Must be called when a sequence that held no blocks has got some."""
@@ -66,6 +67,10 @@ class AllocationFailures:
     def forget_all(self) -> None:
         """Must be called when all blocks come free."""
         self._failures.clear()
+
+    def _lack(self, sequence: Sequence, shard: int) -> Lack | None:
+        failure = self._failures.get(self._key(sequence))
+        return failure.lacks.get(shard) if failure is not None and failure.sequence is sequence else None
 
     def _key(self, sequence: Sequence) -> int:
         return sequence.kv.shard if sequence.is_waiting_fork and len(self._state.kv_shards) > 1 else _HEAD

@@ -31,7 +31,7 @@ class Preemption:
         if first is None or not state.running or first.rank > state.running[-1].rank:
             return []
         shards, victims, heads = [*range(len(state.kv_shards))], [], []
-        while (head := queue.peek_for(shards, deferred=deferred)) is not None:
+        while shards and (head := queue.peek_for(shards, deferred=deferred)) is not None:
             own = [head.kv.shard] if head.is_waiting_fork else shards
             open_ = [shard for shard in own if state.table.free_in(shard)]
             if open_ and (victims or self._may_enter(head, open_)):
@@ -90,7 +90,7 @@ def outranks(head: Sequence, running: Sequence) -> bool:
 
 
 def victims_for(head: Sequence, missing: int, running: abc.Sequence[Sequence]) -> list[Sequence]:
-    """As few as hold `missing` blocks in each group, one at least, the last in rank first; none where they hold too few.
+    """As few as hold `missing` blocks in each group, the last in rank first: one at least; none where all hold too few.
 
     Blocks that a victim shares are counted as if they came free: where they do not, the next plan asks again.
     """

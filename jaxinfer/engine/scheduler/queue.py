@@ -46,6 +46,11 @@ class WaitingQueue:
         return len(self._deferred)
 
     @property
+    def has_passed(self) -> bool:
+        """True while a fork lets others pass. Safe in any thread."""
+        return bool(self._passed)
+
+    @property
     def in_rank_order(self) -> bool:
         """True where the order is that of ranks alone."""
         return self._line.in_rank_order
@@ -78,7 +83,7 @@ class WaitingQueue:
         """The next sequence, which stays in the queue. deferred: whether a deferred one may be next."""
         return self._peek(self._passed, deferred=deferred)
 
-    def peek_for(self, shards: abc.Iterable[int], *, deferred: bool = True) -> Sequence | None:
+    def peek_for(self, shards: abc.Collection[int], *, deferred: bool = True) -> Sequence | None:
         """The next sequence that one of `shards` could take; forks before it that wait for another let others pass."""
         while (sequence := self._peek(shards, deferred=deferred)) is not None:
             if not sequence.is_waiting_fork or sequence.kv.shard in shards:
@@ -131,13 +136,15 @@ class WaitingQueue:
         if isolated is not None or not self._passed:
             return isolated or self._line.peek(deferred=deferred)
         first = self._line.peek(deferred=deferred)
-        forks = [self._passed[shard][0] for shard in shards if shard in self._passed]
-        return min([*forks, *([first] if first else [])], key=_BY_RANK, default=None)
+        candidates = [self._passed[shard][0] for shard in shards if shard in self._passed]
+        if first is not None:
+            candidates.append(first)
+        return min(candidates, key=_BY_RANK, default=None)
 
     def _unpass(self, sequence: Sequence) -> bool:
         """False where others do not pass it."""
-        passed = self._passed.get(sequence.kv.shard, ()) if sequence.is_waiting_fork else ()
-        if sequence not in passed:
+        passed = self._passed.get(sequence.kv.shard) if sequence.is_waiting_fork else None
+        if passed is None or sequence not in passed:
             return False
         passed.remove(sequence)
         if not passed:

@@ -86,15 +86,17 @@ def _waiting_by_reason(scheduler: Scheduler) -> dict[str, int]:
     """Waiting requests by what they wait for. Those of the last plan: the first of the queue holds up everyone that is
     not deferred.
 
-    slots, blocks: nobody enters before one comes free. prefills: deferred until a long prompt that is half computed is
-    done (`max_num_partial_prefills`). step: a step with room for them.
+    slots, blocks: nobody enters before one comes free; of a fork's shard, where others pass it. prefills: deferred
+    until a long prompt that is half computed is done (`max_num_partial_prefills`). step: a step with room for them.
     """
     state = scheduler.state
     deferred = state.queue.num_deferred
     if not state.table.num_free:
         reason = "slots"
+    elif scheduler.admission.failures or state.must_drain:
+        reason = "blocks"
     else:
-        reason = "blocks" if scheduler.admission.failures or state.must_drain else "step"
+        reason = "slots" if state.queue.has_passed else "step"
     return {
         "waiting_for_prefills": deferred,
         f"waiting_for_{reason}": max(0, state.queue.num_requests - deferred),
