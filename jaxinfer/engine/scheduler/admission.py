@@ -75,9 +75,10 @@ class Admission:
         """Gives waiting sequences slots while slots, blocks and both budgets last; only those that outrank `before`."""
         state = self._state
         # A victim is not resumed by the plan that preempted it, nor is anyone admitted by one that was short of blocks.
-        if state.num_preemptions != self._preemptions_before or state.must_drain:
+        if state.num_preemptions != self._preemptions_before or state.must_drain or not len(state.queue):
             return
-        budgets, closed = _spent(plan), set[int]()
+        closed: list[int] = []
+        budgets = _spent(plan)
         while shards := self._shards_with_room(plan, closed):
             sequence = state.queue.peek_for(shards, deferred=self.takes_partial)
             if sequence is None or any(other and sequence.rank >= other.rank for other in (self._first_victim, before)):
@@ -92,7 +93,7 @@ class Admission:
             if not sequence.is_waiting_fork:
                 return
             # Others may have the other shards; what its own has left is for the fork.
-            closed.add(sequence.kv.shard)
+            closed.append(sequence.kv.shard)
 
     def somebody_may_enter(self) -> bool:
         """True where a waiting sequence could use a share of this step's tokens."""
@@ -110,11 +111,10 @@ class Admission:
     def _shards_with_room(self, plan: PlanBuilder, closed: abc.Container[int]) -> list[int]:
         """Those with a slot, and something of both budgets, that are not closed to this plan; none while somebody is
         computed alone."""
-        budgets = plan.budgets
         shards = [
             shard
             for shard in self._state.table.open_shards
-            if budgets[shard].tokens > 0 < budgets[shard].scored and shard not in closed
+            if shard not in closed and plan.budgets[shard].tokens > 0 < plan.budgets[shard].scored
         ]
         return shards if shards and self._isolation.may_admit() else []
 
@@ -122,12 +122,11 @@ class Admission:
         """Lets a waiting fork give up its parent's blocks in a shard that has too few for `head`, where nobody has a
         slot: they would hold up the queue for good."""
         state = self._state
-        return any(
-            state.table.is_empty(shard)
-            and self.failures.failed_in(head, shard)
-            and state.forks.drop_last_reference(shard=shard)
-            for shard in shards
-        )
+        for shard in shards:
+            lacks_blocks = state.table.is_empty(shard) and self.failures.failed_in(head, shard)
+            if lacks_blocks and state.forks.drop_last_reference(shard=shard):
+                return True
+        return False
 
     def _preempt_for_waiting(self) -> None:
         """Preempts running sequences for waiting ones that outrank them and lack a slot or blocks."""
@@ -147,6 +146,8 @@ class Admission:
         is_first: nobody was admitted before it to this plan.
         """
         untried = [shard for shard in shards if self.failures.missing(sequence, shard) is None]
+        if not untried:
+            return False
         outcomes = set()
         for shard in shards_by_cost(self._state, sequence, untried):
             sequence.kv.shard = shard

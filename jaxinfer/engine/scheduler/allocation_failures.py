@@ -43,13 +43,17 @@ class AllocationFailures:
         failure = self._failures.get(key)
         if failure is None or failure.sequence is not sequence:
             failure = self._failures[key] = _Failure(sequence, {})
-        failure.lacks[shard] = Lack(self._available(shard), missing)
+        available = [pool.num_available for pool in self._state.kv_shards[shard].pools]
+        failure.lacks[shard] = Lack(available, missing)
 
     def missing(self, sequence: Sequence, shard: int) -> int | None:
         """How many blocks more it needed in a shard; None where it has not tried, or might not fail now."""
         lack = self._lack(sequence, shard)
-        if lack is None or any(now > then for now, then in zip(self._available(shard), lack.available, strict=True)):
+        if lack is None:
             return None
+        for pool, then in zip(self._state.kv_shards[shard].pools, lack.available, strict=True):
+            if pool.num_available > then:
+                return None
         return lack.missing if self._state.runs_in(shard) else None  # with nobody running, no blocks are kept back
 
     def failed_in(self, sequence: Sequence, shard: int) -> bool:
@@ -73,7 +77,4 @@ class AllocationFailures:
         return failure.lacks.get(shard) if failure is not None and failure.sequence is sequence else None
 
     def _key(self, sequence: Sequence) -> int:
-        return sequence.kv.shard if sequence.is_waiting_fork and len(self._state.kv_shards) > 1 else _HEAD
-
-    def _available(self, shard: int) -> list[int]:
-        return [pool.num_available for pool in self._state.kv_shards[shard].pools]
+        return sequence.kv.shard if sequence.is_waiting_fork and self._state.shapes.shards > 1 else _HEAD
