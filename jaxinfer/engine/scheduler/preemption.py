@@ -31,10 +31,20 @@ class Preemption:
         if first is None or not state.running or first.rank > state.running[-1].rank:
             return []
         shards, victims, heads = [*range(len(state.kv_shards))], [], []
+        entering, slots = 0, state.table.num_free if len(shards) > 1 else 0
         while shards and (head := queue.peek_for(shards, deferred=deferred)) is not None:
+            if head.rank > state.running[-1].rank:
+                break
             own = [head.kv.shard] if head.is_waiting_fork else shards
             open_ = [shard for shard in own if state.table.free_in(shard)]
-            if open_ and (victims or self._may_enter(head, open_)):
+            if open_ and self._may_enter(head, open_):
+                entering += 1
+                if entering > slots or not (heads or queue.in_rank_order):
+                    break
+                queue.take(head)  # forks that come after it may have another shard
+                heads.append(head)
+                continue
+            if open_ and victims:
                 break
             found = self._for_blocks(head, own, open_) if open_ else self._for_slot(head, own, victims)
             victims += found
