@@ -147,7 +147,7 @@ class SimulatedRunner:
         return np.zeros((len(counts), self.shapes.decode_steps), np.int32), counts
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
-        return np.split(array, self.shapes.shards)
+        return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)
 
 
 def _joined(shards: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.step.buckets import bucket_of_plan, make_buckets
+from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets, most_rows
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import STEP_TOKENS
@@ -83,16 +83,16 @@ class StepCostTotals:
             self._decode_rows.append(_Rows(plan.starts[:decode], plan.samples[:decode]))
             self._chunks.append(_Rows(plan.starts[decode:], plan.counts[decode:]))
         elif decode:
-            self._decoded.append((decode, bucket_of_plan(plan, self._buckets, self._shapes)))
+            self._decoded.append((decode, most_rows(plan, self._shapes)))
             self._decode_rows.append(_Rows(plan.starts, plan.counts))
         if len(self._decode_rows) >= _BATCH:
             self.count()
 
     def count(self) -> None:
         """Counts what was added and not counted yet."""
-        for (rows, bucket), steps in Counter(self._decoded).items():
+        for (rows, most), steps in Counter(self._decoded).items():
             self.decode_steps += steps
-            padded = bucket * self._shapes.shards - rows
+            padded = bucket_of(most, self._buckets.rows) * self._shapes.shards - rows
             self._count_tokens(_Tokens(prefill=0, decode=rows, drawn=rows, scored=rows, padded=padded), steps)
         self._decoded.clear()
         decode, chunks = _joined(self._decode_rows), _joined(self._chunks)

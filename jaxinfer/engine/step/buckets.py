@@ -45,12 +45,21 @@ def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
 
 def bucket_of_plan(plan: StepPlan, buckets: Buckets, shapes: EngineShapes) -> int:
     """The size of a plan's forward, that of the shard with most: rows of a decode step, tokens of a mixed one."""
-    is_mixed = plan.kind is StepKind.MIXED
-    most = plan.num_tokens if is_mixed else plan.num_rows
-    if shapes.shards > 1:
-        counts = np.bincount(plan.slots // shapes.max_num_seqs, plan.counts if is_mixed else None)
-        most = int(counts.max(initial=0))
-    return bucket_of(most, buckets.tokens if is_mixed else buckets.rows)
+    if plan.kind is StepKind.MIXED:
+        return bucket_of(_most(plan, shapes, plan.num_tokens, plan.counts), buckets.tokens)
+    return bucket_of(most_rows(plan, shapes), buckets.rows)
+
+
+def most_rows(plan: StepPlan, shapes: EngineShapes) -> int:
+    """Those of the shard with most."""
+    return _most(plan, shapes, len(plan.slots), None)
+
+
+def _most(plan: StepPlan, shapes: EngineShapes, count: int, counts: np.ndarray | None) -> int:
+    """count: of all shards together. counts: of each row, None: one."""
+    if shapes.shards == 1:
+        return count
+    return int(np.bincount(plan.slots // shapes.max_num_seqs, counts).max(initial=0))
 
 
 def _doubling(first: int, top: int) -> tuple[int, ...]:

@@ -23,6 +23,11 @@ class Budget:
         self.tokens, self.scored = shapes.max_num_batched_tokens, shapes.max_scored
         self.copies = shapes.copy_blocks
 
+    def spend(self, rows: int) -> None:
+        """A scored token for each row."""
+        self.tokens -= rows
+        self.scored -= rows
+
 
 class PlanBuilder:
     """One step in the making: what is left of its budgets, one a shard, and its rows so far."""
@@ -122,12 +127,12 @@ class PlanBuilder:
 
     def _spend(self, slots: np.ndarray) -> None:
         """A scored token for each slot."""
-        counts = [len(slots)]
-        if len(self.budgets) > 1:
-            counts = np.bincount(self._table.shards_of(slots), minlength=len(self.budgets)).tolist()
+        if len(self.budgets) == 1:
+            self.budgets[0].spend(len(slots))
+            return
+        counts = np.bincount(self._table.shards_of(slots), minlength=len(self.budgets)).tolist()
         for budget, count in zip(self.budgets, counts, strict=True):
-            budget.tokens -= count
-            budget.scored -= count
+            budget.spend(count)
 
     def _block_updates(self, group: int) -> np.ndarray:
         rows = self._updates[group]

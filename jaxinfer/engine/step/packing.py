@@ -11,7 +11,7 @@ from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedSt
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
-from jaxinfer.engine.step.split import split_plan
+from jaxinfer.engine.step.split import Part, split_plan
 
 
 class Packer:
@@ -32,12 +32,18 @@ class Packer:
         return self._pack(_empty_plan(kind, len(self._shapes.groups)), bucket)
 
     def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
+        if self._shapes.shards == 1:
+            return self._packed(plan, bucket, self._array(plan, bucket), plan.num_scored)
         parts = split_plan(plan, self._shapes)
-        arrays = [self._array(part.plan, bucket) for part in parts]
-        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        array = np.concatenate([self._array(part.plan, bucket) for part in parts])
+        return self._packed(plan, bucket, array, max(part.plan.num_scored for part in parts), parts)
+
+    def _packed(
+        self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part] = ()
+    ) -> PackedStep:
+        """scored: positions of the shard with most. parts: of several shards."""
         if plan.kind is StepKind.MULTI_STEP:
             return PackedMultiStep(bucket, array, plan.num_rows, _places([part.rows for part in parts], bucket))
-        scored = max(part.plan.num_scored for part in parts)
         scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
         return PackedForward(
             plan.kind,
@@ -141,7 +147,7 @@ class Packer:
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray | None:
     """Where each row, or each scored position, lies in results of which a shard gives `section`. parts: which of them
     are a shard's."""
-    if len(parts) == 1:
+    if not parts:
         return None
     places = np.zeros(sum(map(len, parts)), np.int64)
     for shard, part in enumerate(parts):

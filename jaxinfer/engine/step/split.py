@@ -7,12 +7,10 @@ import numpy as np
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
-_ALL = np.zeros(0, np.int64)
-
 
 class Part(NamedTuple):
     """plan: a shard's rows, in their order, with slots as the shard numbers them. rows, scored: which of the whole
-    plan's rows and scored positions those are, int arrays; a single shard has all, and no arrays of them."""
+    plan's rows and scored positions those are, int arrays."""
 
     plan: StepPlan
     rows: np.ndarray
@@ -21,8 +19,6 @@ class Part(NamedTuple):
 
 def split_plan(plan: StepPlan, shapes: EngineShapes) -> list[Part]:
     """A part for each shard, of the whole plan's kind, with slot initialisations for all of them."""
-    if shapes.shards == 1:
-        return [Part(plan, _ALL, _ALL)]
     return [_part(plan, shard, shapes.max_num_seqs) for shard in range(shapes.shards)]
 
 
