@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 
-from benchmarks.gpu.context import hardware
+from benchmarks.device.context import hardware
 from benchmarks.kernel_bench.bench import Bench, attention_backends, make_bench, measured_again, run_cases
 from benchmarks.kernel_bench.cases import Case
 from benchmarks.kernel_bench.forms import FORMS

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxinfer_kernels.attention import BACKENDS as ATTENTION_BACKENDS
 from jaxinfer_kernels.matmul_backends import BACKENDS as MATMUL_BACKENDS
 
-from benchmarks.gpu.ceilings import matmul_tflops, memory_rates
-from benchmarks.gpu.counts import Work
+from benchmarks.device.ceilings import matmul_tflops, memory_rates
+from benchmarks.device.counts import Work
 from benchmarks.kernel_bench.attention import attention_chain, layers_for, layout_of, runnable
 from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, WriteCase
 from benchmarks.kernel_bench.counts import work_of

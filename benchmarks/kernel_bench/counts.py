@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.gpu.counts import Work
+from benchmarks.device.counts import Work
 from benchmarks.kernel_bench.cases import AttentionCase, Case, MatmulCase, Row, WriteCase
 
 _SCALE_BYTES = 4

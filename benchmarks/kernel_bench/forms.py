@@ -240,6 +240,6 @@ TINY = BenchForm(
 )
 
 SUITE_CASES: dict[str, tuple[Case, ...]] = {"gpu": WORTH_MOST, "cpu": CPU.cases[:5], "tiny": TINY.cases}
-"""What `gpu_suite.py` runs, by form."""
+"""What `device_suite.py` runs, by form."""
 
 FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, CPU, TINY)}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks.gpu.counts import Work
+from benchmarks.device.counts import Work
 
 _LEAST_RUNS = 3
 

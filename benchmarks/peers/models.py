@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks.gpu.folder import byte_level_vocabulary, write_folder
+from benchmarks.device.folder import byte_level_vocabulary, write_folder
 
 SMOLLM2_135M: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.table import lines
+from benchmarks.device.table import lines
 from benchmarks.kernel_bench.cases import DEEPSEEK_LATENT, GEMMA, LLAMA_8B, LLAMA_70B, decode, prefill
 from benchmarks.kernel_bench.forms import GPU, SUITE_CASES
 from benchmarks.kernel_bench.verdict import compared, goals, verdict, verdict_lines

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from jaxinfer_kernels import KVLayout
 
-from benchmarks.gpu.counts import Work
-from benchmarks.gpu.parts import BY_NAME
-from benchmarks.gpu.table import lines
-from benchmarks.gpu_suite import Suite
+from benchmarks.device.counts import Work
+from benchmarks.device.parts import BY_NAME
+from benchmarks.device.table import lines
+from benchmarks.device_suite import Suite
 from benchmarks.kernel_bench import matmuls
 from benchmarks.kernel_bench.attention import attention_chain, layers_for, page_bytes, runnable
 from benchmarks.kernel_bench.bench import Bench, run_cases

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.folder import write_folder
+from benchmarks.device.context import Context
+from benchmarks.device.folder import write_folder
 from jaxinfer.llm import LLM
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.gpu.context import Context
+from benchmarks.device.context import Context
 
 _CHAIN = 10
 

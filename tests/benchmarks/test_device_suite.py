@@ -1,4 +1,4 @@
-"""The GPU suite's parts and their reckoning, with the tiniest shapes on a CPU. Nothing is timed here."""
+"""The device suite's parts and their reckoning, with the tiniest shapes on a CPU. Nothing is timed here."""
 
 import json
 import os
@@ -14,22 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.gpu import vllm_peer
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.counts import matrix_elements, step_work
-from benchmarks.gpu.folder import tensor_shapes, write_folder
-from benchmarks.gpu.forms import CPU, FORMS, GPU, TINY
-from benchmarks.gpu.idle import union
-from benchmarks.gpu.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
-from benchmarks.gpu.table import headline, lines
-from benchmarks.gpu.workload import check_lengths, make_jobs
-from benchmarks.gpu_suite import Suite
+from benchmarks.device import vllm_peer
+from benchmarks.device.context import Context
+from benchmarks.device.counts import matrix_elements, step_work
+from benchmarks.device.folder import tensor_shapes, write_folder
+from benchmarks.device.forms import CPU, FORMS, GPU, TINY
+from benchmarks.device.idle import union
+from benchmarks.device.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
+from benchmarks.device.table import headline, lines
+from benchmarks.device.workload import check_lengths, make_jobs
+from benchmarks.device_suite import Suite
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import load_model
 from jaxinfer.text.tokenizer import Tokenizer
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "gpu_suite.py"
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "device_suite.py"
 
 
 def run_suite(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -159,7 +159,7 @@ def test_no_two_kernel_tests_have_the_same_inputs(tmp_path: Path) -> None:
     test = "import numpy as np\n\ndef test_{0}():\n    drawn = [np.random.default_rng(0).random() for _ in range(2)]\n"
     test += "    assert drawn[0] == drawn[1]\n    print('drawn', drawn[0])\n\n"
     (tmp_path / "test_drawn.py").write_text(test.format("a") + test.format("b"))
-    call = "import sys, pytest; from benchmarks.gpu.right import Fresh; plugins = [Fresh(int(sys.argv[1]))]; "
+    call = "import sys, pytest; from benchmarks.device.right import Fresh; plugins = [Fresh(int(sys.argv[1]))]; "
     call += "sys.exit(pytest.main(['-q', '-s', '-p', 'no:cacheprovider', 'test_drawn.py'], plugins=plugins))"
     drawn = []
     for seed in ("1", "2", "1"):
@@ -212,7 +212,7 @@ def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> N
     assert ceilings["copy_gb_per_s"] > 0
     assert ceilings["matmul_tflops"] > 0
     where = ceilings["provenance"]
-    assert where["command"].startswith("python benchmarks/gpu_suite.py --form tiny")
+    assert where["command"].startswith("python benchmarks/device_suite.py --form tiny")
     assert set(where) >= {"commit", "date", "processor", "versions", "xla_flags", "hardware"}
     parts = json.loads((tmp_path / "all.json").read_text())["parts"]
     assert list(parts) == ["environment", "ceilings", "loops-small", "vllm"]
@@ -228,7 +228,7 @@ def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> N
     assert second.startswith("No GPU was found: the small CPU form runs")
     assert "up to 9 minutes" in second
     assert third.startswith("form cpu on")
-    out = tmp_path / "gpu-suite-results"
+    out = tmp_path / "device-suite-results"
     assert {json.loads((out / name).read_text())["form"] for name in ("environment.json", "summary.json")} == {"cpu"}
 
 
@@ -260,7 +260,7 @@ def test_a_suite_that_is_ended_takes_its_part_with_it(tmp_path: Path) -> None:
 
 def test_parts_fit_together() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
-    folder = PROGRAM.parent / "gpu"
+    folder = PROGRAM.parent / "device"
     assert all((folder / f"{part.module}.py").is_file() for part in PARTS)
 
 

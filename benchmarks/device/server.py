@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.engine import small_folder
+from benchmarks.device.context import Context
+from benchmarks.device.engine import small_folder
 from benchmarks.stream_client import count_events
 
 SETTLE = 2.0

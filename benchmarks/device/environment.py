@@ -4,7 +4,7 @@ import subprocess
 from importlib import import_module
 from typing import Any
 
-from benchmarks.gpu.context import Context
+from benchmarks.device.context import Context
 
 NEEDED = (
     "numpy", "jax", "flax", "orbax.checkpoint", "safetensors", "tokenizers", "aiohttp", "msgspec", "tyro", "jinja2",

@@ -5,7 +5,7 @@ Parts run in the order of their worth, each in a process of its own under its ow
 runs out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is fetched: models are
 made on the spot, with random weights.
 
-    python benchmarks/gpu_suite.py [--out DIR] [--json FILE] [--parts a,b] [--budget SECONDS]
+    python benchmarks/device_suite.py [--out DIR] [--json FILE] [--parts a,b] [--budget SECONDS]
 
 The parts:
 """
@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.gpu.parts import ENVIRONMENT, PARTS, Part
-from benchmarks.gpu.table import headline, lines
+from benchmarks.device.parts import ENVIRONMENT, PARTS, Part
+from benchmarks.device.table import headline, lines
 from benchmarks.report import own_command, provenance, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ class Suite(NamedTuple):
     def _command(self, part: Part, file: Path, began: float, deadline: float) -> list[str]:
         flags = {"--form": self.form, "--work": self.work, "--file": file, "--began": began, "--deadline": deadline}
         pairs = [str(text) for pair in flags.items() for text in pair]
-        return [sys.executable, "-m", "benchmarks.gpu.run", part.name, *pairs, "--suite", own_command()]
+        return [sys.executable, "-m", "benchmarks.device.run", part.name, *pairs, "--suite", own_command()]
 
     def _environment(self, part: Part) -> dict[str, str]:
         """jaxinfer from this checkout, installed or not; what the part adds to XLA's flags; no network for peers.
@@ -85,7 +85,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that a part under way is ended too
     asked = _arguments()
     asked.out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="gpu-suite-") as work:
+    with TemporaryDirectory(prefix="device-suite-") as work:
         suite = Suite("tiny", asked.out.resolve(), Path(work), time.time() + asked.budget)
         print(f"{ENVIRONMENT.name:16} {ENVIRONMENT.what} ...", flush=True)
         environment = suite.run(ENVIRONMENT)
@@ -190,7 +190,7 @@ def _arguments() -> argparse.Namespace:
         description=f"{__doc__}\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("gpu-suite-results"), metavar="DIR", help="a JSON and a log a part"
+        "--out", type=Path, default=Path("device-suite-results"), metavar="DIR", help="a JSON and a log a part"
     )
     parser.add_argument("--json", metavar="FILE", help="everything in one file, too")
     parser.add_argument("--parts", type=_parts, default=PARTS, metavar="a,b", help="only these, in this order")

@@ -11,7 +11,7 @@ LOOPS_IN_BUFFERS = _BUFFERS + "+WHILE,+CONDITIONAL"
 
 @dataclass(frozen=True)
 class Part:
-    """One process. module: in benchmarks.gpu, with a function `measure`. seconds: its limit on a GPU.
+    """One process. module: in benchmarks.device, with a function `measure`. seconds: its limit on a GPU.
 
     options: what `measure` reads. flags: added to XLA_FLAGS. needs: packages without which it is left out.
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.forms import Form
+from benchmarks.device.forms import Form
 from benchmarks.report import provenance, write_json
 
 PEERS = ("torch", "transformers", "vllm", "jax-cuda13-plugin", "jax-cuda12-plugin")

@@ -4,7 +4,7 @@ import time
 
 import jax
 
-from benchmarks.gpu.context import Context
+from benchmarks.device.context import Context
 from benchmarks.kernel_bench.bench import make_bench, measured_again, run_cases
 from benchmarks.kernel_bench.forms import FORMS, SUITE_CASES
 from benchmarks.kernel_bench.roofline import draw_roofline

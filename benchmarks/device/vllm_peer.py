@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.folder import write_folder
-from benchmarks.gpu.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
+from benchmarks.device.context import Context
+from benchmarks.device.folder import write_folder
+from benchmarks.device.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
 
 
 def measure(context: Context) -> None:

@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.engine import start_engine
-from benchmarks.gpu.rig import Rig
+from benchmarks.device.context import Context
+from benchmarks.device.engine import start_engine
+from benchmarks.device.rig import Rig
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.llm import LLM
 from jaxinfer.runner.jax_runner import JaxRunner

@@ -1,12 +1,12 @@
-"""One part in its own process: `python -m benchmarks.gpu.run PART --form FORM --work DIR --file FILE ...`."""
+"""One part in its own process: `python -m benchmarks.device.run PART --form FORM --work DIR --file FILE ...`."""
 
 import argparse
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.forms import FORMS
-from benchmarks.gpu.parts import BY_NAME
+from benchmarks.device.context import Context
+from benchmarks.device.forms import FORMS
+from benchmarks.device.parts import BY_NAME
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         deadline=asked.deadline,
         command=asked.suite,
     )
-    import_module(f"benchmarks.gpu.{part.module}").measure(context)
+    import_module(f"benchmarks.device.{part.module}").measure(context)
     context.save(complete=True, seconds=round(context.seconds_since_start, 2))
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from benchmarks.gpu.forms import Form
+from benchmarks.device.forms import Form
 
 TEMPERATURE = 0.6
 _HIGHEST_ID = 10_000

@@ -3,9 +3,9 @@
 import time
 from typing import Any
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.engine import start_engine
-from benchmarks.gpu.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
+from benchmarks.device.context import Context
+from benchmarks.device.engine import start_engine
+from benchmarks.device.workload import TEMPERATURE, Job, check_lengths, make_jobs, rates
 from jaxinfer.llm import LLM
 from jaxinfer.sampling import SamplingParams
 

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.gpu.context import Context
-from benchmarks.gpu.counts import Work, step_work
-from benchmarks.gpu.rig import Rig, rig_shapes
+from benchmarks.device.context import Context
+from benchmarks.device.counts import Work, step_work
+from benchmarks.device.rig import Rig, rig_shapes
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
 from jaxinfer.runner.jax_runner import JaxRunner

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.gpu.context import Context
+from benchmarks.device.context import Context
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _TESTS = {

@@ -1,0 +1,1 @@
+"""Parts of `benchmarks/device_suite.py`; each runs in a process of its own."""

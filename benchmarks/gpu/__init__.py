@@ -1,1 +1,0 @@
-"""Parts of `benchmarks/gpu_suite.py`; each runs in a process of its own."""
