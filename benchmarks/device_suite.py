@@ -1,5 +1,5 @@
-"""What only a GPU can show, in one command of less than nine minutes; without a GPU its small CPU form, through the
-same code.
+"""What only a GPU or a TPU can show, in one command: on a GPU in less than nine minutes, on a TPU in at most half an
+hour. Without either its small CPU form, through the same code.
 
 Parts run in the order of their worth, each in a process of its own under its own limit, so that one that hangs or
 runs out of memory ends alone; each writes its JSON as it goes, before the next begins. Nothing is fetched: models are
@@ -19,39 +19,43 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.device.forms import FORMS, Form, form_name
 from benchmarks.device.parts import ENVIRONMENT, PARTS, Part
 from benchmarks.device.table import headline, lines
 from benchmarks.report import own_command, provenance, write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-BUDGET_SECONDS = 530
+_BUDGETS = {"gpu": 530, "tpu": 1800, "cpu": 530}
+"""Seconds for everything, by platform. That for a TPU is a guess."""
 _LEAST_SECONDS = 15
-_CPU_PATIENCE = 4
-"""A CPU is often shared; limits are set for a GPU's machine."""
 _KERNELS = REPOSITORY / "kernels"
 
 
 class Suite(NamedTuple):
-    """One run: its form, where its files go, and when it must be done (seconds since the epoch)."""
+    """One run: its form, where its files go, and when it must be done (seconds since the epoch).
 
-    form: str
+    hardware: the devices, once a part has told of them: others need not take them to write them down.
+    """
+
+    form: Form
     out: Path
     work: Path
     deadline: float
+    hardware: dict[str, Any] | None = None
 
     def run(self, part: Part) -> dict[str, Any]:
         """What the part wrote, and how it ended: `done`, `failed`, `out of time`."""
         file = self.out / f"{part.name}.json"
         file.unlink(missing_ok=True)
         began = time.time()
-        deadline = min(self.deadline, began + part.seconds * (1 if self.form == "gpu" else _CPU_PATIENCE))
+        deadline = min(self.deadline, began + part.seconds * self.form.patience)
         with (self.out / f"{part.name}.log").open("w") as log:
             process = subprocess.Popen(
                 self._command(part, file, began, deadline),
@@ -66,8 +70,15 @@ class Suite(NamedTuple):
         return {**result, "ended": ended, "wall_seconds": round(time.time() - began, 1)}
 
     def _command(self, part: Part, file: Path, began: float, deadline: float) -> list[str]:
-        flags = {"--form": self.form, "--work": self.work, "--file": file, "--began": began, "--deadline": deadline}
+        flags = {
+            "--form": self.form.name,
+            "--work": self.work,
+            "--file": file,
+            "--began": began,
+            "--deadline": deadline,
+        }
         pairs = [str(text) for pair in flags.items() for text in pair]
+        pairs += ["--hardware", json.dumps(self.hardware)] if self.hardware else []
         return [sys.executable, "-m", "benchmarks.device.run", part.name, *pairs, "--suite", own_command()]
 
     def _environment(self, part: Part) -> dict[str, str]:
@@ -86,16 +97,19 @@ def main() -> int:
     asked = _arguments()
     asked.out.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="device-suite-") as work:
-        suite = Suite("tiny", asked.out.resolve(), Path(work), time.time() + asked.budget)
+        began = time.time()
+        suite = Suite(FORMS["tiny"], asked.out.resolve(), Path(work), began + min(_BUDGETS.values()))
         print(f"{ENVIRONMENT.name:16} {ENVIRONMENT.what} ...", flush=True)
         environment = suite.run(ENVIRONMENT)
         if message := _unusable(environment, asked.form):
             print(message, file=sys.stderr)
             return 1
         suite = _in_form(suite, asked.form, environment)
+        asked.budget = asked.budget or _BUDGETS[suite.form.platform]
+        suite = suite._replace(deadline=began + asked.budget)
         print(_opening(environment, suite, asked), flush=True)
         results = {"environment": environment, **_run_parts(suite, asked.parts, environment)}
-    _write(asked, suite.form, results)
+    _write(asked, suite.form.name, results)
     print()
     for line in lines(results):
         print(line)
@@ -106,8 +120,9 @@ def main() -> int:
 
 def _in_form(suite: Suite, asked: str | None, environment: dict[str, Any]) -> Suite:
     """The suite in the form asked for, or the device's; the environment's file, too, which came before it was known."""
-    suite = suite._replace(form=asked or ("gpu" if environment["backend"] == "gpu" else "cpu"))
-    environment["form"] = suite.form
+    form = FORMS[asked or form_name(environment["backend"], environment["memory"])]
+    suite = suite._replace(form=form, hardware=environment["provenance"]["hardware"])
+    environment["form"] = form.name
     (suite.out / f"{ENVIRONMENT.name}.json").write_text(json.dumps(environment, indent=1) + "\n")
     return suite
 
@@ -115,14 +130,11 @@ def _in_form(suite: Suite, asked: str | None, environment: dict[str, Any]) -> Su
 def _run_parts(suite: Suite, parts: Iterable[Part], environment: dict[str, Any]) -> dict[str, dict[str, Any]]:
     results: dict[str, dict[str, Any]] = {}
     for part in parts:
-        absent = [name for name in part.needs if not environment["peers"].get(name)]
-        left = suite.deadline - time.time()
-        if part.flags and suite.form != "gpu":
-            results[part.name] = {"ended": "skipped", "skipped": "its flags are for a GPU"}
-        elif absent:
-            results[part.name] = {"ended": "skipped", "skipped": f"{', '.join(absent)} is not installed"}
-        elif left < _LEAST_SECONDS:
-            results[part.name] = {"ended": "skipped", "skipped": "no time is left"}
+        reason = reason_to_skip(part, suite.form, environment["peers"])
+        if reason is None and suite.deadline - time.time() < _LEAST_SECONDS:
+            reason = "no time is left"
+        if reason is not None:
+            results[part.name] = {"ended": "skipped", "skipped": reason}
         else:
             print(f"{part.name:16} {part.what} ...", flush=True)
             results[part.name] = suite.run(part)
@@ -134,6 +146,14 @@ def _run_parts(suite: Suite, parts: Iterable[Part], environment: dict[str, Any])
         if result["ended"] == "failed":
             print(_last_lines(suite.out / f"{part.name}.log"), flush=True)
     return results
+
+
+def reason_to_skip(part: Part, form: Form, installed: Mapping[str, bool]) -> str | None:
+    """Why the part cannot run in this form with these packages; None where it can."""
+    if form.platform in part.not_on:
+        return part.not_on[form.platform]
+    absent = [name for name in part.needs if not installed.get(name)]
+    return f"{', '.join(absent)} is not installed" if absent else None
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> str:
@@ -156,21 +176,24 @@ def _unusable(environment: dict[str, Any], form: str | None) -> str | None:
     if missing:
         errors = "\n".join(f"  {name}: {error}" for name, error in missing.items())
         return f"jaxinfer needs packages that cannot be imported here:\n{errors}"
-    if form == "gpu" and environment["backend"] != "gpu":
-        return f"--form gpu: JAX finds no GPU here, its backend is {environment['backend']}"
+    wanted, found = FORMS[form].platform if form else "cpu", environment["backend"]
+    if wanted not in ("cpu", found):
+        return f"--form {form}: JAX finds no {wanted.upper()} here, its backend is {found}"
     return None
 
 
 def _opening(environment: dict[str, Any], suite: Suite, asked: argparse.Namespace) -> str:
     minutes = f"up to {math.ceil(asked.budget / 60)} minutes"
-    if asked.form is None and suite.form == "cpu":
-        begin = f"No GPU was found: the small CPU form runs, which shows that the suite works here, in {minutes}.\n"
+    if asked.form is None and suite.form.name == "cpu":
+        begin = (
+            f"No GPU or TPU was found: the small CPU form runs, which shows that the suite works here, in {minutes}.\n"
+        )
     else:
         begin = f"It takes {minutes}.\n"
     devices = environment["provenance"]["hardware"]["devices"]
     absent = [name for name, there in environment["peers"].items() if not there]
     peers = f"; not installed and so left out: {', '.join(absent)}" if absent else ""
-    return f"{begin}form {suite.form} on {', '.join(sorted(set(devices)))}; results in {suite.out}{peers}"
+    return f"{begin}form {suite.form.name} on {', '.join(sorted(set(devices)))}; results in {suite.out}{peers}"
 
 
 def _write(asked: argparse.Namespace, form: str, results: dict[str, Any]) -> None:
@@ -185,7 +208,7 @@ def _last_lines(log: Path) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    names = "\n".join(f"  {part.name:16} {part.what} (at most {part.seconds} s)" for part in PARTS)
+    names = "\n".join(f"  {part.name:16} {part.what} (at most {part.seconds} s on a GPU)" for part in PARTS)
     parser = argparse.ArgumentParser(
         description=f"{__doc__}\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -194,8 +217,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", metavar="FILE", help="everything in one file, too")
     parser.add_argument("--parts", type=_parts, default=PARTS, metavar="a,b", help="only these, in this order")
-    parser.add_argument("--budget", type=float, default=BUDGET_SECONDS, metavar="SECONDS", help="for everything")
-    parser.add_argument("--form", choices=("gpu", "cpu", "tiny"), help="sizes; by default the device's")
+    budget = "for everything; by default 530, on a TPU 1800"
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help=budget)
+    parser.add_argument("--form", choices=list(FORMS), help="sizes; by default the device's")
     return parser.parse_args()
 
 

@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jax
 
 from benchmarks.device.context import hardware
+from benchmarks.device.forms import form_name
 from benchmarks.kernel_bench.bench import Bench, attention_backends, make_bench, measured_again, run_cases
 from benchmarks.kernel_bench.cases import Case
 from benchmarks.kernel_bench.forms import FORMS
@@ -37,6 +38,7 @@ from benchmarks.kernel_bench.roofline import draw_roofline
 from benchmarks.kernel_bench.table import HEADING, beside_line, headline, line_lines, row_line
 from benchmarks.kernel_bench.verdict import verdict, verdict_lines
 from benchmarks.report import provenance, write_json
+from jaxinfer.runner.platform import device_memory
 
 _PACKAGES = ("torch", "jax-cuda13-plugin", "libtpu")
 
@@ -44,9 +46,9 @@ _PACKAGES = ("torch", "jax-cuda13-plugin", "libtpu")
 def main() -> None:
     asked = _arguments()
     backend = jax.default_backend()
-    if asked.form == "gpu" and backend == "cpu":
-        sys.exit("--form gpu: JAX finds no GPU or TPU here, its backend is cpu; --form cpu has smaller cases")
-    form = FORMS[asked.form or ("cpu" if backend == "cpu" else "gpu")]
+    if asked.form not in (None, "cpu", "tiny") and backend == "cpu":
+        sys.exit(f"--form {asked.form}: JAX finds no GPU or TPU here, its backend is cpu; --form cpu has smaller cases")
+    form = FORMS[asked.form or form_name(backend, device_memory())]
     form = replace(form, dtype=asked.dtype or form.dtype, seconds=asked.seconds or form.seconds)
     where = {**provenance(packages=_PACKAGES), "hardware": hardware(), "load_average_before": os.getloadavg()}
     bench = make_bench(form, asked.backends)

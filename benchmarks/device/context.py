@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.device.forms import Form
 from benchmarks.report import provenance, write_json
 
-PEERS = ("torch", "transformers", "vllm", "jax-cuda13-plugin", "jax-cuda12-plugin")
+PEERS = ("torch", "transformers", "vllm", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu")
 
 
 @dataclass
@@ -21,6 +21,7 @@ class Context:
     work: a folder for models and compiled programs, shared by the parts of a run. file: where the result goes; it is
     written whenever something new is known, so that a part that is ended early leaves what it had. began: when the
     process was started, seconds since the epoch. deadline: when it will be ended. command: the suite's own.
+    hardware: the devices, where another process has asked for them; by default this one asks JAX.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Context:
     began: float
     deadline: float
     command: str
+    hardware: dict[str, Any] | None = None
     result: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -46,20 +48,17 @@ class Context:
     def save(self, **values: Any) -> None:
         """Adds to the result and writes it whole: a part that is ended while it writes leaves what was there before."""
         self.result |= values
-        here = {**provenance(self.command, PEERS), "hardware": hardware()}
+        here = {**provenance(self.command, PEERS), "hardware": self.hardware or hardware()}
         unfinished = self.file.with_suffix(".unfinished")
         write_json(str(unfinished), {"part": self.name, "form": self.form.name, **self.result}, here)
         unfinished.replace(self.file)
 
 
 def hardware() -> dict[str, Any]:
-    """The devices that torch or JAX sees, where either was imported already.
+    """The devices that JAX sees, where it was imported already.
 
-    torch first: asking JAX would take most of a GPU's memory from a peer whose packages happen to import it.
+    To ask takes a whole TPU, or most of a GPU's memory, from every other process as long as this one lives.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return {"devices": [torch.cuda.get_device_name(0)], "platform": "gpu"}
     if jax := sys.modules.get("jax"):
         devices = jax.devices()
         return {"devices": [device.device_kind for device in devices], "platform": devices[0].platform}

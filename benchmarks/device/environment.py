@@ -21,7 +21,10 @@ def measure(context: Context) -> None:
         return
     import jax
 
-    context.save(backend=jax.default_backend(), driver=_driver())
+    from jaxinfer.runner.platform import device_memory
+
+    runtime = jax.devices()[0].client.platform_version  # of a TPU: the build of libtpu
+    context.save(backend=jax.default_backend(), memory=device_memory(), runtime=runtime, driver=_driver())
 
 
 def _import_error(name: str) -> str | None:
@@ -39,6 +42,7 @@ def _installed(name: str) -> bool:
 
 
 def _driver() -> Any:
+    """Of an NVIDIA GPU, with its clocks and limits; None where there is none."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,power.limit", "--format=csv"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)

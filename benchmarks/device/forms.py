@@ -1,15 +1,27 @@
-"""Forms of the suite: the sizes it runs with, on a GPU, on a CPU, and in tests."""
+"""Forms of the suite: the sizes it runs with, on a GPU, on TPUs of several sizes, on a CPU, and in tests."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-FormName = Literal["gpu", "cpu", "tiny"]
+Platform = Literal["gpu", "tpu", "cpu"]
+FormName = Literal["gpu", "tpu", "tpu-32gb", "tpu-16gb", "cpu", "tiny"]
+
+_TPU_FORMS: tuple[tuple[FormName, int], ...] = (("tpu", 60 << 30), ("tpu-32gb", 28 << 30), ("tpu-16gb", 0))
+"""From the largest down, with the memory that a device must have at least: what JAX tells is less than all of it."""
+
+
+def form_name(platform: str, memory: int | None) -> FormName:
+    """The form for JAX's backend (`gpu`, `tpu`, any other) with `memory` bytes a device, None where it does not say."""
+    if platform == "tpu":
+        return next(name for name, least in _TPU_FORMS if (memory or 0) >= least)
+    return "gpu" if platform == "gpu" else "cpu"
 
 
 @dataclass(frozen=True)
 class Form:
     """Sizes of every part.
 
+    platform: what it is made for. patience: how many times as long as on a GPU's machine a part may take.
     small, large: config.json of the two models. rows: rows of the decode steps timed. context: tokens in KV before a
     timed step. prefills: (rows, tokens a row) of the prefill steps timed. steps: steps in one timed run. repeats:
     timed runs. copy_bytes, matmul_sizes: of the ceilings. requests: of the serving workload, its lengths drawn from
@@ -17,6 +29,8 @@ class Form:
     """
 
     name: FormName
+    platform: Platform
+    patience: int
     small: dict[str, Any]
     large: dict[str, Any]
     rows: tuple[int, ...]
@@ -34,7 +48,7 @@ class Form:
 
     @property
     def dtype(self) -> str:
-        return "bfloat16" if self.name == "gpu" else "float32"
+        return "float32" if self.platform == "cpu" else "bfloat16"
 
 
 def _decoder(family: str, vocabulary: int, hidden: int, inner: int, layers: int, heads: int, kv: int, head: int):
@@ -60,6 +74,8 @@ def _decoder(family: str, vocabulary: int, hidden: int, inner: int, layers: int,
 
 GPU = Form(
     name="gpu",
+    platform="gpu",
+    patience=1,
     small=_decoder("qwen3", 151936, 1024, 3072, 28, 16, 8, 128),  # Qwen3-0.6B
     large=_decoder("llama", 128256, 4096, 14336, 32, 32, 8, 128),  # Llama-3.1-8B
     rows=(1, 32, 256),
@@ -76,8 +92,31 @@ GPU = Form(
     max_model_len=4096,
 )
 
+TPU = replace(
+    GPU,
+    name="tpu",
+    platform="tpu",
+    patience=3,  # XLA compiles longer for a TPU; how much longer the whole suite takes was never measured
+    prefills=((1, 1024), (8, 256)),  # KV of 256 rows of 2048 tokens would need 89 GB beside the large model
+)
+"""For a v5p or a v7x: rows and models are those of a GPU."""
+
+TPU_32GB = replace(TPU, name="tpu-32gb", rows=(1, 8, 32), slots=64)
+"""For a v6e or a v4: the large model with KV of fewer rows."""
+
+TPU_16GB = replace(
+    TPU_32GB,
+    name="tpu-16gb",
+    large=_decoder("qwen3", 151936, 2560, 9728, 36, 32, 8, 128),  # Qwen3-4B
+    copy_bytes=2 << 30,
+    slots=32,
+)
+"""For a v5e: the large model is one that fits."""
+
 CPU = Form(
     name="cpu",
+    platform="cpu",
+    patience=4,  # a CPU is often shared
     small=_decoder("qwen3", 4096, 128, 384, 2, 4, 2, 32),
     large=_decoder("llama", 4096, 256, 768, 2, 8, 2, 32),
     rows=(1, 8),
@@ -96,6 +135,8 @@ CPU = Form(
 
 TINY = Form(
     name="tiny",
+    platform="cpu",
+    patience=4,
     small=_decoder("qwen3", 512, 32, 64, 2, 4, 2, 8),
     large=_decoder("llama", 512, 32, 64, 2, 4, 2, 8),
     rows=(2,),
@@ -112,4 +153,4 @@ TINY = Form(
     max_model_len=64,
 )
 
-FORMS: dict[str, Form] = {form.name: form for form in (GPU, CPU, TINY)}
+FORMS: dict[str, Form] = {form.name: form for form in (GPU, TPU, TPU_32GB, TPU_16GB, CPU, TINY)}

@@ -3,8 +3,8 @@
 Two accounts. By time: the wall time of a step of the engine, against that of the same step where the host does
 nothing but dispatch, its plans made beforehand; what is over is time in which the device had nothing to do (or the
 host's work slowed it). It is a difference of two measurements, and below nothing where they differ by less than their
-noise. By trace, on a GPU: the profiler's record of the device's streams; idle is the share of the
-time between the first kernel and the last in which no kernel and no copy ran.
+noise. By trace: the profiler's record of a GPU's streams, or of a TPU's operations; idle is the share of the time
+between the first and the last in which no kernel and no copy ran. A TPU's record shows a loop as one operation.
 """
 
 import time
@@ -24,6 +24,9 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 
 Interval = tuple[float, float]
+
+_DEVICE_LINES = {"/device:GPU": "Stream", "/device:TPU": "XLA Ops"}
+"""How the profiler calls a device, and the lines that show what ran on it; both are the beginnings of names."""
 
 
 def measure(context: Context) -> None:
@@ -104,14 +107,19 @@ def _traced(llm: LLM, steps: int) -> dict[str, Any] | None:
 
 
 def device_intervals(file: Path) -> list[Interval]:
-    """Start and end, nanoseconds, of everything that ran on a GPU's streams in a profile."""
-    data = jax.profiler.ProfileData.from_file(str(file))
+    """Start and end, nanoseconds, of everything that ran on a GPU or TPU in a profile."""
+    return intervals_of(jax.profiler.ProfileData.from_file(str(file)))
+
+
+def intervals_of(data: Any) -> list[Interval]:
+    """data: a profile, or what has its form."""
     return [
         (event.start_ns, event.start_ns + event.duration_ns)
         for plane in data.planes
-        if plane.name.startswith("/device:GPU")
+        for device, begin in _DEVICE_LINES.items()
+        if plane.name.startswith(device)
         for line in plane.lines
-        if line.name.startswith("Stream")
+        if line.name.startswith(begin)
         for event in line.events
     ]
 

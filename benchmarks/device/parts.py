@@ -13,7 +13,8 @@ LOOPS_IN_BUFFERS = _BUFFERS + "+WHILE,+CONDITIONAL"
 class Part:
     """One process. module: in benchmarks.device, with a function `measure`. seconds: its limit on a GPU.
 
-    options: what `measure` reads. flags: added to XLA_FLAGS. needs: packages without which it is left out.
+    options: what `measure` reads. flags: added to XLA_FLAGS. needs: packages without which it is left out. not_on:
+    platforms that it cannot run on, with the reason.
     """
 
     name: str
@@ -23,13 +24,15 @@ class Part:
     options: Mapping[str, Any] = field(default_factory=dict)
     flags: str = ""
     needs: tuple[str, ...] = ()
+    not_on: Mapping[str, str] = field(default_factory=dict)
 
 
 def _steps(
     name: str, size: str, seconds: int, what: str, layout: str = "unrolled", prefill: bool = True, flags: str = ""
 ):
     options = {"size": size, "layout": layout, "prefill": prefill}
-    return Part(name, "steps", seconds, what, options, flags)
+    gpu_only: dict[str, str] = dict.fromkeys(("tpu", "cpu"), "its flags are for a GPU") if flags else {}
+    return Part(name, "steps", seconds, what, options, flags, not_on=gpu_only)
 
 
 PARTS: tuple[Part, ...] = (
@@ -42,13 +45,25 @@ PARTS: tuple[Part, ...] = (
     Part("right", "right", 130, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
     Part("kernels", "kernels", 150, "attention, KV write and matmul kernels, and what they are compared with"),
     Part(
-        "transformers", "transformers_peer", 110, "the workload through transformers", needs=("torch", "transformers")
+        "transformers",
+        "transformers_peer",
+        110,
+        "the workload through transformers",
+        needs=("torch", "transformers"),
+        not_on={"tpu": "transformers is compared on GPUs and CPUs alone"},
     ),
     _steps("loops-small", "small", 60, "small, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
     _steps("nobuffers-small", "small", 60, "small, no command buffers", prefill=False, flags=NO_BUFFERS),
     _steps("scan-small", "small", 60, "small, layers under scan", layout="stacked", prefill=False),
     _steps("scan-large", "large", 80, "large, layers under scan", layout="stacked", prefill=False),
-    Part("vllm", "vllm_peer", 120, "the workload through vLLM", needs=("vllm",)),
+    Part(
+        "vllm",
+        "vllm_peer",
+        120,
+        "the workload through vLLM",
+        needs=("vllm",),
+        not_on={"tpu": "vLLM is compared on GPUs alone; its TPU build is another package, which was not tried here"},
+    ),
     _steps("loops-large", "large", 80, "large, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
     _steps("nobuffers-large", "large", 80, "large, no command buffers", prefill=False, flags=NO_BUFFERS),
 )

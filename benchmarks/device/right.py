@@ -1,8 +1,8 @@
 """Are the kernels right on this device? Runs the project's own tests of them, against float64, without an interpreter.
 
 No two tests have the same inputs, nor do two runs: what a test leaves in memory is nobody else's answer. Pages hold NaN
-wherever nothing was written (or are compared slot by slot, where they are written alone); on a GPU memory that results
-are put into held NaN, too.
+wherever nothing was written (or are compared slot by slot, where they are written alone); on a GPU or TPU memory that
+results are put into held NaN, too.
 """
 
 import os
@@ -19,9 +19,12 @@ from benchmarks.device.context import Context
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _TESTS = {
     "gpu": ("test_gpu_kv_write.py", "test_gpu_attention.py", "test_gpu_matmuls.py", "test_attention.py"),
+    "tpu": ("test_tpu_attention.py", "test_quantized_matmul.py", "test_grouped_matmul.py", "test_attention.py"),
     "cpu": ("test_attention.py",),
-    "tiny": ("test_attention.py::test_equals_oracle",),
 }
+"""By platform."""
+_TINY = ("test_attention.py::test_equals_oracle",)
+_JAX_PLATFORMS = {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}
 _POWERS = range(6, 27)
 """Of two: values of four bytes, 256 bytes to 256 MiB."""
 
@@ -47,7 +50,8 @@ class Tally:
 class Fresh:
     """A plug-in of pytest: what tests draw by NumPy depends on `seed` and on the test's place, too.
 
-    Within a test the same seed draws the same. On a GPU chunks of memory of every size hold NaN before each test.
+    Within a test the same seed draws the same. On a GPU or TPU chunks of memory of every size hold NaN before each
+    test.
     """
 
     def __init__(self, seed: int):
@@ -59,7 +63,7 @@ class Fresh:
 
         self._tests += 1
         original, place = np.random.default_rng, (self._seed, self._tests)
-        if jax.default_backend() == "gpu":
+        if jax.default_backend() != "cpu":
             poison_memory()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(np.random, "default_rng", lambda seed: original((*place, seed)))
@@ -82,11 +86,13 @@ def measure(context: Context) -> None:
 
     Raises RuntimeError where one failed, or none passed.
     """
-    if context.form.name == "gpu":
-        os.environ["JAX_PLATFORMS"] = "cuda,cpu"  # tests choose the CPU where nothing is said
+    form = context.form
+    if form.platform in _JAX_PLATFORMS:
+        os.environ["JAX_PLATFORMS"] = _JAX_PLATFORMS[form.platform]  # tests choose the CPU where nothing is said
     tally, seed = Tally(context), int(time.time())
     context.save(seed=seed)
-    files = [str(_REPOSITORY / "tests" / "kernels" / name) for name in _TESTS[context.form.name]]
+    names = _TINY if form.name == "tiny" else _TESTS[form.platform]
+    files = [str(_REPOSITORY / "tests" / "kernels" / name) for name in names]
     settings = ["-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-m", "not long"]
     pytest.main(["-c", str(_REPOSITORY / "pyproject.toml"), *settings, *files], plugins=[tally, Fresh(seed)])
     if tally.failures or not tally.counts["passed"]:

@@ -1,6 +1,7 @@
 """One part in its own process: `python -m benchmarks.device.run PART --form FORM --work DIR --file FILE ...`."""
 
 import argparse
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def main() -> None:
     parser.add_argument("--began", type=float, required=True, help="when the process was started, seconds since 1970")
     parser.add_argument("--deadline", type=float, required=True, help="when it will be ended")
     parser.add_argument("--suite", required=True, help="the suite's own command line")
+    parser.add_argument("--hardware", type=json.loads, help="the devices, where they are known; as JSON")
     asked = parser.parse_args()
     part = BY_NAME[asked.part]
     context = Context(
@@ -29,6 +31,7 @@ def main() -> None:
         began=asked.began,
         deadline=asked.deadline,
         command=asked.suite,
+        hardware=asked.hardware,
     )
     import_module(f"benchmarks.device.{part.module}").measure(context)
     context.save(complete=True, seconds=round(context.seconds_since_start, 2))

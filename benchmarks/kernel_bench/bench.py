@@ -128,11 +128,11 @@ def _timed(bench: Bench, case: Case, layers: int, calls: int) -> Peers:
 
 
 def _writers(bench: Bench, case: WriteCase, layers: int, calls: int) -> Peers:
-    names, sizes = _backends(bench, WRITERS), (bench.page_size, layers, calls)
+    names, sizes = _backends(bench, ("xla", *WRITERS)), (bench.page_size, layers, calls)
     layout = layout_of(bench.platform, case.model)
     left_out = {
-        f"{name} for kv_write": f"it needs a GPU, and JAX runs on {bench.platform}"
-        for name in WRITERS
+        f"{name} for kv_write": f"it needs a {device}, and JAX runs on {bench.platform}"
+        for name, device in WRITERS.items()
         if name not in names and bench.backends is None
     }
     return Peers({name: partial(kv_write_chain, case, name, layout, *sizes) for name in names}, left_out)

@@ -1,9 +1,10 @@
-"""Forms of the bench: which cases run on a GPU or TPU, on a CPU and in tests, and how they are timed."""
+"""Forms of the bench: which cases run on a GPU, on TPUs, on a CPU and in tests, and how they are timed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
+from benchmarks.device.forms import FormName
 from benchmarks.kernel_bench.cases import (
     DEEPSEEK,
     DEEPSEEK_LATENT,
@@ -22,8 +23,6 @@ from benchmarks.kernel_bench.cases import (
     prefill,
     verify,
 )
-
-FormName = Literal["gpu", "cpu", "tiny"]
 
 
 @dataclass(frozen=True)
@@ -159,6 +158,12 @@ GPU = BenchForm(
     ragged_model=LLAMA_8B,
 )
 
+TPU = replace(GPU, name="tpu", most_bytes=16 << 30)
+"""Pages of a case take at most a fifth of the device: they lie there once for each of two backends, and twice more for
+a moment while they are made."""
+TPU_32GB = replace(TPU, name="tpu-32gb", most_bytes=6 << 30)
+TPU_16GB = replace(TPU, name="tpu-16gb", most_bytes=3 << 30, copy_bytes=1 << 30)
+
 CPU = BenchForm(
     name="cpu",
     dtype="float32",
@@ -239,7 +244,11 @@ TINY = BenchForm(
     ragged_model=_SMALL,
 )
 
-SUITE_CASES: dict[str, tuple[Case, ...]] = {"gpu": WORTH_MOST, "cpu": CPU.cases[:5], "tiny": TINY.cases}
+SUITE_CASES: dict[str, tuple[Case, ...]] = {
+    **{form.name: WORTH_MOST for form in (GPU, TPU, TPU_32GB, TPU_16GB)},
+    "cpu": CPU.cases[:5],
+    "tiny": TINY.cases,
+}
 """What `device_suite.py` runs, by form."""
 
-FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, CPU, TINY)}
+FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, TPU, TPU_32GB, TPU_16GB, CPU, TINY)}

@@ -1,25 +1,37 @@
-"""Chains of writes to KV pages: XLA's scatter, and the kernel for GPUs beside it."""
+"""Chains of writes to KV pages: XLA's scatter, and the kernels for GPU and TPU beside it."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.pages import write_kv
-from jaxinfer_kernels.rows import TokenPlaces, token_places
+from jaxinfer_kernels.rows import RaggedRows, TokenPlaces, token_places
+from jaxinfer_kernels.tpu.kv_write import write_rows
 
 from benchmarks.kernel_bench.attention import check_pages, make_pages, rows_of
 from benchmarks.kernel_bench.cases import WriteCase
 from benchmarks.kernel_bench.checks import poison
 from benchmarks.kernel_bench.timing import Chain
 
-WRITERS = ("xla", "mosaic_gpu")
+WRITERS = {"mosaic_gpu": "GPU", "mosaic_tpu": "TPU"}
+"""Kernels that write pages by themselves, and what they need. On a TPU the engine writes long rows with it; of short
+ones the attention kernel does."""
 
 _CHECKED = 1000
 """A seed that no chain has."""
 
-Write = Callable[[jax.Array, jax.Array | int, jax.Array, jax.Array, TokenPlaces], jax.Array]
+
+class Tokens(NamedTuple):
+    """Where new tokens go, in the forms that writers take."""
+
+    rows: RaggedRows
+    places: TokenPlaces
+
+
+Write = Callable[[jax.Array, jax.Array | int, jax.Array, jax.Array, Tokens], jax.Array]
 
 
 def kv_write_chain(case: WriteCase, backend: str, layout: KVLayout, page_size: int, layers: int, calls: int) -> Chain:
@@ -29,24 +41,24 @@ def kv_write_chain(case: WriteCase, backend: str, layout: KVLayout, page_size: i
     table, rows = rows_of(case, page_size)
     k, v = _drawn(case, seed=0)
     pages = make_pages(case.model, layout, layers, 1 + table.size, page_size, case.dtype)
-    write, places = _writer(backend, layout), token_places(rows, case.tokens, page_size)
+    write, tokens = _writer(backend, layout), Tokens(rows, token_places(rows, case.tokens, page_size))
 
     @partial(jax.jit, donate_argnums=0)
-    def chain(pages: jax.Array, k: jax.Array, v: jax.Array, places: TokenPlaces) -> jax.Array:
-        return jax.lax.fori_loop(0, calls, lambda index, pages: write(pages, index % layers, k, v, places), pages)
+    def chain(pages: jax.Array, k: jax.Array, v: jax.Array, tokens: Tokens) -> jax.Array:
+        return jax.lax.fori_loop(0, calls, lambda index, pages: write(pages, index % layers, k, v, tokens), pages)
 
-    return Chain(lambda pages: jax.block_until_ready(chain(pages, k, v, places)), pages, calls)
+    return Chain(lambda pages: jax.block_until_ready(chain(pages, k, v, tokens)), pages, calls)
 
 
 def check_write(case: WriteCase, backend: str, layout: KVLayout, page_size: int) -> None:
     """Raises ValueError where pages, full of NaN before, are not those of XLA's scatter, bit by bit."""
     table, rows = rows_of(case, page_size)
     k, v = _drawn(case, _CHECKED)
-    places = token_places(rows, case.tokens, page_size)
+    tokens = Tokens(rows, token_places(rows, case.tokens, page_size))
     shape = make_pages(case.model, layout, 1, 1 + table.size, page_size, case.dtype).shape
     poison(shape, case.dtype)
     expected, kept = (
-        jax.jit(_writer(name, layout), donate_argnums=0)(jnp.full(shape, jnp.nan, case.dtype), 0, k, v, places)
+        jax.jit(_writer(name, layout), donate_argnums=0)(jnp.full(shape, jnp.nan, case.dtype), 0, k, v, tokens)
         for name in ("xla", backend)
     )
     check_pages(backend, kept, expected, layout)
@@ -63,9 +75,11 @@ def _drawn(case: WriteCase, seed: int) -> tuple[jax.Array, jax.Array]:
 
 def _writer(backend: str, layout: KVLayout) -> Write:
     if backend == "xla":
-        return lambda pages, layer, k, v, places: write_kv(pages, layer, k, v, places, layout)
+        return lambda pages, layer, k, v, tokens: write_kv(pages, layer, k, v, tokens.places, layout)
+    if backend == "mosaic_tpu":
+        return lambda pages, layer, k, v, tokens: write_rows(pages, layer, k, v, tokens.rows)
     if backend != "mosaic_gpu":
-        raise ValueError(f"backend {backend!r} writes no pages by itself; known are {', '.join(WRITERS)}")
+        raise ValueError(f"backend {backend!r} writes no pages by itself; known are xla, {', '.join(WRITERS)}")
     from jaxinfer_kernels.gpu.kv_write import write_kv_gpu  # needs jax 0.11
 
-    return write_kv_gpu
+    return lambda pages, layer, k, v, tokens: write_kv_gpu(pages, layer, k, v, tokens.places)

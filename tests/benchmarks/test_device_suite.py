@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,16 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.device import vllm_peer
+from benchmarks.device import right, vllm_peer
 from benchmarks.device.context import Context
 from benchmarks.device.counts import matrix_elements, step_work
 from benchmarks.device.folder import tensor_shapes, write_folder
-from benchmarks.device.forms import CPU, FORMS, GPU, TINY
-from benchmarks.device.idle import union
+from benchmarks.device.forms import CPU, FORMS, GPU, TINY, TPU, TPU_16GB, TPU_32GB, form_name
+from benchmarks.device.idle import intervals_of, union
 from benchmarks.device.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
+from benchmarks.device.steps import rig_shapes
 from benchmarks.device.table import headline, lines
 from benchmarks.device.workload import check_lengths, make_jobs
-from benchmarks.device_suite import Suite
+from benchmarks.device_suite import Suite, _in_form, _unusable, reason_to_skip
 from jaxinfer.checkpoint.model_files import read_model_files
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import load_model
@@ -56,7 +58,7 @@ def context(file: Path) -> Context:
 
 
 def suite(folder: Path) -> Suite:
-    return Suite("tiny", folder, folder, time.time() + 270)
+    return Suite(TINY, folder, folder, time.time() + 270)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -100,6 +102,95 @@ def test_a_folder_is_a_model_that_jaxinfer_reads(tmp_path: Path, config) -> None
     assert tokenizer.eos_token_id == 0
 
 
+@pytest.mark.parametrize(
+    ("backend", "memory", "name"),
+    [
+        ("gpu", 127 << 30, "gpu"),
+        ("gpu", 72 << 30, "gpu"),
+        ("tpu", 95 << 30, "tpu"),  # v5p, v7x
+        ("tpu", 31 << 30, "tpu-32gb"),  # v6e, v4
+        ("tpu", 15 << 30, "tpu-16gb"),  # v5e
+        ("tpu", None, "tpu-16gb"),
+        ("cpu", None, "cpu"),
+    ],
+)
+def test_the_form_is_that_of_the_device(backend: str, memory: int | None, name: str, tmp_path: Path) -> None:
+    assert form_name(backend, memory) == name
+    found = {"backend": backend, "memory": memory, "provenance": {"hardware": {"devices": ["x"]}}}
+    chosen = _in_form(suite(tmp_path), None, found)
+    assert (chosen.form, chosen.hardware) == (FORMS[name], {"devices": ["x"]})
+    assert json.loads((tmp_path / "environment.json").read_text())["form"] == name
+    assert _in_form(suite(tmp_path), "tiny", found).form == TINY
+
+
+@pytest.mark.parametrize(
+    ("form", "backend", "told"), [("gpu", "tpu", "no GPU here"), ("tpu-16gb", "gpu", "no TPU here")]
+)
+def test_a_form_of_another_platform_is_refused(form: str, backend: str, told: str) -> None:
+    assert told in str(_unusable({"missing": {}, "backend": backend}, form))
+    assert _unusable({"missing": {}, "backend": backend}, "tiny") is None
+    assert _unusable({"missing": {}, "backend": FORMS[form].platform}, form) is None
+
+
+@pytest.mark.parametrize(("form", "memory"), [(TPU, 60 << 30), (TPU_32GB, 28 << 30), (TPU_16GB, 15 << 30)])
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_the_steps_of_a_form_for_tpus_fit_the_device(form, memory: int, size: str) -> None:
+    """Weights and KV leave a tenth for what lies between."""
+    config = parse_config(dict(getattr(form, size)))
+    weights = sum(int(np.prod(shape)) for shape, _ in tensor_shapes(getattr(form, size)).values())
+    tokens = max(count * each for count, each in form.prefills)
+    length = max(form.context + form.steps + 2, max(each for _, each in form.prefills) + 1)
+    shapes = rig_shapes(config, rows=max(form.rows), tokens=tokens, length=length, block_size=128)
+    attention = config.layers[0].attention
+    token = 2 * len(config.layers) * attention.num_kv_heads * attention.head_dim
+    held = 2 * (weights + shapes.groups[0].num_blocks * 128 * token)
+    assert held < 0.9 * memory
+
+
+def test_what_cannot_run_on_a_platform_says_why() -> None:
+    everything: dict[str, bool] = dict.fromkeys(("torch", "transformers", "vllm", "pytest", "hypothesis"), True)
+    on_tpu = {part.name: reason for part in PARTS if (reason := reason_to_skip(part, TPU, everything))}
+    of_gpus = {part.name for part in PARTS if part.flags}
+    assert on_tpu.keys() == {*of_gpus, "transformers", "vllm"}
+    assert {on_tpu[name] for name in of_gpus} == {"its flags are for a GPU"}
+    assert all("compared on GPUs" in on_tpu[name] for name in ("transformers", "vllm"))
+    assert [part.name for part in PARTS if reason_to_skip(part, GPU, everything)] == []
+    absent = reason_to_skip(BY_NAME["right"], TPU, {**everything, "hypothesis": False})
+    assert absent == "hypothesis is not installed"
+
+
+@pytest.mark.parametrize(
+    ("form", "platforms", "first"),
+    [(GPU, "cuda,cpu", "test_gpu_kv_write.py"), (TPU_16GB, "tpu,cpu", "test_tpu_attention.py"), (CPU, "cpu", None)],
+)
+def test_kernels_are_tested_on_the_device_itself(
+    form, platforms: str, first: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(arguments: list[str], plugins: list) -> None:
+        asked.append(arguments)
+        plugins[0].counts["passed"] = 1
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(pytest, "main", run)
+    where = replace(context(tmp_path / "right.json"), form=form, hardware={"devices": []})
+    right.measure(where)
+    files = [Path(argument) for argument in asked[0] if argument.endswith(".py")]
+    assert os.environ["JAX_PLATFORMS"] == platforms
+    assert all(file.is_file() for file in files)
+    assert files[-1].name == "test_attention.py"
+    assert first is None or files[0].name == first
+
+
+def test_devices_that_are_known_are_not_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that asks takes them, and the server that it starts finds none."""
+    monkeypatch.setattr("jax.devices", lambda: pytest.fail("asked"))
+    known = {"devices": ["TPU v5 lite"], "platform": "tpu"}
+    replace(context(tmp_path / "x.json"), hardware=known).save(first=1)
+    assert json.loads((tmp_path / "x.json").read_text())["provenance"]["hardware"] == known
+
+
 def test_jobs_are_the_same_for_every_engine() -> None:
     jobs = make_jobs(CPU, 40)
     assert jobs == make_jobs(CPU, 40)
@@ -108,7 +199,7 @@ def test_jobs_are_the_same_for_every_engine() -> None:
     assert len({len(job.prompt) for job in jobs}) > 10
     assert all(0 < token < CPU.small["vocab_size"] for job in jobs for token in job.prompt)
     longest = max(len(job.prompt) + job.output for job in make_jobs(GPU, 256))
-    assert longest <= GPU.max_model_len
+    assert longest <= min(form.max_model_len for form in (GPU, TPU, TPU_32GB, TPU_16GB))
 
 
 def test_engines_are_not_believed_where_they_make_too_few_tokens() -> None:
@@ -177,6 +268,22 @@ def test_busy_time_is_counted_once() -> None:
     assert union([]) == []
 
 
+@pytest.mark.parametrize(
+    ("plane", "line", "found"),
+    [
+        ("/device:GPU:0", "Stream #14(Compute)", [(5, 7)]),
+        ("/device:GPU:0", "XLA Ops", []),
+        ("/device:TPU:0", "XLA Ops", [(5, 7)]),
+        ("/device:TPU:0", "XLA Modules", []),
+        ("/host:CPU", "XLA Ops", []),
+    ],
+)
+def test_what_ran_on_a_device_is_told_from_the_rest(plane: str, line: str, found: list) -> None:
+    event = SimpleNamespace(start_ns=5, duration_ns=2)
+    lines = [SimpleNamespace(name=line, events=[event])]
+    assert intervals_of(SimpleNamespace(planes=[SimpleNamespace(name=plane, lines=lines)])) == found
+
+
 def test_table_and_headline() -> None:
     step = {"kind": "decode", "rows": 2, "tokens_a_row": 1, "step_ms": 1.5, "gb_per_s": 50.0, "tflops": 0.1}
     rate = {"requests": 3, "output_tokens_per_s": 70.0, "seconds": 2.0}
@@ -225,7 +332,7 @@ def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     first, second, third, *_ = done.stdout.splitlines()
     assert first.startswith("environment ")
-    assert second.startswith("No GPU was found: the small CPU form runs")
+    assert second.startswith("No GPU or TPU was found: the small CPU form runs")
     assert "up to 9 minutes" in second
     assert third.startswith("form cpu on")
     out = tmp_path / "device-suite-results"

@@ -15,10 +15,11 @@ import pytest
 from jaxinfer_kernels import KVLayout
 
 from benchmarks.device.counts import Work
+from benchmarks.device.forms import FORMS as DEVICE_FORMS
 from benchmarks.device.parts import BY_NAME
 from benchmarks.device.table import lines
 from benchmarks.device_suite import Suite
-from benchmarks.kernel_bench import matmuls
+from benchmarks.kernel_bench import kv_write, matmuls
 from benchmarks.kernel_bench.attention import attention_chain, layers_for, page_bytes, runnable
 from benchmarks.kernel_bench.bench import Bench, run_cases
 from benchmarks.kernel_bench.cases import (
@@ -36,12 +37,13 @@ from benchmarks.kernel_bench.cases import (
     verify,
 )
 from benchmarks.kernel_bench.counts import group_sizes, work_of
-from benchmarks.kernel_bench.forms import CPU, FORMS, GPU, TINY, WORTH_MOST
+from benchmarks.kernel_bench.forms import CPU, FORMS, GPU, SUITE_CASES, TINY, TPU_16GB, WORTH_MOST
 from benchmarks.kernel_bench.matmuls import matmul_chain
 from benchmarks.kernel_bench.raggedness import Pool, line_through
 from benchmarks.kernel_bench.roofline import draw_roofline
 from benchmarks.kernel_bench.timing import Ceilings, Chain, figures, time_in_turns, with_shares
 from benchmarks.kernel_bench.torch_peer import torch_peers
+from tests.kernels.interpreter import tpu_interpreter
 
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -220,6 +222,24 @@ def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> No
     assert matmuls == {*codes, ("quantized", "e4m3", True), ("grouped", "plain", False)}
 
 
+def test_every_form_of_the_suite_has_its_cases_and_they_fit() -> None:
+    assert SUITE_CASES.keys() == FORMS.keys() == DEVICE_FORMS.keys()
+    paged = [case for case in SUITE_CASES["tpu-16gb"] if not isinstance(case, MatmulCase)]
+    assert all(layers_for(case, TPU_16GB, 128, 2) > 0 for case in paged)
+
+
+@pytest.mark.parametrize("new", [1, 20])
+@pytest.mark.parametrize("fault", [False, True])
+def test_the_tpu_kernel_that_writes_pages_is_held_against_plain_jax(
+    new: int, fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, right = WriteCase(ModelShape("x", 4, 2, 8, 8), 2, new, "float32"), kv_write.write_rows
+    if fault:
+        monkeypatch.setattr(kv_write, "write_rows", lambda *given: right(*given).at[0, 2].add(1))
+    with tpu_interpreter(), pytest.raises(ValueError, match="pages of mosaic_tpu") if fault else nullcontext():
+        kv_write.check_write(case, "mosaic_tpu", KVLayout.HEADS, 16)
+
+
 def test_the_grid_is_whole() -> None:
     assert GPU.cases[: len(WORTH_MOST)] == WORTH_MOST
     attention = [case for case in GPU.cases if isinstance(case, AttentionCase)]
@@ -314,7 +334,7 @@ def test_cases_for_a_gpu_are_refused_on_a_cpu(tmp_path: Path) -> None:
 
 
 def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
-    result = Suite("tiny", tmp_path, tmp_path, time.time() + 270).run(BY_NAME["kernels"])
+    result = Suite(DEVICE_FORMS["tiny"], tmp_path, tmp_path, time.time() + 270).run(BY_NAME["kernels"])
     assert result["ended"] == "done", (tmp_path / "kernels.log").read_text()
     assert {row["case"] for row in result["kernels"]} == {case.name for case in TINY.cases}
     shown = list(lines({"kernels": result}))
@@ -326,6 +346,7 @@ def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
         "kernels: left out: cudnn: it needs a GPU, and JAX runs on cpu",
         "kernels: left out: transformers paged: it is timed on a GPU, and JAX runs on cpu",
         "kernels: left out: mosaic_gpu for kv_write: it needs a GPU, and JAX runs on cpu",
+        "kernels: left out: mosaic_tpu for kv_write: it needs a TPU, and JAX runs on cpu",
     }
     assert [point["case"] for point in result["compared"]] == [case.name for case in TINY.cases]
     assert "goals" not in result
