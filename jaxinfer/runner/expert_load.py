@@ -21,10 +21,10 @@ def load_shape(model: LoadedModel) -> tuple[int, int] | None:
 
 
 class StepLoad(NamedTuple):
-    """The device's counts after a step, and how often experts had been placed when it was dispatched."""
+    """The device's counts after a step, and how often those of all steps had been read when it was dispatched."""
 
     counts: jax.Array | None
-    placed: int
+    settled: int
 
 
 class ExpertLoad:
@@ -44,7 +44,7 @@ class ExpertLoad:
         self._lock = threading.Lock()
         kinds = _experts(model)
         self.placements = [np.array(first_placement(experts.count, experts.redundant)) for experts in kinds]
-        self.placed = 0
+        self.placed = self._settled = 0
         self._counts = [experts.count for experts in kinds]
         self._total = np.zeros((len(kinds), max(self._counts, default=0)), np.int64)
         self._placed_at = self._total.copy()
@@ -61,12 +61,13 @@ class ExpertLoad:
     def dispatch(self, counts: jax.Array | None) -> StepLoad:
         """A step was dispatched, after which the device's counts are these."""
         self.dispatched = counts
-        return StepLoad(counts, self.placed)
+        return StepLoad(counts, self._settled)
 
     def collect(self, step: StepLoad) -> None:
-        """A step was collected. Those before experts were placed last have been read."""
-        if step.placed == self.placed:
-            self._collected = step.counts
+        """A step was collected. Those that were settled have been read."""
+        with self._lock:
+            if step.settled == self._settled:
+                self._collected = step.counts
 
     def read(self) -> ExpertTokens | None:
         """Waits for no step."""
@@ -81,13 +82,15 @@ class ExpertLoad:
         """Tokens of each layer's experts since the placement that is now; waits for all steps."""
         with self._lock:
             self._add(self.dispatched)
+            self._collected = self.dispatched
+            self._settled += 1
             return self._since()
 
     def place(self, placements: Sequence[np.ndarray]) -> None:
         """Steps that are dispatched from now on are counted by other placements. All before were settled."""
         with self._lock:
             self.placements = list(placements)
-            self._placed_at, self._collected = self._total.copy(), self.dispatched
+            self._placed_at = self._total.copy()
             self.placed += 1
 
     def of_devices(self, placements: Sequence[np.ndarray]) -> np.ndarray:

@@ -172,6 +172,19 @@ def test_counts_go_on_where_the_devices_wrap_around():
         assert (found.experts == total).all()
 
 
+def test_counts_of_steps_that_were_settled_in_flight_are_read_once():
+    load = ExpertLoad(experts_model())
+    first, second = (load.dispatch(jnp.full((2, 8), count, jnp.uint32)) for count in (5, 7))
+    load.collect(first)
+    assert [tokens.tolist() for tokens in load.settle()] == [[7] * 8] * 2
+    for step, total in ((None, 7), (second, 7), (load.dispatch(jnp.full((2, 8), 9, jnp.uint32)), 9)):
+        if step is not None:
+            load.collect(step)
+        found = load.read()
+        assert found is not None
+        assert (found.experts == total).all()
+
+
 def test_programs_of_a_model_without_experts_have_no_argument_for_their_load():
     dense, experts_ = (ProgramTable(model, tiny_shapes(model)) for model in (tiny_model(), experts_model()))
     for name in (("decode", 8), ("mixed", 64)):
