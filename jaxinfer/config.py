@@ -186,7 +186,7 @@ class ParallelConfig:
     """Copies of experts in each layer, beside them, where a mesh splits experts. They are placed by the load that is
     measured, so that the busiest device has less."""
     expert_placement_steps: int = 3000
-    """Steps after which experts and their copies are placed anew, where that helps; 0: never."""
+    """Steps after which experts are placed anew, where there are copies (redundant_experts) and it helps; 0: never."""
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "attention_data_parallel"):
