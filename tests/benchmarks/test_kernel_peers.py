@@ -130,7 +130,8 @@ def test_writes_go_through_the_layers_and_change_what_is_new_alone(case: WriteCa
 def test_a_write_that_is_wrong_is_not_timed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, writer = WriteCase(SMALL, 3, 1, "bfloat16"), kv_write._writer
 
-    def write(pages: Any, layer: Any, k: Any, v: Any, places: Any) -> Any:
+    def write(pages: Any, layer: Any, k: Any, v: Any, tokens: kv_write.Tokens) -> Any:
+        places = tokens.places
         if fault == "a token is left out":
             k, v, places = k[:-1], v[:-1], type(places)(*(each[:-1] for each in places))
         pages = write_kv(pages, layer, k, v, places, KVLayout.TOKENS)
