@@ -1,9 +1,12 @@
 """Host cost of a decode step on real programs over 1 to 8 devices of a CPU: upload, dispatch, readback.
 
-Models have the layers, and so the arrays, of Llama-3.1-8B and Qwen3-30B-A3B, but few numbers in each, so that little is
-left of what devices compute. `upload`: the packed step from host memory to all devices. `forward`, `sample`: from the
-call until it returns, with the upload of its arguments. `read`: the tokens, once they are there. Medians and the
-middle half of `--steps` steps, in microseconds; the device counts take turns.
+Models have the layers, and so the arrays, of Llama-3.1-8B and Qwen3-30B-A3B, but few numbers in each. Devices of a CPU
+would compute on the cores that dispatch, so they are held up until both programs are dispatched, as an accelerator is
+by the step before. `upload`: the packed step from host memory to all devices. `forward`, `sample`: from the call until
+it returns, with the upload of its arguments. `read`: the tokens, once they are there. `launch`: a program of two
+arguments, and `buffers`: one that has the model's weights for arguments and uses none: what of `forward` they cost.
+`burst`: the one call that is made in place of `forward` and `sample` for 4 steps (`--decode-steps 4`).
+Medians and the middle half of `--steps` steps, in microseconds; the device counts take turns.
 
     python benchmarks/dispatch.py [--json FILE] [--steps N] [--turns N]
 """
@@ -11,14 +14,25 @@ middle half of `--steps` steps, in microseconds; the device counts take turns.
 import argparse
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import quantiles
 from typing import Any, NamedTuple
 
+import numpy as np
+
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "scripts")]
 DEVICES = (1, 2, 4, 8)
-ROWS = 16
+ROWS, BURST = 16, 4
+_WARM = 3
+"""Steps of a turn that fill caches."""
+_CPU_DEVICES = 3 * max(DEVICES)
+"""XLA has a thread a device, and a program that waits keeps those of its devices: with too few, the next dispatch waits
+for the program before it."""
+_LONGEST_HOLD = 0.2
+"""Seconds, should a device be held by a call that does not return before."""
 
 
 class Model(NamedTuple):
@@ -85,7 +99,7 @@ def _runner(model: Model, devices: int) -> Any:
     config = Described(*model).config(None).over(*mesh.parts)
     loaded = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
     groups = tuple(KVGroup(group.window, 64) for group in config.kv_groups)
-    shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size)
+    shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size, decode_steps=BURST)
     return JaxRunner(loaded, shapes)
 
 
@@ -95,29 +109,85 @@ def _turn(runner: Any, steps: int) -> dict[str, list[float]]:
     from jaxinfer.engine.step.packing import Packer
     from jaxinfer.engine.step.plan import StepKind
 
-    step = Packer(runner.shapes).padding(StepKind.DECODE, ROWS)._replace(num_scored=ROWS, scored_bucket=ROWS)
+    packer = Packer(runner.shapes)
+    step = packer.padding(StepKind.DECODE, ROWS)._replace(num_scored=ROWS, scored_bucket=ROWS)
+    several = packer.padding(StepKind.MULTI_STEP, ROWS)
     place = jax.sharding.NamedSharding(runner.model.mesh, jax.sharding.PartitionSpec())
-    times: dict[str, list[float]] = {"upload": [], "forward": [], "sample": [], "read": []}
-    for number in range(steps + 3):
-        marks = [time.perf_counter()]
-        jax.device_put(step.array, place).block_until_ready()
-        marks.append(time.perf_counter())
-        forwarded = runner.forward(step)
-        marks.append(time.perf_counter())
-        sampled = runner.sample(step, forwarded)
-        marks.append(time.perf_counter())
+    weights, hold = runner.model.weights, Hold(runner)
+    launch, buffers = (jax.jit(_nothing_of, keep_unused=True).lower(each).compile() for each in (weights[:2], weights))
+    watch = Stopwatch()
+    for _ in range(steps + _WARM):
+        for part, program, given in (("launch", launch, weights[:2]), ("buffers", buffers, weights)):
+            out = watch.time(part, program, given)
+            jax.block_until_ready(out)
+        watch.time("upload", lambda: jax.device_put(step.array, place).block_until_ready())
+        with hold:
+            forwarded = watch.time("forward", runner.forward, step)
+            sampled = watch.time("sample", runner.sample, step, forwarded)
         jax.block_until_ready(sampled.sampled.tokens)
-        ready = time.perf_counter()
-        runner.collect(sampled)
-        marks.append(marks[-1] + time.perf_counter() - ready)
-        if number >= 3:  # the first ones fill caches
-            for part, begin, end in zip(times, marks, marks[1:], strict=False):
-                times[part].append(end - begin)
-    return times
+        watch.time("read", runner.collect, sampled)
+        with hold:
+            burst = watch.time("burst", runner.decode_steps, several)
+        jax.block_until_ready(burst.tokens)
+    return {part: found[_WARM:] for part, found in watch.times.items()}
+
+
+def _nothing_of(arrays: Any) -> Any:
+    del arrays
+    return np.int32(0)
+
+
+class Stopwatch:
+    """Seconds of calls, by name."""
+
+    def __init__(self) -> None:
+        self.times: dict[str, list[float]] = {}
+
+    def time(self, part: str, function: Callable[..., Any], *given: Any) -> Any:
+        """What the call returns."""
+        begin = time.perf_counter()
+        out = function(*given)
+        self.times.setdefault(part, []).append(time.perf_counter() - begin)
+        return out
+
+
+class Hold:
+    """A context in which a runner's devices wait before their next program: its block tables are not there yet."""
+
+    def __init__(self, runner: Any):
+        import jax
+
+        self._runner, self._go = runner, threading.Event()
+        place = jax.sharding.PartitionSpec()
+        waiting = jax.shard_map(
+            self._wait_on_device, mesh=runner.model.mesh, in_specs=place, out_specs=place, check_vma=False
+        )
+        self._program = jax.jit(waiting, donate_argnums=0).lower(runner._tables).compile()
+
+    def __enter__(self) -> None:
+        self._go.clear()
+        self._runner._tables = self._program(self._runner._tables)
+        time.sleep(0.002)  # until every device has begun to wait
+
+    def __exit__(self, *_: object) -> None:
+        self._go.set()
+
+    def _wait_on_device(self, tables: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        # A program of less work is run by the thread that calls it.
+        some = jnp.ones((64, 64), jnp.int32) * jax.tree.leaves(tables)[0].ravel()[0]
+        zero = jax.pure_callback(self._wait, jax.ShapeDtypeStruct((), jnp.int32), (some @ some)[0, 0])
+        return jax.tree.map(lambda table: table + zero, tables)
+
+    def _wait(self, _: Any) -> Any:
+        self._go.wait(_LONGEST_HOLD)
+        return np.zeros((), np.int32)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    flag = f"--xla_force_host_platform_device_count={max(DEVICES)}"
+    flag = f"--xla_force_host_platform_device_count={_CPU_DEVICES}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     main()

@@ -165,7 +165,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("warm_up")
     core = EngineCore(
         runner,
-        _info(config, shapes, backends, str(dtype), held),
+        _info(config, shapes, backends, str(dtype), held, str(asked)),
         scheduler=config.scheduler,
         cache=config.cache,
         eos_ids=files.eos_token_ids,
@@ -361,7 +361,9 @@ def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> s
     )
 
 
-def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str, weights: str) -> ModelInfo:
+def _info(
+    config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str, weights: str, mesh: str
+) -> ModelInfo:
     return ModelInfo(
         name=config.model,
         max_model_len=shapes.max_model_len,
@@ -375,4 +377,5 @@ def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str,
         dtype=dtype,
         weights=weights,
         shards=shapes.shards,
+        mesh=mesh,
     )

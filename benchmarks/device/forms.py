@@ -4,17 +4,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Platform = Literal["gpu", "tpu", "cpu"]
-FormName = Literal["gpu", "tpu", "tpu-32gb", "tpu-16gb", "cpu", "tiny"]
+FormName = Literal["gpu", "gpu-80gb", "gpu-32gb", "gpu-16gb", "tpu", "tpu-32gb", "tpu-16gb", "cpu", "tiny"]
 
-_TPU_FORMS: tuple[tuple[FormName, int], ...] = (("tpu", 60 << 30), ("tpu-32gb", 28 << 30), ("tpu-16gb", 0))
-"""From the largest down, with the memory that a device must have at least: what JAX tells is less than all of it."""
+_FORMS_OF: dict[str, tuple[tuple[FormName, int], ...]] = {
+    "gpu": (("gpu", 96 << 30), ("gpu-80gb", 52 << 30), ("gpu-32gb", 28 << 30), ("gpu-16gb", 0)),
+    "tpu": (("tpu", 60 << 30), ("tpu-32gb", 28 << 30), ("tpu-16gb", 0)),
+}
+"""From the largest down, with the memory that a device must have at least: what JAX tells is less than all of it, on a
+GPU three quarters where nothing else is set."""
 
 
 def form_name(platform: str, memory: int | None) -> FormName:
     """The form for JAX's backend (`gpu`, `tpu`, any other) with `memory` bytes a device, None where it does not say."""
-    if platform == "tpu":
-        return next(name for name, least in _TPU_FORMS if (memory or 0) >= least)
-    return "gpu" if platform == "gpu" else "cpu"
+    if platform not in _FORMS_OF:
+        return "cpu"
+    return next(name for name, least in _FORMS_OF[platform] if (memory or 0) >= least)
 
 
 @dataclass(frozen=True)
@@ -92,25 +96,36 @@ GPU = Form(
     max_model_len=4096,
 )
 
+_SHORT_PREFILLS = ((1, 1024), (8, 256))
+"""KV of 256 rows of 2048 tokens would need 89 GB beside the large model."""
+
+GPU_80GB = replace(GPU, name="gpu-80gb", prefills=_SHORT_PREFILLS)
+"""For an H100 or an A100."""
+
+GPU_32GB = replace(GPU_80GB, name="gpu-32gb", rows=(1, 8, 32), slots=64)
+"""For an A100 of 40 GB, an L40S or an RTX 5090: the large model with KV of fewer rows."""
+
+GPU_16GB = replace(
+    GPU_32GB,
+    name="gpu-16gb",
+    large=_decoder("qwen3", 151936, 2560, 9728, 36, 32, 8, 128),  # Qwen3-4B
+    copy_bytes=2 << 30,
+    slots=32,
+)
+"""For an L4 or an RTX 4090: the large model is one that fits."""
+
 TPU = replace(
-    GPU,
+    GPU_80GB,
     name="tpu",
     platform="tpu",
     patience=3,  # XLA compiles longer for a TPU; how much longer the whole suite takes was never measured
-    prefills=((1, 1024), (8, 256)),  # KV of 256 rows of 2048 tokens would need 89 GB beside the large model
 )
 """For a v5p or a v7x: rows and models are those of a GPU."""
 
 TPU_32GB = replace(TPU, name="tpu-32gb", rows=(1, 8, 32), slots=64)
 """For a v6e or a v4: the large model with KV of fewer rows."""
 
-TPU_16GB = replace(
-    TPU_32GB,
-    name="tpu-16gb",
-    large=_decoder("qwen3", 151936, 2560, 9728, 36, 32, 8, 128),  # Qwen3-4B
-    copy_bytes=2 << 30,
-    slots=32,
-)
+TPU_16GB = replace(GPU_16GB, name="tpu-16gb", platform="tpu", patience=TPU.patience)
 """For a v5e: the large model is one that fits."""
 
 CPU = Form(
@@ -153,4 +168,6 @@ TINY = Form(
     max_model_len=64,
 )
 
-FORMS: dict[str, Form] = {form.name: form for form in (GPU, TPU, TPU_32GB, TPU_16GB, CPU, TINY)}
+FORMS: dict[str, Form] = {
+    form.name: form for form in (GPU, GPU_80GB, GPU_32GB, GPU_16GB, TPU, TPU_32GB, TPU_16GB, CPU, TINY)
+}

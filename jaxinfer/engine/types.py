@@ -188,7 +188,8 @@ class EngineStats(NamedTuple):
 class ModelInfo(NamedTuple):
     """What the edge must know of the model that the engine serves.
 
-    max_num_seqs, num_blocks: those of all shards; each has a scratch block. shards: EngineShapes.shards.
+    max_num_seqs, num_blocks: those of all shards; each has a scratch block. shards: EngineShapes.shards. mesh: its axes
+    and their sizes.
     """
 
     name: str
@@ -203,3 +204,4 @@ class ModelInfo(NamedTuple):
     dtype: str = "float32"
     weights: str = "float32"
     shards: int = 1
+    mesh: str = "one device"

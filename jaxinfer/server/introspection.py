@@ -97,5 +97,5 @@ def fingerprint_of(info: ModelInfo) -> str:
     """`system_fingerprint`: changes with the version, the model, and how it is computed; not with free memory."""
     sizes = info.max_model_len, info.vocab_size, info.block_size
     types = info.dtype, info.weights, info.kv_cache_dtype
-    parts = (info.name, *sizes, info.attention_backend, *types, *_versions().items())
+    parts = (info.name, *sizes, info.attention_backend, *types, info.mesh, *_versions().items())
     return f"jaxinfer-{__version__}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:8]}"

@@ -19,7 +19,19 @@ from benchmarks.device import right, vllm_peer
 from benchmarks.device.context import Context
 from benchmarks.device.counts import matrix_elements, step_work
 from benchmarks.device.folder import tensor_shapes, write_folder
-from benchmarks.device.forms import CPU, FORMS, GPU, TINY, TPU, TPU_16GB, TPU_32GB, form_name
+from benchmarks.device.forms import (
+    CPU,
+    FORMS,
+    GPU,
+    GPU_16GB,
+    GPU_32GB,
+    GPU_80GB,
+    TINY,
+    TPU,
+    TPU_16GB,
+    TPU_32GB,
+    form_name,
+)
 from benchmarks.device.idle import intervals_of, union
 from benchmarks.device.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
 from benchmarks.device.steps import rig_shapes
@@ -105,8 +117,11 @@ def test_a_folder_is_a_model_that_jaxinfer_reads(tmp_path: Path, config) -> None
 @pytest.mark.parametrize(
     ("backend", "memory", "name"),
     [
-        ("gpu", 127 << 30, "gpu"),
-        ("gpu", 72 << 30, "gpu"),
+        ("gpu", 105 << 30, "gpu"),  # H200
+        ("gpu", 59 << 30, "gpu-80gb"),
+        ("gpu", 29 << 30, "gpu-32gb"),
+        ("gpu", 16 << 30, "gpu-16gb"),  # L4
+        ("gpu", None, "gpu-16gb"),
         ("tpu", 95 << 30, "tpu"),  # v5p, v7x
         ("tpu", 31 << 30, "tpu-32gb"),  # v6e, v4
         ("tpu", 15 << 30, "tpu-16gb"),  # v5e
@@ -132,9 +147,20 @@ def test_a_form_of_another_platform_is_refused(form: str, backend: str, told: st
     assert _unusable({"missing": {}, "backend": FORMS[form].platform}, form) is None
 
 
-@pytest.mark.parametrize(("form", "memory"), [(TPU, 60 << 30), (TPU_32GB, 28 << 30), (TPU_16GB, 15 << 30)])
+@pytest.mark.parametrize(
+    ("form", "memory"),
+    [
+        (GPU, 140 << 30),
+        (GPU_80GB, 79 << 30),
+        (GPU_32GB, 31 << 30),
+        (GPU_16GB, 15 << 30),
+        (TPU, 60 << 30),
+        (TPU_32GB, 28 << 30),
+        (TPU_16GB, 15 << 30),
+    ],
+)
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_the_steps_of_a_form_for_tpus_fit_the_device(form, memory: int, size: str) -> None:
+def test_the_steps_of_a_form_fit_the_device(form, memory: int, size: str) -> None:
     """Weights and KV leave a tenth for what lies between."""
     config = parse_config(dict(getattr(form, size)))
     weights = sum(int(np.prod(shape)) for shape, _ in tensor_shapes(getattr(form, size)).values())

@@ -94,8 +94,10 @@ async def test_the_names_of_a_hosting_platform(serve) -> None:
     assert (await served.get("/ping")).status == 200
 
 
-@pytest.mark.parametrize("changes", [{"dtype": "bfloat16"}, {"weights": "int8 per row"}, {"kv_cache_dtype": "fp8"}])
-def test_the_fingerprint_changes_with_types(changes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{"dtype": "bfloat16"}, {"weights": "int8 per row"}, {"kv_cache_dtype": "fp8"}, {"mesh": "tensor=2"}]
+)
+def test_the_fingerprint_changes_with_types_and_the_mesh(changes: dict[str, str]) -> None:
     info = ModelInfo("m", 64, 61, 4, 4, 40)
     assert fingerprint_of(info) != fingerprint_of(info._replace(**changes))
     assert fingerprint_of(info) == fingerprint_of(info._replace(num_blocks=41))

@@ -46,19 +46,18 @@ def bucket_of(size: int, buckets: tuple[int, ...]) -> int:
 def bucket_of_plan(plan: StepPlan, buckets: Buckets, shapes: EngineShapes) -> int:
     """The size of a plan's forward, that of the shard with most: rows of a decode step, tokens of a mixed one."""
     if plan.kind is StepKind.MIXED:
-        return bucket_of(_most(plan, shapes, plan.num_tokens, plan.counts), buckets.tokens)
+        tokens = plan.num_tokens if shapes.shards == 1 else _most(plan, shapes, plan.counts)
+        return bucket_of(tokens, buckets.tokens)
     return bucket_of(most_rows(plan, shapes), buckets.rows)
 
 
 def most_rows(plan: StepPlan, shapes: EngineShapes) -> int:
     """Those of the shard with most."""
-    return _most(plan, shapes, len(plan.slots), None)
+    return len(plan.slots) if shapes.shards == 1 else _most(plan, shapes, None)
 
 
-def _most(plan: StepPlan, shapes: EngineShapes, count: int, counts: np.ndarray | None) -> int:
-    """count: of all shards together. counts: of each row, None: one."""
-    if shapes.shards == 1:
-        return count
+def _most(plan: StepPlan, shapes: EngineShapes, counts: np.ndarray | None) -> int:
+    """counts: of each row, None: one."""
     return int(np.bincount(plan.slots // shapes.max_num_seqs, counts).max(initial=0))
 
 

@@ -33,17 +33,18 @@ class Packer:
 
     def _pack(self, plan: StepPlan, bucket: int) -> PackedStep:
         if self._shapes.shards == 1:
-            return self._packed(plan, bucket, self._array(plan, bucket), plan.num_scored)
+            return self._packed(plan, bucket, self._array(plan, bucket), plan.num_scored, ())
         parts = split_plan(plan, self._shapes)
         array = np.concatenate([self._array(part.plan, bucket) for part in parts])
         return self._packed(plan, bucket, array, max(part.plan.num_scored for part in parts), parts)
 
     def _packed(
-        self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part] = ()
+        self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]
     ) -> PackedStep:
         """scored: positions of the shard with most. parts: of several shards."""
         if plan.kind is StepKind.MULTI_STEP:
-            return PackedMultiStep(bucket, array, plan.num_rows, _places([part.rows for part in parts], bucket))
+            places = _places([part.rows for part in parts], bucket) if parts else None
+            return PackedMultiStep(bucket, array, plan.num_rows, places)
         scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
         return PackedForward(
             plan.kind,
@@ -54,7 +55,7 @@ class Packer:
             scored_bucket,
             None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1),
             plan.logprobs,
-            _places([part.scored for part in parts], scored_bucket),
+            _places([part.scored for part in parts], scored_bucket) if parts else None,
         )
 
     def _array(self, plan: StepPlan, bucket: int) -> np.ndarray:
@@ -94,6 +95,8 @@ class Packer:
 
     def slots(self, admissions: Sequence[SlotInit]) -> Iterator[np.ndarray]:
         """Slot initialisations: as many arrays as it takes, to be run in order."""
+        if not admissions:
+            return
         count, shards = self._shapes.max_num_seqs, self._shapes.shards
         if shards == 1:
             yield from self._shard_slots(admissions)
@@ -144,11 +147,9 @@ class Packer:
         return packed
 
 
-def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray | None:
+def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:
     """Where each row, or each scored position, lies in results of which a shard gives `section`. parts: which of them
     are a shard's."""
-    if not parts:
-        return None
     places = np.zeros(sum(map(len, parts)), np.int64)
     for shard, part in enumerate(parts):
         places[part] = shard * section + np.arange(len(part))
