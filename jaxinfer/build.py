@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from jaxinfer.config import EngineConfig, SchedulerConfig
+from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from jaxinfer.runner.xla_options import Options
 
 log = logging.getLogger(__name__)
-
-_PROMPT_SCORED = 64  # positions of prompts that a step scores beside a row of every slot
 
 DEMO_FOLDER = Path(__file__).parent / "demo"
 
@@ -122,6 +120,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.products import choose_products
     from jaxinfer.runner.program_store import open_store
+    from jaxinfer.runner.sizes import context_of, plan_shapes, this_device
 
     laps.end("imports")
     if asked is not None:
@@ -129,7 +128,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
-    decoder = files.config.at_context(_context(config, files.config)).quantised(config.load.quantization)
+    decoder = files.config.at_context(context_of(config, files.config)).quantised(config.load.quantization)
     decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
     dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
     asked = asked or _auto_mesh(config, decoder, dtype)
@@ -140,7 +139,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     options = program_options(config.runner)
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
-    sizes = plan_shapes(config, decoder, asked.data)
+    sizes = plan_shapes(config, decoder, this_device(), asked.data)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     told = progress.loaded if progress else None
@@ -214,72 +213,6 @@ class _Laps:
         """tracing: part of the seconds of making `programs`, all of which the last part contains."""
         laps = BuildSeconds(**self._parts)
         return laps._replace(tracing=tracing, compile=programs - tracing, warm_up=laps.warm_up - programs)
-
-
-def plan_shapes(config: EngineConfig, decoder: "DecoderConfig", shards: int = 1) -> EngineShapes:
-    """Static sizes but for the block counts, which are 0 still: those of a shard. What is asked for is the total of all
-    shards, and shared out among them."""
-    from jaxinfer.runner.platform import default_block_size
-
-    scheduler, length = config.scheduler, _context(config, decoder)
-    block_size = config.cache.block_size or default_block_size()
-    _check_shares(scheduler, shards)
-    seqs, tokens = _rows_and_tokens(scheduler, length, _slot_bytes(decoder, length, block_size), shards)
-    seqs, tokens = seqs // shards, tokens // shards
-    scored = None if scheduler.max_scored is None else scheduler.max_scored // shards
-    return EngineShapes(
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        max_scored=scored or min(tokens, seqs + _PROMPT_SCORED),
-        max_model_len=length,
-        block_size=block_size,
-        groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
-        vocab_size=decoder.vocab_size,
-        decode_steps=scheduler.decode_steps,
-        shards=shards,
-    )
-
-
-def _slot_bytes(decoder: "DecoderConfig", length: int, block_size: int) -> int:
-    """Bytes of the state of one slot."""
-    from jaxinfer.runner.memory import slot_bytes
-
-    return slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size))
-
-
-def _check_shares(scheduler: SchedulerConfig, shards: int) -> None:
-    """Each shard has one at least of what is asked for."""
-    for name in ("max_num_seqs", "max_num_batched_tokens", "max_scored"):
-        value = getattr(scheduler, name)
-        if isinstance(value, int) and value < shards:
-            raise ParameterError(name, f"{value} must be at least {shards}: it is shared out among {shards} shards")
-
-
-def _rows_and_tokens(scheduler: SchedulerConfig, length: int, slot_bytes: int, shards: int) -> tuple[int, int]:
-    """Slots, and tokens of a step, of all shards together. What is `auto` fits what is given."""
-    from jaxinfer.runner.platform import default_num_seqs, default_token_budget
-
-    seqs, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
-    if seqs == "auto":
-        bounds = [bound for bound in (tokens, scheduler.max_scored) if isinstance(bound, int)]
-        seqs = min([max(default_num_seqs(slot_bytes), shards), *bounds])
-    whole_prompts = 0 if scheduler.enable_chunked_prefill else length * shards
-    if tokens == "auto":
-        tokens = max(default_token_budget(), seqs, whole_prompts)
-    if tokens < whole_prompts:
-        least = f"max_model_len, {length}" if shards == 1 else f"max_model_len for each shard, {length} * {shards}"
-        raise ParameterError(
-            "max_num_batched_tokens",
-            f"{tokens} must be at least {least}, where prompts are not split (enable_chunked_prefill)",
-        )
-    return seqs, tokens
-
-
-def _context(config: EngineConfig, decoder: "DecoderConfig") -> int:
-    asked, declared = config.load.max_model_len, decoder.max_position_embeddings
-    if asked is not None and asked > declared:
-        raise ParameterError("max_model_len", f"{asked} is more than the model's max_position_embeddings, {declared}")
-    return asked or declared
 
 
 def _with_blocks(
@@ -361,9 +294,7 @@ def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> s
     )
 
 
-def _info(
-    config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str, weights: str, mesh: str
-) -> ModelInfo:
+def _info(config: EngineConfig, shapes: EngineShapes, backends: str, dtype: str, weights: str, mesh: str) -> ModelInfo:
     return ModelInfo(
         name=config.model,
         max_model_len=shapes.max_model_len,

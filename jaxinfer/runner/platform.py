@@ -20,12 +20,6 @@ log = logging.getLogger(__name__)
 _POOL_MARGIN = 0.97
 """Share of a GPU's pool that is planned for; the rest is left to fragmentation. Not measured on a card yet."""
 
-_LARGE_DEVICE = 60 * 2**30
-"""What a device of "64 GiB or more" has at least, once its driver has taken its part."""
-
-_STATE_SHARE = 1 / 32
-"""Of a device's memory, for the state of all slots."""
-
 _DTYPES = {"bfloat16": jnp.bfloat16, "float16": jnp.float16, "float32": jnp.float32}
 
 
@@ -52,26 +46,6 @@ def resolve_dtype(name: DType, platform: str | None = None, held: str | None = N
 def default_block_size(platform: str | None = None) -> int:
     """Tokens a KV block where none was asked for. platform: by default this process's."""
     return {"cpu": 16, "gpu": 64, "tpu": 128}[platform or platform_name()]
-
-
-def default_token_budget() -> int:
-    """Tokens a step computes at most where no bound was asked for."""
-    if platform_name() == "cpu":
-        return 512
-    return 8192 if (device_memory() or 0) >= _LARGE_DEVICE else 2048
-
-
-def default_num_seqs(slot_bytes: int) -> int:
-    """Slots where no number was asked for: a power of two, whose state takes a small part of a device's memory.
-
-    slot_bytes: of the state of one slot.
-    """
-    if platform_name() == "cpu":
-        return 32
-    memory, slots = device_memory(), 256
-    while memory is not None and slots > 32 and slots * slot_bytes > memory * _STATE_SHARE:
-        slots //= 2
-    return slots
 
 
 def device_memory() -> int | None:

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.build import _fit_context, plan_shapes
+from jaxinfer.build import _fit_context
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.runner.sizes import Device, plan_shapes
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 
@@ -27,4 +28,4 @@ def test_a_step_scores_prompts_beside_a_row_of_every_slot() -> None:
     ]
     for settings, scored in cases:
         config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=32, **settings))
-        assert plan_shapes(config, decoder).max_scored == scored
+        assert plan_shapes(config, decoder, Device("cpu", None)).max_scored == scored

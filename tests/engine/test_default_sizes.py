@@ -5,31 +5,23 @@ from typing import Any, cast
 
 import pytest
 
-import jaxinfer.runner.platform as platform
-from jaxinfer.build import _with_blocks, plan_shapes, sizes_line
+from jaxinfer.build import _with_blocks, sizes_line
 from jaxinfer.config import CacheConfig, EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
+from jaxinfer.runner.sizes import Device, plan_shapes
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 
 GIB = 2**30
 
 
-@pytest.fixture
-def device(monkeypatch):
-    """Says which platform this is, and how much memory it has."""
-
-    def use(name: str, memory: int | None) -> None:
-        monkeypatch.setattr(platform, "platform_name", lambda: name)
-        monkeypatch.setattr(platform, "device_memory", lambda: memory)
-
-    return use
+CPU = Device("cpu", None)
 
 
-def sizes(vocab_size: int = 100, shards: int = 1, **settings: Any) -> tuple[int, int]:
+def sizes(device: Device = CPU, vocab_size: int = 100, shards: int = 1, **settings: Any) -> tuple[int, int]:
     decoder = parse_config({**LLAMA, "vocab_size": vocab_size})
-    shapes = plan_shapes(EngineConfig(scheduler=SchedulerConfig(**settings)), decoder, shards)
+    shapes = plan_shapes(EngineConfig(scheduler=SchedulerConfig(**settings)), decoder, device, shards)
     return shapes.max_num_seqs, shapes.max_num_batched_tokens
 
 
@@ -40,46 +32,39 @@ def sizes(vocab_size: int = 100, shards: int = 1, **settings: Any) -> tuple[int,
         ("tpu", 16 * GIB, (256, 2048)), ("tpu", 95 * GIB, (256, 8192)), ("gpu", 63 * GIB, (256, 8192)),
     ],
 )  # fmt: skip
-def test_the_device_decides(device, name: str, memory: int | None, expected: tuple[int, int]) -> None:
-    device(name, memory)
-    assert sizes() == expected
+def test_the_device_decides(name: str, memory: int | None, expected: tuple[int, int]) -> None:
+    assert sizes(Device(name, memory)) == expected
 
 
-def test_fewer_sequences_where_their_state_does_not_fit(device) -> None:
-    device("gpu", 4 * GIB)
-    assert sizes(vocab_size=256_000)[0] == 256  # 128 MiB of counts, which are int16
-    device("gpu", 2 * GIB)
-    assert sizes(vocab_size=256_000)[0] == 128
-    device("gpu", GIB // 4)
-    assert sizes(vocab_size=256_000)[0] == 32
+def test_fewer_sequences_where_their_state_does_not_fit() -> None:
+    assert sizes(Device("gpu", 4 * GIB), 256_000)[0] == 256  # 128 MiB of counts, which are int16
+    assert sizes(Device("gpu", 2 * GIB), 256_000)[0] == 128
+    assert sizes(Device("gpu", GIB // 4), 256_000)[0] == 32
 
 
-def test_what_is_given_bounds_what_is_not(device) -> None:
-    device("gpu", 80 * GIB)
-    assert sizes(max_num_batched_tokens=100) == (100, 100)
-    assert sizes(max_scored=64) == (64, 8192)
-    assert sizes(max_num_seqs=10_000) == (10_000, 10_000)
-    assert sizes(max_num_seqs=8, max_num_batched_tokens=16) == (8, 16)
+def test_what_is_given_bounds_what_is_not() -> None:
+    gpu = Device("gpu", 80 * GIB)
+    assert sizes(gpu, max_num_batched_tokens=100) == (100, 100)
+    assert sizes(gpu, max_scored=64) == (64, 8192)
+    assert sizes(gpu, max_num_seqs=10_000) == (10_000, 10_000)
+    assert sizes(gpu, max_num_seqs=8, max_num_batched_tokens=16) == (8, 16)
 
 
-def test_what_is_asked_for_is_the_total_of_all_shards(device) -> None:
-    device("cpu", None)
+def test_what_is_asked_for_is_the_total_of_all_shards() -> None:
     assert sizes(shards=8) == (32 // 8, 512 // 8)
     assert sizes(shards=4, max_num_seqs=10, max_num_batched_tokens=18) == (2, 4)
     config = EngineConfig(scheduler=SchedulerConfig(max_num_seqs=8, max_scored=19))
-    assert plan_shapes(config, parse_config(LLAMA), 8).max_scored == 2
+    assert plan_shapes(config, parse_config(LLAMA), CPU, 8).max_scored == 2
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens", "max_scored"])
-def test_a_shard_without_a_part_of_what_is_asked_for_is_refused(device, name: str) -> None:
-    device("cpu", None)
+def test_a_shard_without_a_part_of_what_is_asked_for_is_refused(name: str) -> None:
     assert sizes(shards=8, **{name: 8})[0] == 1
     with pytest.raises(ParameterError, match=f"{name}: 7 must be at least 8: it is shared out among 8 shards"):
         sizes(shards=8, **{name: 7})
 
 
-def test_each_shard_computes_whole_prompts_where_they_are_not_split(device) -> None:
-    device("cpu", None)
+def test_each_shard_computes_whole_prompts_where_they_are_not_split() -> None:
     length = parse_config(LLAMA).max_position_embeddings
     settings: dict[str, Any] = {"enable_chunked_prefill": False, "max_num_seqs": 8}
     assert sizes(shards=4, **settings)[1] == length
@@ -96,8 +81,7 @@ def blocks(shards: int, num_blocks: int) -> int:
     return shapes.groups[0].num_blocks
 
 
-def test_blocks_that_are_asked_for_are_those_of_all_shards(device) -> None:
-    device("cpu", None)
+def test_blocks_that_are_asked_for_are_those_of_all_shards() -> None:
     assert [blocks(1, 100), blocks(8, 100), blocks(8, 16)] == [100, 12, 2]
     with pytest.raises(ParameterError, match="num_blocks: 15 must be at least 16: it is shared out among 8 shards"):
         blocks(8, 15)

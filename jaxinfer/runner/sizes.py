@@ -1,0 +1,107 @@
+"""Sizes of an engine's steps, from what is asked for and from the device, which need not be here."""
+
+from typing import NamedTuple
+
+from jaxinfer.config import EngineConfig, SchedulerConfig
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
+from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.runner.memory import slot_bytes
+from jaxinfer.runner.platform import default_block_size, device_memory, platform_name
+
+_PROMPT_SCORED = 64
+"""Positions of prompts that a step scores beside a row of every slot."""
+_LARGE_DEVICE = 60 * 2**30
+"""What a device of "64 GiB or more" has at least, once its driver has taken its part."""
+_STATE_SHARE = 1 / 32
+"""Of a device's memory, for the state of all slots."""
+
+
+class Device(NamedTuple):
+    """platform: `cpu`, `gpu`, `tpu`. memory: all of its bytes; None where it does not tell."""
+
+    platform: str
+    memory: int | None
+
+
+def this_device() -> Device:
+    """Those of this process are alike."""
+    return Device(platform_name(), device_memory())
+
+
+def plan_shapes(config: EngineConfig, decoder: DecoderConfig, device: Device, shards: int = 1) -> EngineShapes:
+    """Static sizes but for the block counts, which are 0 still: those of a shard. What is asked for is the total of all
+    shards, and shared out among them."""
+    scheduler, length = config.scheduler, context_of(config, decoder)
+    block_size = config.cache.block_size or default_block_size(device.platform)
+    _check_shares(scheduler, shards)
+    state = slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size))
+    seqs, tokens = _rows_and_tokens(scheduler, length, device, state, shards)
+    seqs, tokens = seqs // shards, tokens // shards
+    scored = None if scheduler.max_scored is None else scheduler.max_scored // shards
+    return EngineShapes(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_scored=scored or min(tokens, seqs + _PROMPT_SCORED),
+        max_model_len=length,
+        block_size=block_size,
+        groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
+        vocab_size=decoder.vocab_size,
+        decode_steps=scheduler.decode_steps,
+        shards=shards,
+    )
+
+
+def _check_shares(scheduler: SchedulerConfig, shards: int) -> None:
+    """Each shard has one at least of what is asked for."""
+    for name in ("max_num_seqs", "max_num_batched_tokens", "max_scored"):
+        value = getattr(scheduler, name)
+        if isinstance(value, int) and value < shards:
+            raise ParameterError(name, f"{value} must be at least {shards}: it is shared out among {shards} shards")
+
+
+def _rows_and_tokens(
+    scheduler: SchedulerConfig, length: int, device: Device, state: int, shards: int
+) -> tuple[int, int]:
+    """Slots, and tokens of a step, of all shards together. What is `auto` fits what is given. state: bytes of a
+    slot's."""
+    seqs, tokens = scheduler.max_num_seqs, scheduler.max_num_batched_tokens
+    if seqs == "auto":
+        bounds = [bound for bound in (tokens, scheduler.max_scored) if isinstance(bound, int)]
+        seqs = min([max(_default_num_seqs(device, state), shards), *bounds])
+    whole_prompts = 0 if scheduler.enable_chunked_prefill else length * shards
+    if tokens == "auto":
+        tokens = max(_default_token_budget(device), seqs, whole_prompts)
+    if tokens < whole_prompts:
+        least = f"max_model_len, {length}" if shards == 1 else f"max_model_len for each shard, {length} * {shards}"
+        raise ParameterError(
+            "max_num_batched_tokens",
+            f"{tokens} must be at least {least}, where prompts are not split (enable_chunked_prefill)",
+        )
+    return seqs, tokens
+
+
+def context_of(config: EngineConfig, decoder: DecoderConfig) -> int:
+    """Tokens of the longest sequence. Raises ParameterError where more are asked for than the model declares."""
+    asked, declared = config.load.max_model_len, decoder.max_position_embeddings
+    if asked is not None and asked > declared:
+        raise ParameterError("max_model_len", f"{asked} is more than the model's max_position_embeddings, {declared}")
+    return asked or declared
+
+
+def _default_token_budget(device: Device) -> int:
+    """Tokens a step computes at most where no bound was asked for."""
+    if device.platform == "cpu":
+        return 512
+    return 8192 if (device.memory or 0) >= _LARGE_DEVICE else 2048
+
+
+def _default_num_seqs(device: Device, state: int) -> int:
+    """Slots where no number was asked for: a power of two, whose state, of so many bytes each, takes a small part of a
+    device's memory."""
+    if device.platform == "cpu":
+        return 32
+    slots = 256
+    while device.memory is not None and slots > 32 and slots * state > device.memory * _STATE_SHARE:
+        slots //= 2
+    return slots
