@@ -4,14 +4,14 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
+from jaxinfer.cli.declared import read_decoder
 from jaxinfer.cli.flags import parse_flags
-from jaxinfer.config import DType, EngineConfig, KVCacheDType, ModelConfig, ParallelConfig, Quantization
-from jaxinfer.errors import ModelError, ParameterError
+from jaxinfer.config import DType, KVCacheDType, ParallelConfig, Quantization
+from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import AXES
@@ -90,33 +90,19 @@ def _flags(
 
 
 def _report(asked: _Asked) -> dict[str, Any]:
-    from jaxinfer.folder_files import read_object
-    from jaxinfer.model_config.registry import declared_architecture, parse_config
-    from jaxinfer.models.declared import read_declared
     from jaxinfer.runner.inspection import inspect_model
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
-    model, architecture, quantization = asked.model, asked.architecture, asked.quantization
-    path = Path(model).expanduser()
-    if path.is_file():
-        if path.suffix != ".json":
-            raise ModelError(f"{model}: must be a folder, a hub id or a config.json")
-        raw = read_object(path)
-        config = parse_config(raw, architecture)
-    else:
-        from jaxinfer.build import model_folder
-
-        folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
-        raw, config = read_object(folder / "config.json"), read_declared(folder, architecture).config
-    name = architecture or declared_architecture(raw)
+    config, name = read_decoder(asked.model, asked.architecture)
     parallel = ParallelConfig(mesh=asked.mesh)
     mesh = asked_mesh(parallel)
     device = _device(asked)
     dtype = resolve_dtype(asked.dtype, device.platform, config.held_dtype)
     block_size = asked.block_size or default_block_size(device.platform)
     config = config.keeping(KV_CODES[asked.kv_cache_dtype])
-    sizes = inspect_model(config, dtype, quantization, block_size, device, asked.max_model_len, mesh)
-    return {"model": model, "architecture": name, "quantization": quantization, "mesh": _mesh(mesh, parallel), **sizes}
+    sizes = inspect_model(config, dtype, asked.quantization, block_size, device, asked.max_model_len, mesh)
+    told = {"model": asked.model, "architecture": name, "quantization": asked.quantization}
+    return {**told, "mesh": _mesh(mesh, parallel), **sizes}
 
 
 def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:

@@ -49,8 +49,10 @@ def platform_kind(platform: str) -> str:
 def _check_target(topology: Topology, device: Any) -> None:
     target = TARGETS[topology.target]
     platform = platform_kind(device.platform)
-    if platform != target.platform or not device.device_kind.startswith(target.kinds):
-        raise ParameterError("mesh", f"is made for {topology}; this machine has {device.device_kind} ({platform})")
+    kind = device.device_kind
+    known = kind in target.kinds if platform == "tpu" else kind.startswith(target.kinds)  # a v5e's begins as a v5p's
+    if platform != target.platform or not known:
+        raise ParameterError("mesh", f"is made for {topology}; this machine has {kind} ({platform})")
 
 
 def _here(devices: Sequence[Any]) -> str:

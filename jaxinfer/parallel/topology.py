@@ -17,8 +17,8 @@ _FLAT_HOST = {(1, 1), (2, 2), (2, 4)}
 class Target(NamedTuple):
     """A kind of chip. form: of its topologies, for errors. shapes: all that there are, none: any of this many
     dimensions. one_host: shapes that lie on one host; larger ones have `host_chips` chips a host. With host_chips 0 the
-    last dimension is a host's chips, `most_chips` at most, and the others count hosts. kinds: how JAX's names of the
-    devices begin."""
+    last dimension is a host's chips, `most_chips` at most, and the others count hosts. kinds: JAX's names of the
+    devices; of GPUs how they begin."""
 
     platform: str
     kinds: tuple[str, ...]
@@ -31,14 +31,20 @@ class Target(NamedTuple):
     most_chips: int = _MOST_CHIPS
 
 
-# Sources: docs.cloud.google.com/tpu/docs/v5e, v6e and tpu7x (shapes, TensorCores a chip, chips a VM: an 8-chip VM holds
-# 2x4, slices of several hosts are made of 4-chip VMs), JAX's names from pallas/mosaic/tpu_info.py. A v7x chip is two
-# devices of JAX. NVIDIA HGX H200: 8 GPUs a baseboard.
+_HOSTS = "(slices, hosts of a slice, GPUs of a host)"
+
+# Sources: docs.cloud.google.com/tpu/docs/v5e, v5p, v6e and tpu7x (shapes, TensorCores a chip, chips a VM: an 8-chip VM
+# holds 2x4, slices of several hosts are made of 4-chip VMs), JAX's names from pallas/mosaic/tpu_info.py. A v7x chip is
+# two devices of JAX. NVIDIA HGX: 8 GPUs a baseboard.
 TARGETS = {
     "v5e": Target("tpu", ("TPU v5 lite", "TPU v5e"), "v5e:2x4", 2, 1, _FLAT, _FLAT_HOST, 4),
     "v6e": Target("tpu", ("TPU v6 lite", "TPU v6e"), "v6e:2x4", 2, 1, _FLAT, _FLAT_HOST, 4),
+    "v5p": Target("tpu", ("TPU v5p", "TPU v5"), "v5p:2x2x1", 3, 1, (), {(2, 2, 1)}, 4),
     "v7x": Target("tpu", ("TPU7x",), "v7x:2x2x1", 3, 2, (), {(2, 2, 1)}, 4),
-    "h200": Target("gpu", ("NVIDIA H200",), "h200:1x1x8 (slices, hosts of a slice, GPUs of a host)", 3, most_chips=8),
+    "a100": Target("gpu", ("NVIDIA A100",), f"a100:1x1x8 {_HOSTS}", 3, most_chips=8),
+    "h100": Target("gpu", ("NVIDIA H100",), f"h100:1x1x8 {_HOSTS}", 3, most_chips=8),
+    "h200": Target("gpu", ("NVIDIA H200",), f"h200:1x1x8 {_HOSTS}", 3, most_chips=8),
+    "b200": Target("gpu", ("NVIDIA B200",), f"b200:1x1x8 {_HOSTS}", 3, most_chips=8),
     "cpu": Target("cpu", ("",), "cpu:8", 1),
 }
 

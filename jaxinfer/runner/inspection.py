@@ -87,6 +87,12 @@ def taken_of_device(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh
     return Taken(_bytes(config, dtype, platform, mesh), kv)
 
 
+def kv_token_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> tuple[int, ...]:
+    """Bytes that a device keeps of a token, an entry a KV group. config: over the mesh's parts."""
+    layout = platform_layout(platform)
+    return tuple(_kv_group(group, layout, dtype, mesh)["token_bytes"] for group in config.kv_groups)
+
+
 def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> dict[str, int]:
     """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
     if config.checkpoint_forms:
@@ -146,6 +152,7 @@ def _kind(layer: LayerKind) -> str:
 
 
 def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig) -> dict[str, Any]:
+    """Bytes that a device keeps of a token in a group's layers (`token_bytes`), and what of them is padding."""
     window, kv, layers = group
     shape = layout.shape(
         layers=len(layers), pages=1, page_size=1, kv_heads=kv.heads, key_dim=kv.key_dim, value_dim=kv.value_dim

@@ -38,6 +38,9 @@ NO_JAX = (
     "parallel.mesh_file",
     "parallel.rules",
     "parallel.topology",
+    "plan.chip",
+    "plan.exchange",
+    "plan.place",
     "model_config",
     "quantization.scheme",
     "quantization.made",
@@ -83,6 +86,7 @@ ARROWS = {
     "layers": (*BASE, "parallel", "quantization", "model_config"),
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
     "convert": (*BASE, *WEIGHTS, "model_config", "layers", "models"),
+    "plan": (*BASE, "parallel", "quantization", "model_config", "models", "engine", "runner"),
     "runner": (*BASE, *WEIGHTS, "model_config", "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
 }
 """What each package may import; `engine.kv` knows no sequence and no step. Composers put the parts together and may
@@ -134,7 +138,10 @@ def test_no_module_imports_itself_by_way_of_others():
 
 @pytest.mark.parametrize(
     "package",
-    ["jaxinfer", *within("engine", "serving", "runner", "rpc", "text", "server", "models", "layers", "processes")],
+    [
+        "jaxinfer",
+        *within("engine", "serving", "runner", "rpc", "text", "server", "models", "layers", "plan", "processes"),
+    ],
 )
 def test_no_part_of_a_package_imports_itself_by_way_of_others(package: str):
     """Its folders count as one each, its files by themselves."""

@@ -119,7 +119,7 @@ def test_an_empty_file_is_one_device(tmp_path: Path):
         ("{axes: {expert: 2}, rules: {expert_mlp: expert}}", "rules: expert and expert_mlp are axes of one array"),
         ("{axes: {tensor: 4}, topology: 'v6e:2x4'}", "axes: tensor=4 has 4 devices, v6e:2x4 8"),
         ("{axes: {tensor: 4}, topology: 'v7x:2x2x1'}", "axes: tensor=4 has 4 devices, v7x:2x2x1 8"),
-        ("topology: v9:2x4", "topology: 'v9:2x4' must be TARGET:SIZES as v6e:2x4, with one of v5e, v6e, v7x, h200"),
+        ("topology: v9:2x4", "topology: 'v9:2x4' must be TARGET:SIZES as v6e:2x4, with one of v5e, v6e, v5p, v7x"),
         ("topology: 8", "topology: 8 must be TARGET:SIZES"),
         ("topology: v6e", "topology: 'v6e' must be written as v6e:2x4"),
         ("topology: cpu:-8", "topology: 'cpu:-8' must be written as cpu:8"),

@@ -38,9 +38,7 @@ class Packer:
         array = np.concatenate([self._array(part.plan, bucket) for part in parts])
         return self._packed(plan, bucket, array, max(part.plan.num_scored for part in parts), parts)
 
-    def _packed(
-        self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]
-    ) -> PackedStep:
+    def _packed(self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]) -> PackedStep:
         """scored: positions of the shard with most. parts: of several shards."""
         if plan.kind is StepKind.MULTI_STEP:
             places = _places([part.rows for part in parts], bucket) if parts else None

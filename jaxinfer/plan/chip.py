@@ -1,0 +1,81 @@
+"""Chip: figures of a kind of chip, from configs/chips. Imports no jax."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import yaml
+
+from jaxinfer.errors import ParameterError, quoted
+
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "chips", _PACKAGE.parent / "configs" / "chips")
+"""Of an installed package (pyproject.toml puts them there), and of a checkout."""
+
+
+class Memory(NamedTuple):
+    """Of all devices of a chip together. bytes_per_second: that it can be read at."""
+
+    bytes: int
+    bytes_per_second: float
+    source: str
+
+
+class Links(NamedTuple):
+    """Between the chips of a slice or of a host. shape: `torus`, each chip linked to its neighbours; `switch`, each to
+    every other at the rate of all its links. bytes_per_second: of one link, one way. latency_seconds: of a hop in a
+    torus, of a small all-reduce through a switch. joined: the ends of a dimension of a torus are linked where it has a
+    multiple of so many chips."""
+
+    shape: Literal["torus", "switch"]
+    count: int
+    bytes_per_second: float
+    latency_seconds: float
+    source: str
+    joined: int = 0
+
+
+class Network(NamedTuple):
+    """Between hosts that no link joins. bytes_per_second: for each chip, one way. latency_seconds: of a message."""
+
+    bytes_per_second: float
+    latency_seconds: float
+    source: str
+
+
+class Chip(NamedTuple):
+    """name: of its file. devices: that JAX has of it. ops_per_second: by the type of a product's operands; a
+    multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way."""
+
+    name: str
+    device: str
+    platform: Literal["tpu", "gpu"]
+    devices: int
+    memory: Memory
+    ops_per_second: Mapping[str, float]
+    ops_source: str
+    links: Links
+    network: Network
+    device_bytes_per_second: float | None = None
+
+    def rate(self, kind: str) -> float:
+        """Operations a second of products of a type; of one that the chip does not multiply, as bfloat16."""
+        return self.ops_per_second.get(kind, self.ops_per_second["bfloat16"])
+
+
+def chip_files() -> dict[str, Path]:
+    """The files of known chips, by name."""
+    found = [file for folder in _FOLDERS for file in folder.glob("*.yaml")]
+    return {file.stem: file for file in sorted(found)}
+
+
+def read_chip(name: str) -> Chip:
+    """Raises ParameterError `chip` that names the known ones."""
+    files = chip_files()
+    if name not in files:
+        raise ParameterError("chip", f"{quoted(name)} is no chip that is known; there are {', '.join(files)}")
+    values: dict[str, Any] = yaml.safe_load(files[name].read_text())
+    ops = dict(values.pop("ops_per_second"))
+    parts = {"memory": Memory, "links": Links, "network": Network}
+    made = {key: kind(**values.pop(key)) for key, kind in parts.items()}
+    return Chip(name=name, **values, **made, ops_source=ops.pop("source"), ops_per_second=ops)

@@ -1,0 +1,199 @@
+"""MeshPlan: what a model takes of a mesh's devices, and the least time of its steps, from shapes alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxinfer.config import EngineConfig
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.topology import Topology
+from jaxinfer.plan.chip import Chip
+from jaxinfer.plan.exchange import Exchange, exchange_seconds
+from jaxinfer.plan.place import topology_of
+from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
+from jaxinfer.runner.memory import fit_blocks, slot_bytes, useful_blocks
+from jaxinfer.runner.platform import resolve_dtype
+from jaxinfer.runner.sizes import Device, plan_shapes
+
+_SAMPLE_COPIES = 6
+"""Of float32 logits of all scored rows: what `sample` takes beside its arguments, compiled for a v6e and an H200."""
+_FORWARD_COPIES = 9
+"""Of a step's hidden states: what the largest forward takes, compiled for the same."""
+
+
+class Workload(NamedTuple):
+    """Requests of so many tokens in and out. rate: requests a second; None: as many as are answered."""
+
+    tokens_in: int
+    tokens_out: int
+    rate: float | None = None
+
+
+class Term(NamedTuple):
+    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`."""
+
+    name: str
+    seconds: float
+    bound: str
+
+
+class StepTime(NamedTuple):
+    """terms: one after another."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(term.seconds for term in self.terms)
+
+    @property
+    def bound(self) -> str:
+        """What most of it waits for."""
+        totals: dict[str, float] = {}
+        for term in self.terms:
+            totals[term.bound] = totals.get(term.bound, 0.0) + term.seconds
+        return max(totals, key=lambda bound: totals[bound])
+
+
+class MemoryPlan(NamedTuple):
+    """Bytes of one device. blocks: of every KV group, of a shard; none where nothing is left for them.
+    kv_token: of a token in all KV groups."""
+
+    total: int
+    usable: int
+    weights: int
+    slots: int
+    temporaries: int
+    kv_token: int
+    blocks: tuple[int, ...]
+
+    @property
+    def left(self) -> int:
+        """For KV blocks; below 0: what is missing."""
+        return self.usable - self.weights - self.slots - self.temporaries
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """A model on a mesh."""
+
+    mesh: MeshConfig
+    name: str
+    chip: Chip
+    topology: Topology
+    shapes: EngineShapes
+    model: DeviceModel
+    memory: MemoryPlan
+    imbalance: float = 1.0
+
+    @property
+    def chips(self) -> int:
+        """That have devices of the mesh."""
+        return -(-self.mesh.size // self.chip.devices)
+
+    def holds(self, tokens: int) -> int:
+        """How many sequences of so many tokens have all their blocks at once, of all shards."""
+        size, blocks = self.shapes.block_size, self.memory.blocks
+        if not blocks:
+            return 0
+        kept = [tokens if g.window is None else min(tokens, g.window + size) for g in self.shapes.groups]
+        fitting = min((count - 1) // -(-each // size) for count, each in zip(blocks, kept, strict=True))
+        return self.mesh.data * fitting
+
+    def step(self, rows: Rows) -> Step:
+        """Of one shard."""
+        return step_of(self.model, rows, self.imbalance)
+
+    def time(self, rows: Rows) -> StepTime:
+        """The least that a step takes in which every shard has these rows."""
+        step = self.step(rows)
+        return StepTime((*self._parts(step), *self._exchanges(step.exchanges)))
+
+    def decode(self, batch: int, length: int) -> StepTime:
+        """A step of `batch` requests, of all shards, that have `length` tokens each."""
+        return self.time(Rows(-(-batch // self.mesh.data), 1, length))
+
+    def decode_exchanges(self, batch: int) -> tuple[Exchange, ...]:
+        """Of such a step."""
+        return self.step(Rows(-(-batch // self.mesh.data), 1, 1)).exchanges
+
+    def prefill(self, tokens: int) -> float:
+        """Seconds of the steps that compute a prompt alone."""
+        seconds, before = 0.0, 0
+        while before < tokens:
+            count = min(tokens - before, self.shapes.max_num_batched_tokens)
+            seconds += self.time(Rows(1, count, before, int(before + count == tokens))).seconds
+            before += count
+        return seconds
+
+    def _parts(self, step: Step) -> list[Term]:
+        bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
+        found = []
+        for part in step.parts:
+            products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
+            read = part.bytes / bandwidth
+            found.append(Term(part.name, max(products, read), "products" if products > read else "memory"))
+        return found
+
+    def _exchanges(self, exchanges: Sequence[Exchange]) -> list[Term]:
+        seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip) for one in exchanges)
+        return [Term("exchanges", seconds, "links")] if seconds else []
+
+
+class Service(NamedTuple):
+    """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
+    between two tokens, with the prompts of others between them. tokens_per_second: of output, of the whole mesh."""
+
+    batch: int
+    ttft: float
+    itl: float
+    tokens_per_second: float
+
+
+def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
+    """With every request's prompt computed between the decode steps of the others. batch: requests under way at most;
+    as many are as have slots and blocks."""
+    tokens = min(workload.tokens_in + workload.tokens_out, plan.shapes.max_model_len)
+    batch = min(batch, plan.holds(tokens), plan.shapes.all_seqs)
+    if not batch:
+        return Service(0, 0.0, 0.0, 0.0)
+    middle = workload.tokens_in + workload.tokens_out // 2
+    step, prompt = plan.decode(batch, middle).seconds, plan.prefill(workload.tokens_in)
+    prompts = -(-batch // plan.mesh.data) / workload.tokens_out  # that each shard computes for a decode step
+    itl = step + prompts * prompt
+    return Service(batch, prompt, itl, batch / itl)
+
+
+def plan_mesh(
+    config: EngineConfig, decoder: DecoderConfig, mesh: MeshConfig, name: str, chip: Chip, *, imbalance: float = 1.0
+) -> MeshPlan:
+    """decoder: with its quantisation. Raises ParameterError where the model cannot be split so, or the mesh not
+    placed."""
+    if mesh.axes.get("stage", 1) > 1:
+        raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not planned yet")
+    topology = topology_of(mesh, chip)
+    total = chip.memory.bytes // chip.devices
+    dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
+    model = device_model(decoder, jnp.dtype(dtype), chip.platform, mesh)
+    shapes = plan_shapes(config, decoder, Device(chip.platform, total), mesh.data)
+    return MeshPlan(mesh, name, chip, topology, shapes, model, _memory(config, model, shapes, total), imbalance)
+
+
+def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int) -> MemoryPlan:
+    usable = int(total * config.cache.gpu_memory_utilization)
+    columns = model.config.table_shape[0] // model.mesh.shards("vocab")
+    slots = shapes.num_slots * slot_bytes(columns, len(shapes.groups), shapes.blocks_per_row)
+    temporaries = max(
+        _SAMPLE_COPIES * shapes.max_scored * columns * 4,
+        _FORWARD_COPIES * shapes.max_num_batched_tokens * model.config.hidden_size * model.dtype.itemsize,
+    )
+    left = usable - model.weight_bytes - slots - temporaries
+    costs = [token * shapes.block_size for token in model.kv_bytes]
+    blocks = fit_blocks(max(left, 0), costs, useful_blocks(shapes))
+    kept = tuple(blocks) if min(blocks) > 1 else ()
+    return MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), kept)

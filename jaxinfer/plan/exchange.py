@@ -1,0 +1,111 @@
+"""Exchanges between the devices of a mesh, and how long their links take for them. Imports no jax.
+
+What is computed is the least that a chip must send or receive over the links that the worst placed chip of the group
+has: no algorithm is faster. Where hosts are joined by a network, an all-reduce adds up within hosts first.
+"""
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.rules import AXES
+from jaxinfer.parallel.topology import Topology
+from jaxinfer.plan.chip import Chip
+
+Kind = Literal["all-reduce", "all-gather", "all-to-all"]
+
+_PASSES: dict[Kind, int] = {"all-reduce": 2, "all-gather": 1, "all-to-all": 1}
+"""How often what a device ends up with comes over links: an all-reduce is a reduce-scatter and an all-gather."""
+
+
+class Exchange(NamedTuple):
+    """bytes: of the array that a device has afterwards. axes: of the mesh, along which devices take part. count: how
+    often in a step."""
+
+    kind: Kind
+    bytes: int
+    axes: tuple[str, ...]
+    count: int
+
+
+class Group(NamedTuple):
+    """Devices that exchange, as they lie on chips. devices: of a chip. extents: chips along each dimension of the
+    topology, none where there is no torus. chips: of a host."""
+
+    devices: int
+    chips: int
+    hosts: int
+    extents: tuple[int, ...] = ()
+
+
+def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip) -> Group:
+    """Devices along `axes` that include the mesh's first: JAX numbers them along the last axis of a mesh first, and
+    chips along the last dimension of a topology."""
+    steps = [math.prod(mesh.shape[place + 1 :]) for place in range(len(AXES))]
+    ranges = [range(size if name in axes else 1) for name, size in zip(AXES, mesh.shape, strict=True)]
+    numbers = [sum(map(int.__mul__, place, steps)) for place in itertools.product(*ranges)]
+    chips = sorted({number // chip.devices for number in numbers})
+    of_host = topology.chips // topology.hosts
+    hosts = {number // of_host for number in chips}
+    places = [_place(number, topology.shape) for number in chips]
+    extents = tuple(len(set(along)) for along in zip(*places, strict=True))
+    return Group(len(numbers) // len(chips), len(chips) // len(hosts), len(hosts), extents)
+
+
+def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+    found = []
+    for size in reversed(shape):
+        number, at = divmod(number, size)
+        found.append(at)
+    return tuple(reversed(found))
+
+
+def exchange_seconds(exchange: Exchange, mesh: MeshConfig, topology: Topology, chip: Chip) -> float:
+    """Of all `count` of them, one after another."""
+    group = group_of(mesh, exchange.axes, topology, chip)
+    passes = _PASSES[exchange.kind]
+    seconds = 0.0
+    if group.devices > 1 and chip.device_bytes_per_second:
+        seconds += passes * _part(exchange.bytes, group.devices) / chip.device_bytes_per_second
+    if chip.links.shape == "torus":
+        seconds += _over_torus(exchange.bytes, passes, group, topology, chip)
+    else:
+        seconds += _through_switch(exchange.bytes, passes, group, chip)
+    return exchange.count * seconds
+
+
+def _part(size: float, parts: int) -> float:
+    """Bytes that each of so many lacks at first."""
+    return size * (parts - 1) / parts
+
+
+def _over_torus(size: int, passes: int, group: Group, topology: Topology, chip: Chip) -> float:
+    chips = group.chips * group.hosts
+    if chips == 1:
+        return 0.0
+    along = [(extent, _links(extent, whole, chip)) for extent, whole in zip(group.extents, topology.shape, strict=True)]
+    links = sum(count for _, count in along)
+    hops = sum(extent // 2 if count == 2 else extent - 1 for extent, count in along)
+    bandwidth = min(links, chip.links.count) * chip.links.bytes_per_second
+    return passes * (_part(size, chips) / bandwidth + hops * chip.links.latency_seconds)
+
+
+def _links(extent: int, whole: int, chip: Chip) -> int:
+    """Of the chip with the fewest along a dimension of which `extent` of `whole` take part."""
+    if extent < 3:
+        return extent - 1
+    return 2 if extent == whole and whole % chip.links.joined == 0 else 1
+
+
+def _through_switch(size: int, passes: int, group: Group, chip: Chip) -> float:
+    seconds = 0.0
+    if group.chips > 1:
+        links = chip.links
+        seconds += passes * _part(size, group.chips) / (links.count * links.bytes_per_second) + links.latency_seconds
+    if group.hosts > 1:
+        network = chip.network
+        shared = _part(size / group.chips, group.hosts)
+        seconds += passes * (shared / network.bytes_per_second + network.latency_seconds)
+    return seconds

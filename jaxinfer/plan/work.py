@@ -1,0 +1,208 @@
+"""What one device of a mesh does in a step: operations, bytes of its memory, and what it exchanges with others.
+
+Counted are products with weights, attention, and the bytes of weights, keys and values: a step's activations are small
+beside them. Padding of a step to the next size of a program is not counted.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
+from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.models.plan import plan_model
+from jaxinfer.models.weight import Weight
+from jaxinfer.parallel.mesh import shard_shape
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.plan.exchange import Exchange
+from jaxinfer.quantization.array import stored_bytes
+from jaxinfer.runner.inspection import kv_token_bytes
+
+_PRODUCTS = {"none": "bfloat16", "int8": "int8", "e4m3": "float8"}
+"""Types that products are computed in, by what a scheme rounds activations to."""
+
+
+class Part(NamedTuple):
+    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands."""
+
+    name: str
+    ops: float
+    bytes: float
+    kind: str = "bfloat16"
+
+
+class Step(NamedTuple):
+    """Parts follow one another, and so do exchanges."""
+
+    parts: tuple[Part, ...]
+    exchanges: tuple[Exchange, ...]
+
+
+class Rows(NamedTuple):
+    """Rows of one shard of a step. tokens: of each; before: tokens of each that are in KV already; scored: positions of
+    each."""
+
+    count: int
+    tokens: int
+    before: int
+    scored: int = 1
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """A model as one device of a mesh has it.
+
+    config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products:
+    (numbers, bytes). tables: bytes of an embedding that is no head, of which a step reads a row a token. experts: of
+    layers whose experts are alike. kv_bytes: of a token, an entry a KV group.
+    """
+
+    config: DecoderConfig
+    mesh: MeshConfig
+    dtype: jnp.dtype
+    weights: dict[str, tuple[int, int]]
+    head: tuple[int, int]
+    tables: int
+    experts: tuple["DeviceExperts", ...]
+    kv_bytes: tuple[int, ...]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of everything that it holds."""
+        return (
+            sum(size for _, size in self.weights.values())
+            + self.head[1]
+            + self.tables
+            + sum(one.layers * one.slots * one.bytes for one in self.experts)
+        )
+
+
+class DeviceExperts(NamedTuple):
+    """Experts of `layers` layers. count: of the model's in a layer, of which a token chooses `chosen`. slots: that a
+    device has of them and of their copies. numbers, bytes: of its part of one expert."""
+
+    layers: int
+    count: int
+    chosen: int
+    slots: int
+    numbers: int
+    bytes: int
+    kind: str
+
+
+def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
+    """platform: `tpu`, `gpu`, `cpu`. Raises ParameterError where the model cannot be split so."""
+    config = config.over(*mesh.parts)
+    plan = plan_model(config, dtype)
+    weights: dict[str, tuple[int, int]] = {}
+    tables: list[Weight] = []
+    experts: dict[LayerKind, list[Weight]] = {}
+    for one in (*plan.weights, *plan.head):
+        if one.path[-1] in ("embed", "positions") or one in plan.head:
+            tables.append(one)
+        elif "expert" in one.axes:
+            assert one.layers is not None
+            experts.setdefault(config.layers[one.layers[0]], []).append(one)
+        else:
+            numbers, size = weights.get(_kind(one), (0, 0))
+            weights[_kind(one)] = numbers + _numbers(one, mesh), size + _bytes(one, platform, mesh)
+    held = {one.path: _bytes(one, platform, mesh) for one in tables}
+    scored = plan.head or [one for one in tables if one.path[-1] == "embed"]
+    head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
+    return DeviceModel(
+        config,
+        mesh,
+        dtype,
+        weights,
+        head,
+        sum(held.values()),
+        tuple(_device_experts(config, kind, of, platform, mesh) for kind, of in experts.items()),
+        kv_token_bytes(config, dtype, platform, mesh),
+    )
+
+
+def _kind(one: Weight) -> str:
+    return _PRODUCTS["none" if one.scheme is None else one.scheme.activations]
+
+
+def _numbers(one: Weight, mesh: MeshConfig) -> int:
+    return math.prod(shard_shape(mesh, one.axes, one.shape))
+
+
+def _bytes(one: Weight, platform: str, mesh: MeshConfig) -> int:
+    return sum(stored_bytes(shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in one.leaves(platform))
+
+
+def _device_experts(
+    config: DecoderConfig, kind: LayerKind, weights: list[Weight], platform: str, mesh: MeshConfig
+) -> DeviceExperts:
+    experts = kind.mlp.experts
+    assert experts is not None
+    layers, slots = config.layers.count(kind), experts.slots // mesh.shards("expert")
+    numbers = sum(_numbers(one, mesh) for one in weights) // layers // slots
+    size = sum(_bytes(one, platform, mesh) for one in weights) // layers // slots
+    return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0]))
+
+
+def step_of(model: DeviceModel, rows: Rows, imbalance: float = 1.0) -> Step:
+    """imbalance: tokens of the busiest device's experts over the mean."""
+    return Step(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
+
+
+def _parts(model: DeviceModel, rows: Rows, imbalance: float) -> Iterator[Part]:
+    tokens, scored = rows.count * rows.tokens, rows.count * rows.scored
+    for kind, (numbers, size) in model.weights.items():
+        yield Part("weights", 2.0 * tokens * numbers, size, kind)
+    for one in model.experts:
+        share = min(one.slots, one.count) / one.count
+        products = tokens * one.chosen * share * imbalance
+        touched = one.slots * (1 - (1 - one.chosen / one.count) ** tokens)
+        yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
+    numbers, size = model.head
+    yield Part("head", 2.0 * scored * numbers, size)
+    yield _attention(model, rows)
+
+
+def _attention(model: DeviceModel, rows: Rows) -> Part:
+    ops = size = 0.0
+    for group, token in zip(model.config.kv_groups, model.kv_bytes, strict=True):
+        pairs, keys = _seen(rows, group.window)
+        ops += rows.count * pairs * _pair_ops(model, group)
+        size += rows.count * token * (keys + rows.tokens)
+    return Part("keys and values", ops, size)
+
+
+def _pair_ops(model: DeviceModel, group: LayerGroup) -> float:
+    """Of a query and a key in a group's layers: the score, and what it adds."""
+    heads = sum(model.config.layers[layer].attention.num_heads for layer in group.layers)
+    return 2.0 * heads / model.mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
+
+
+def _seen(rows: Rows, window: int | None) -> tuple[float, int]:
+    """Of one row: queries times the keys that each sees, and keys that any of them sees."""
+    ends = range(rows.before + 1, rows.before + rows.tokens + 1)
+    if window is None:
+        return (ends[0] + ends[-1]) * len(ends) / 2, ends[-1]
+    return float(sum(min(end, window) for end in ends)), min(ends[-1], window - 1 + rows.tokens)
+
+
+def _exchanges(model: DeviceModel, rows: Rows) -> Iterator[Exchange]:
+    size = rows.count * rows.tokens * model.config.hidden_size * model.dtype.itemsize
+    counts: Counter[tuple[str, ...]] = Counter()
+    counts[_axes(model.mesh, "vocab")] += 1
+    for layer in model.config.layers:
+        counts[_axes(model.mesh, "kv_heads")] += 1
+        counts[_axes(model.mesh, *(("mlp",) if layer.mlp.experts is None else ("expert", "expert_mlp")))] += 1
+    for axes, count in counts.items():
+        if axes:
+            yield Exchange("all-reduce", size, axes, count)
+
+
+def _axes(mesh: MeshConfig, *logical: str) -> tuple[str, ...]:
+    """Of the mesh, those along which there are several devices."""
+    found = [name for axis in logical for name in mesh.rules.split(axis) or () if mesh.axes.get(name, 1) > 1]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,95 @@
+"""`jaxinfer plan`: the table, JSON, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxinfer.cli import main, plan
+from tests.runner.mesh_matrix import MODELS
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tiny.json` in the current folder."""
+    (tmp_path / "tiny.json").write_text(json.dumps(MODELS["experts"]))
+    monkeypatch.chdir(tmp_path)
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert plan.run(["tiny.json", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_mesh_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    told = report(capsys, "--mesh", "tp2", "v6e-8", "--chip", "h200", "--batch", "4", "--workload", "20,10")
+    assert told["workload"] == {"tokens_in": 20, "tokens_out": 10}
+    first, second = told["meshes"]
+    assert (first["chip"], first["topology"], first["chips"], first["devices"]) == ("h200", "h200:1x1x2", 2, 2)
+    assert (second["chip"], second["topology"]) == ("v6e", "v6e:2x4")
+    terms = first["step_seconds"]["terms"]
+    assert first["step_seconds"]["seconds"] == pytest.approx(sum(term["seconds"] for term in terms))
+    assert {term["name"] for term in terms} == {"weights", "experts", "head", "keys and values", "exchanges"}
+    (exchange,) = first["collectives"]
+    assert exchange == {"kind": "all-reduce", "bytes": 4 * 128 * 2, "axes": ["tensor"], "count": 5}
+    kept = sum(first[name] for name in ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes"))
+    assert kept + first["left_bytes"] == first["memory_bytes"]
+    found = first["service"]
+    assert found["tokens_per_second_per_chip"] == found["tokens_per_second"] / 2
+    assert all(told["assumptions"])
+
+
+def test_each_setting_is_heeded(capsys: pytest.CaptureFixture[str]) -> None:
+    base = ("--mesh", "tp2", "--chip", "v6e", "--block-size", "16")
+    (plain,) = report(capsys, *base)["meshes"]
+
+    def changed(*flags: str) -> dict[str, Any]:
+        return report(capsys, *base, *flags)["meshes"][0]
+
+    assert changed("--quantization", "int8")["weights_bytes_per_device"] < plain["weights_bytes_per_device"]
+    assert changed("--dtype", "float32")["weights_bytes_per_device"] > plain["weights_bytes_per_device"]
+    assert changed("--kv-cache-dtype", "fp8")["kv_bytes_per_token_per_device"] < plain["kv_bytes_per_token_per_device"]
+    assert changed("--block-size", "64")["page_tokens"] == 64
+    assert changed("--gpu-memory-utilization", "0.5")["memory_bytes"] < plain["memory_bytes"]
+    assert changed("--context", "32")["slots_bytes_per_device"] < plain["slots_bytes_per_device"]
+    assert changed("--max-num-seqs", "7")["slots_bytes_per_device"] < plain["slots_bytes_per_device"]
+    assert changed("--max-num-batched-tokens", "9000")["temporary_bytes"] > plain["temporary_bytes"]
+    assert changed("--batch", "64")["step_seconds"]["seconds"] > plain["step_seconds"]["seconds"]
+    busy = changed("--batch", "100000")["service"]["itl"]
+    assert changed("--batch", "100000", "--expert-imbalance", "9")["service"]["itl"] > busy
+
+
+def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    meshes = ("single", "data2-tp4", "v6e-8", "v7x-8", "h200-8")
+    assert plan.run(["tiny.json", "--mesh", *meshes, "--chip", "v5e"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80, lines
+    assert [line.split()[0] for line in lines[3:9]] == ["mesh", *meshes]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--mesh", "tp2"], "mesh tp2 names no chips; give one of a100, b200, h100, h200, v5e"),
+        (["--mesh", "tp2", "--chip", "h300"], "'h300' is no chip that is known; there are a100"),
+        (["--mesh", "tp3", "--chip", "h200"], "'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4"),
+        (["--mesh", "pp2", "--chip", "h200"], "stage=2: 1 is allowed, pipelines are not planned yet"),
+        (["--mesh", "auto", "--chip", "h200"], "auto is chosen by an engine"),
+        (["--mesh", "tp2", "--chip", "h200", "--batch", "0"], "--batch: must be at least 1, not 0"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "10"], "--workload: '10' must be IN,OUT"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "10,-1"], "--workload: '10,-1' must be IN,OUT"),
+        (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "0.5"], "--expert-imbalance: must be at least 1"),
+        (["--mesh", "tp2", "--chip", "h200", "--context", "1000000000"], "--context: 1000000000 is more than"),
+        (["--mesh", "tp2", "--chip", "h200", "--quantization", "int3"], "--quantization"),
+        (["--mesh"], "--mesh: needs one at least"),
+    ],
+)
+def test_wrong_input_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tiny.json", *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_model_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tmp_path / "none"), "--mesh", "v6e-8"]) == 2
+    assert "none" in capsys.readouterr().err
