@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
@@ -25,7 +26,14 @@ from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
     from jaxinfer.model_config.decoder_config import DecoderConfig
+    from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.estimate import MeshPlan, Workload
+    from jaxinfer.plan.report import Question
+
+
+_MOST_DEVICES = 1024
+_SLOTS = 256
+"""That `serve` has at most where nothing else is asked for."""
 
 
 class _Asked(NamedTuple):
@@ -37,9 +45,11 @@ class _Asked(NamedTuple):
     config: EngineConfig
     architecture: str | None
     quantization: Quantization
-    batch: int
-    workload: str
+    question: "Question"
+    sweep: int | None
+    fit: bool
     expert_imbalance: float
+    explain: bool
     json: bool
 
 
@@ -50,20 +60,20 @@ def run(arguments: Sequence[str]) -> int:
 
     decoder, architecture = read_decoder(asked.model, asked.architecture)
     decoder = decoder.quantised(asked.quantization).keeping(KV_CODES[asked.config.cache.kv_cache_dtype])
-    workload = _workload(asked.workload)
-    plans = [_plan(asked, decoder, name) for name in asked.mesh]
-    told = report(asked.model, architecture, plans, workload, asked.batch)
+    told = report(asked.model, architecture, list(_plans(asked, decoder)), asked.question)
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
     else:
-        print("\n".join(table(told)))
+        print("\n".join(table(told, explain=asked.explain)))
     return 0
 
 
 def _flags(
     model: Annotated[str, tyro.conf.Positional] = "demo",
-    mesh: tuple[str, ...] = ("single",),
+    mesh: tuple[str, ...] = (),
+    sweep: int | None = None,
+    fit: bool = False,
     chip: str | None = None,
     dtype: DType = "auto",
     architecture: str | None = None,
@@ -76,7 +86,11 @@ def _flags(
     max_num_batched_tokens: int | None = None,
     batch: int = 32,
     workload: str = "1024,1024",
+    itl: float | None = None,
+    ttft: float | None = None,
+    price: float | None = None,
     expert_imbalance: float = 1.0,
+    explain: bool = False,
     json: bool = False,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
@@ -86,6 +100,8 @@ def _flags(
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
         mesh: Meshes by name, as tp4, or YAML files.
+        sweep: Every way to use so many devices of `--chip`.
+        fit: The fewest devices of `--chip` that hold the model and one request, split by `tensor` alone.
         chip: Kind of chip for meshes that name none: a file of configs/chips, as v6e or h200.
         dtype: Type of weights and activations; auto: bfloat16.
         architecture: Read config.json as that of this architecture, whatever it names.
@@ -94,18 +110,32 @@ def _flags(
         block_size: Tokens a KV block; by default 64 on GPU, 128 on TPU.
         gpu_memory_utilization: Share of a device's memory that everything together may take.
         context: Tokens of the longest sequence; by default what the model declares.
-        max_num_seqs: Most sequences at once; by default as `serve` chooses for such a device, at least the batch.
+        max_num_seqs: Most sequences at once; by default as `serve` chooses, or the batch where that is above 256.
         max_num_batched_tokens: Most tokens a step; by default as `serve` chooses.
-        batch: Requests under way.
+        batch: Requests under way, at most.
         workload: Tokens of a request, IN,OUT.
+        itl: Milliseconds between two tokens, at most: as many requests as keep within it.
+        ttft: Milliseconds until the first token, at most.
+        price: Of a chip for an hour: adds what a million tokens of output cost.
         expert_imbalance: Tokens of the busiest device's experts over the mean.
+        explain: Print every part of a step, and of a device's memory.
         json: Print JSON.
     """
-    if not mesh:
-        raise ParameterError("mesh", "needs one at least")
+    from jaxinfer.plan.report import Question
+    from jaxinfer.plan.search import Limits
+
+    if not mesh and sweep is None and not fit:
+        raise ParameterError("mesh", "needs one at least, or --sweep or --fit with a --chip")
+    if sweep is not None and not 1 <= sweep <= _MOST_DEVICES:
+        raise ParameterError("sweep", f"must be from 1 to {_MOST_DEVICES}, not {sweep}")
     for name, value in (("batch", batch), ("expert_imbalance", expert_imbalance)):
         if value < 1:
             raise ParameterError(name, f"must be at least 1, not {value}")
+    for name, value in (("itl", itl), ("ttft", ttft), ("price", price)):
+        if value is not None and not value > 0:
+            raise ParameterError(name, f"must be above 0, not {value}")
+    limits = Limits(*(None if value is None else value / 1e3 for value in (ttft, itl)))
+    question = Question(_workload(workload), batch, limits, price)
     config = EngineConfig(
         model,
         load=ModelConfig(dtype=dtype, architecture=architecture, max_model_len=context),
@@ -113,18 +143,34 @@ def _flags(
             kv_cache_dtype=kv_cache_dtype, block_size=block_size, gpu_memory_utilization=gpu_memory_utilization
         ),
         scheduler=SchedulerConfig(
-            max_num_seqs="auto" if max_num_seqs is None else max_num_seqs,
+            max_num_seqs=max_num_seqs or ("auto" if batch <= _SLOTS else batch),
             max_num_batched_tokens="auto" if max_num_batched_tokens is None else max_num_batched_tokens,
         ),
     )
-    return _Asked(model, mesh, chip, config, architecture, quantization, batch, workload, expert_imbalance, json)
+    return _Asked(
+        *(model, mesh, chip, config, architecture, quantization, question),
+        *(sweep, fit, expert_imbalance, explain, json),
+    )
 
 
-def _plan(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":
+def _plans(asked: _Asked, decoder: "DecoderConfig") -> Iterator["MeshPlan"]:
+    from jaxinfer.plan.search import smallest, sweep
+
+    for name in asked.mesh:
+        yield _planned(asked, decoder, asked_mesh(ParallelConfig(mesh=name)), name)
+    planner = partial(_planned, asked, decoder)
+    if asked.sweep is not None:
+        experts = any(layer.mlp.experts is not None for layer in decoder.layers)
+        yield from sweep(asked.sweep, planner, has_experts=experts)
+    if asked.fit:
+        workload = asked.question.workload
+        yield smallest(planner, workload.tokens_in + workload.tokens_out)
+
+
+def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: str) -> "MeshPlan":
     from jaxinfer.plan.chip import chip_files, read_chip
     from jaxinfer.plan.estimate import plan_mesh
 
-    mesh = asked_mesh(ParallelConfig(mesh=name))
     chip = asked.chip if mesh.topology is None else mesh.topology.target
     if chip is None:
         raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")

@@ -35,11 +35,14 @@ class Workload(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`."""
+    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`. ops, bytes: of the device; of
+    exchanges the bytes that it ends up with, all together."""
 
     name: str
     seconds: float
     bound: str
+    ops: float
+    bytes: float
 
 
 class StepTime(NamedTuple):
@@ -137,12 +140,14 @@ class MeshPlan:
         for part in step.parts:
             products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
             read = part.bytes / bandwidth
-            found.append(Term(part.name, max(products, read), "products" if products > read else "memory"))
+            bound = "products" if products > read else "memory"
+            found.append(Term(part.name, max(products, read), bound, part.ops, part.bytes))
         return found
 
     def _exchanges(self, exchanges: Sequence[Exchange]) -> list[Term]:
         seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip) for one in exchanges)
-        return [Term("exchanges", seconds, "links")] if seconds else []
+        size = sum(one.count * one.bytes for one in exchanges)
+        return [Term("exchanges", seconds, "links", 0.0, size)] if seconds else []
 
 
 class Service(NamedTuple):

@@ -1,9 +1,10 @@
 """A report over several MeshPlans: for programs, and as a table of at most 80 columns."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxinfer.plan.estimate import MeshPlan, Service, StepTime, Workload, service
+from jaxinfer.plan.estimate import MeshPlan, Service, Workload
+from jaxinfer.plan.search import Limits, largest_service
 
 ASSUMPTIONS = (
     "parts of a step and its exchanges follow one another: nothing overlaps",
@@ -13,22 +14,33 @@ ASSUMPTIONS = (
 )
 
 
-def report(model: str, architecture: str, plans: Sequence[MeshPlan], workload: Workload, batch: int) -> dict[str, Any]:
+class Question(NamedTuple):
+    """batch: requests under way at most. price: of a chip for an hour, in any currency; None: not asked."""
+
+    workload: Workload
+    batch: int
+    limits: Limits = Limits()
+    price: float | None = None
+
+
+def report(model: str, architecture: str, plans: Sequence[MeshPlan], question: Question) -> dict[str, Any]:
     """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too."""
     return {
         "model": model,
         "architecture": architecture,
-        "batch": batch,
-        "workload": {"tokens_in": workload.tokens_in, "tokens_out": workload.tokens_out},
-        "meshes": [_of_mesh(plan, workload, batch) for plan in plans],
+        "batch": question.batch,
+        "workload": {"tokens_in": question.workload.tokens_in, "tokens_out": question.workload.tokens_out},
+        "limits": question.limits._asdict(),
+        "meshes": [_of_mesh(plan, question) for plan in plans],
         "assumptions": list(ASSUMPTIONS),
     }
 
 
-def _of_mesh(plan: MeshPlan, workload: Workload, batch: int) -> dict[str, Any]:
-    memory, middle = plan.memory, workload.tokens_in + workload.tokens_out // 2
-    found = service(plan, workload, batch)
-    step = plan.decode(found.batch or batch, middle)
+def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
+    memory, workload = plan.memory, question.workload
+    found = largest_service(plan, workload, question.batch, question.limits)
+    batch = question.batch if found is None else found.batch
+    step = plan.decode(batch, workload.tokens_in + workload.tokens_out // 2)
     return {
         "mesh": plan.name,
         "axes": str(plan.mesh),
@@ -46,38 +58,48 @@ def _of_mesh(plan: MeshPlan, workload: Workload, batch: int) -> dict[str, Any]:
         "pages": list(memory.blocks),
         "page_tokens": plan.shapes.block_size,
         "sequences": plan.holds(plan.shapes.max_model_len),
-        "collectives": [one._asdict() for one in plan.decode_exchanges(found.batch or batch)],
-        "step_seconds": _step(step),
+        "collectives": [one._asdict() for one in plan.decode_exchanges(batch)],
+        "step_seconds": {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]},
         "bound": step.bound,
-        "service": _service(found, plan.chips) if found.batch else None,
+        "service": None if found is None else _service(found, plan.chips, question.price),
     }
 
 
-def _step(step: StepTime) -> dict[str, Any]:
-    return {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]}
-
-
-def _service(found: Service, chips: int) -> dict[str, Any]:
-    return {**found._asdict(), "tokens_per_second_per_chip": found.tokens_per_second / chips}
+def _service(found: Service, chips: int, price: float | None) -> dict[str, Any]:
+    rate = found.tokens_per_second / chips
+    cost = None if price is None else price / 3600 / rate * 1e6
+    return {**found._asdict(), "tokens_per_second_per_chip": rate, "cost_per_million_tokens": cost}
 
 
 _COLUMNS = ("mesh", "on", "weights", "left", "requests", "step ms", "bound", "tokens/s", "TTFT ms")
+_PRICED = ("mesh", "on", "weights", "cost/M", "requests", "step ms", "bound", "tokens/s", "TTFT ms")
 _WORDS = ("mesh", "on", "bound")
 """Columns of words; all others are of numbers, and end in line."""
+_BEST = (
+    ("shortest steps", "itl", min),
+    ("most tokens a chip", "tokens_per_second_per_chip", max),
+    ("cheapest", "cost_per_million_tokens", min),
+)
 
 
-def table(told: dict[str, Any]) -> Iterator[str]:
-    """Lines for people."""
+def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
+    """Lines for people. explain: with the parts of every mesh's step."""
     yield f"{told['model']} ({told['architecture']})"
     work = told["workload"]
     of_each = f"{work['tokens_in']:,} tokens in and {work['tokens_out']:,} out"
     yield f"Up to {told['batch']:,} requests under way, of {of_each}"
     yield ""
-    rows = [_COLUMNS, *map(_row, told["meshes"])]
+    priced = any(mesh["service"] and mesh["service"]["cost_per_million_tokens"] for mesh in told["meshes"])
+    columns = _PRICED if priced else _COLUMNS
+    rows = [columns, *([cells[name] for name in columns] for cells in map(_cells, told["meshes"]))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        yield " ".join(map(_cell, _COLUMNS, row, widths)).rstrip()
+        yield " ".join(map(_cell, columns, row, widths)).rstrip()
     yield ""
+    yield from _best(told["meshes"])
+    if explain:
+        for mesh in told["meshes"]:
+            yield from _explained(mesh)
     yield "Weights, and what is left for keys and values: of one device. Requests: as many"
     yield "as fit. Times are the least that is possible. Assumed:"
     yield from (f"- {text}" for text in told["assumptions"])
@@ -87,19 +109,51 @@ def _cell(column: str, text: str, width: int) -> str:
     return text.ljust(width) if column in _WORDS else text.rjust(width)
 
 
-def _row(mesh: dict[str, Any]) -> tuple[str, ...]:
+def _cells(mesh: dict[str, Any]) -> dict[str, str]:
     found = mesh["service"]
-    return (
-        mesh["mesh"],
-        mesh["topology"],
-        _size(mesh["weights_bytes_per_device"]),
-        _size(mesh["left_bytes"]),
-        f"{found['batch']:,}" if found else "-",
-        f"{1e3 * mesh['step_seconds']['seconds']:.2f}",
-        mesh["bound"],
-        f"{found['tokens_per_second']:,.0f}" if found else "-",
-        f"{1e3 * found['ttft']:.1f}" if found else "-",
-    )
+    cost = found and found["cost_per_million_tokens"]
+    return {
+        "mesh": mesh["mesh"],
+        "on": mesh["topology"],
+        "weights": _size(mesh["weights_bytes_per_device"]),
+        "left": _size(mesh["left_bytes"]),
+        "cost/M": f"{cost:.2f}" if cost else "-",
+        "requests": f"{found['batch']:,}" if found else "-",
+        "step ms": f"{1e3 * mesh['step_seconds']['seconds']:.2f}",
+        "bound": mesh["bound"],
+        "tokens/s": f"{found['tokens_per_second']:,.0f}" if found else "-",
+        "TTFT ms": f"{1e3 * found['ttft']:.1f}" if found else "-",
+    }
+
+
+def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What is best among several, and what is missing where a mesh has no room."""
+    served = [mesh for mesh in meshes if mesh["service"]]
+    if len(served) > 1:
+        found = []
+        for title, key, of in _BEST:
+            if all(mesh["service"][key] is not None for mesh in served):
+                best = of(served, key=lambda mesh, key=key: mesh["service"][key])
+                found.append(f"{title}: {best['mesh']}")
+        yield "; ".join(found).capitalize() + "."
+    for mesh in meshes:
+        if not mesh["pages"]:
+            yield f"{mesh['mesh']} lacks {_size(max(-mesh['left_bytes'], 1))} of each device's memory."
+        elif not mesh["service"]:
+            yield f"{mesh['mesh']} does not serve even one such request within the limits."
+
+
+def _explained(mesh: dict[str, Any]) -> Iterator[str]:
+    yield f"{mesh['mesh']}, a decode step of one device:"
+    for term in mesh["step_seconds"]["terms"]:
+        done = f"{term['ops'] / 1e9:,.1f} G operations, " if term["ops"] else ""
+        yield f"  {1e3 * term['seconds']:8.3f} ms  {term['name']}: {done}{_size(int(term['bytes']))} ({term['bound']})"
+    for one in mesh["collectives"]:
+        yield f"      {one['count']} x {one['kind']} of {_size(one['bytes'])} along {', '.join(one['axes'])}"
+    parts = ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes", "left_bytes")
+    weights, slots, temporaries, left = (_size(mesh[name]) for name in parts)
+    whole = _size(mesh["memory_bytes"])
+    yield f"  memory: {whole} = {weights} weights + {slots} slots + {temporaries} temporaries + {left} left"
 
 
 def _size(count: int) -> str:

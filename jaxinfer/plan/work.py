@@ -58,7 +58,8 @@ class DeviceModel:
 
     config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products:
     (numbers, bytes). tables: bytes of an embedding that is no head, of which a step reads a row a token. experts: of
-    layers whose experts are alike. kv_bytes: of a token, an entry a KV group.
+    layers whose experts are alike. kv_bytes: of a token, an entry a KV group. pair_ops: of one query and one key in all
+    layers, an entry a KV group. sums: how often a step adds hidden states up along some axes of the mesh.
     """
 
     config: DecoderConfig
@@ -69,6 +70,8 @@ class DeviceModel:
     tables: int
     experts: tuple["DeviceExperts", ...]
     kv_bytes: tuple[int, ...]
+    pair_ops: tuple[float, ...]
+    sums: tuple[tuple[tuple[str, ...], int], ...]
 
     @property
     def weight_bytes(self) -> int:
@@ -122,6 +125,8 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         sum(held.values()),
         tuple(_device_experts(config, kind, of, platform, mesh) for kind, of in experts.items()),
         kv_token_bytes(config, dtype, platform, mesh),
+        tuple(_pair_ops(config, mesh, group) for group in config.kv_groups),
+        tuple(_sums(config, mesh).items()),
     )
 
 
@@ -169,37 +174,43 @@ def _parts(model: DeviceModel, rows: Rows, imbalance: float) -> Iterator[Part]:
 
 def _attention(model: DeviceModel, rows: Rows) -> Part:
     ops = size = 0.0
-    for group, token in zip(model.config.kv_groups, model.kv_bytes, strict=True):
+    for group, token, pair in zip(model.config.kv_groups, model.kv_bytes, model.pair_ops, strict=True):
         pairs, keys = _seen(rows, group.window)
-        ops += rows.count * pairs * _pair_ops(model, group)
+        ops += rows.count * pairs * pair
         size += rows.count * token * (keys + rows.tokens)
     return Part("keys and values", ops, size)
 
 
-def _pair_ops(model: DeviceModel, group: LayerGroup) -> float:
+def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:
     """Of a query and a key in a group's layers: the score, and what it adds."""
-    heads = sum(model.config.layers[layer].attention.num_heads for layer in group.layers)
-    return 2.0 * heads / model.mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
+    heads = sum(config.layers[layer].attention.num_heads for layer in group.layers)
+    return 2.0 * heads / mesh.shards("kv_heads") * (group.kv.key_dim + group.kv.value_dim)
 
 
 def _seen(rows: Rows, window: int | None) -> tuple[float, int]:
     """Of one row: queries times the keys that each sees, and keys that any of them sees."""
-    ends = range(rows.before + 1, rows.before + rows.tokens + 1)
+    first, last = rows.before + 1, rows.before + rows.tokens
     if window is None:
-        return (ends[0] + ends[-1]) * len(ends) / 2, ends[-1]
-    return float(sum(min(end, window) for end in ends)), min(ends[-1], window - 1 + rows.tokens)
+        return (first + last) * rows.tokens / 2, last
+    whole = max(0, last - max(first, window) + 1)  # queries that see a whole window
+    part = rows.tokens - whole
+    return whole * window + (first + first + part - 1) * part / 2, min(last, window - 1 + rows.tokens)
+
+
+def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
+    counts: Counter[tuple[str, ...]] = Counter()
+    counts[_axes(mesh, "vocab")] += 1
+    for layer in config.layers:
+        counts[_axes(mesh, "kv_heads")] += 1
+        counts[_axes(mesh, *(("mlp",) if layer.mlp.experts is None else ("expert", "expert_mlp")))] += 1
+    counts.pop((), None)
+    return counts
 
 
 def _exchanges(model: DeviceModel, rows: Rows) -> Iterator[Exchange]:
     size = rows.count * rows.tokens * model.config.hidden_size * model.dtype.itemsize
-    counts: Counter[tuple[str, ...]] = Counter()
-    counts[_axes(model.mesh, "vocab")] += 1
-    for layer in model.config.layers:
-        counts[_axes(model.mesh, "kv_heads")] += 1
-        counts[_axes(model.mesh, *(("mlp",) if layer.mlp.experts is None else ("expert", "expert_mlp")))] += 1
-    for axes, count in counts.items():
-        if axes:
-            yield Exchange("all-reduce", size, axes, count)
+    for axes, count in model.sums:
+        yield Exchange("all-reduce", size, axes, count)
 
 
 def _axes(mesh: MeshConfig, *logical: str) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ def test_a_mesh_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert kept + first["left_bytes"] == first["memory_bytes"]
     found = first["service"]
     assert found["tokens_per_second_per_chip"] == found["tokens_per_second"] / 2
+    assert found["cost_per_million_tokens"] is None
     assert all(told["assumptions"])
 
 
@@ -56,6 +57,9 @@ def test_each_setting_is_heeded(capsys: pytest.CaptureFixture[str]) -> None:
     assert changed("--max-num-seqs", "7")["slots_bytes_per_device"] < plain["slots_bytes_per_device"]
     assert changed("--max-num-batched-tokens", "9000")["temporary_bytes"] > plain["temporary_bytes"]
     assert changed("--batch", "64")["step_seconds"]["seconds"] > plain["step_seconds"]["seconds"]
+    (priced,) = report(capsys, *base, "--price", "3.6")["meshes"]
+    rate = plain["service"]["tokens_per_second"] / 2
+    assert priced["service"]["cost_per_million_tokens"] == pytest.approx(3.6 / 3600 / rate * 10**6)
     busy = changed("--batch", "100000")["service"]["itl"]
     assert changed("--batch", "100000", "--expert-imbalance", "9")["service"]["itl"] > busy
 
@@ -66,6 +70,30 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
     assert [line.split()[0] for line in lines[3:9]] == ["mesh", *meshes]
+
+
+def test_what_is_best_and_what_does_not_fit_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--chip", "h100", "--price", "2", "--explain", "--workload", "60,20"]
+    assert plan.run(["tiny.json", "--mesh", "single", "tp8", *flags]) == 0
+    out = capsys.readouterr().out
+    # So small a model gains nothing from eight devices.
+    assert "Shortest steps: single; most tokens a chip: single; cheapest: single." in out
+    assert "5 x all-reduce of 8.0K along tensor" in out
+    assert "memory: 67.1G = " in out
+    Path("large.json").write_text(json.dumps(MODELS["dense"] | {"vocab_size": 4_000_000, "hidden_size": 16384}))
+    assert plan.run(["large.json", "--mesh", "single", "tp8", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "single lacks " in out
+    assert "Shortest" not in out
+    assert plan.run(["tiny.json", "--mesh", "single", "--chip", "h100", "--itl", "0.0001"]) == 0
+    assert "single does not serve even one such request within the limits." in capsys.readouterr().out
+
+
+def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    told = report(capsys, "--chip", "v6e", "--sweep", "4", "--fit")
+    names = ["data4-tp1", "data2-tp2", "data2-ep2", "tp4", "ep4", "tp1"]
+    assert [mesh["mesh"] for mesh in told["meshes"]] == names
+    assert [mesh["devices"] for mesh in told["meshes"]] == [4] * 5 + [1]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +110,11 @@ def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> No
         (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "0.5"], "--expert-imbalance: must be at least 1"),
         (["--mesh", "tp2", "--chip", "h200", "--context", "1000000000"], "--context: 1000000000 is more than"),
         (["--mesh", "tp2", "--chip", "h200", "--quantization", "int3"], "--quantization"),
-        (["--mesh"], "--mesh: needs one at least"),
+        (["--mesh"], "--mesh: needs one at least, or --sweep or --fit with a --chip"),
+        (["--sweep", "0", "--chip", "v6e"], "--sweep: must be from 1 to 1024, not 0"),
+        (["--sweep", "4"], "names no chips; give one of"),
+        (["--fit", "--chip", "v6e", "--itl", "0"], "--itl: must be above 0, not 0"),
+        (["--fit", "--chip", "v6e", "--price", "-1"], "--price: must be above 0"),
     ],
 )
 def test_wrong_input_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

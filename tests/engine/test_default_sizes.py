@@ -59,9 +59,11 @@ def test_what_is_asked_for_is_the_total_of_all_shards() -> None:
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens", "max_scored"])
 def test_a_shard_without_a_part_of_what_is_asked_for_is_refused(name: str) -> None:
-    assert sizes(shards=8, **{name: 8})[0] == 1
+    enough: dict[str, Any] = {name: 8}
+    few: dict[str, Any] = {name: 7}
+    assert sizes(shards=8, **enough)[0] == 1
     with pytest.raises(ParameterError, match=f"{name}: 7 must be at least 8: it is shared out among 8 shards"):
-        sizes(shards=8, **{name: 7})
+        sizes(shards=8, **few)
 
 
 def test_each_shard_computes_whole_prompts_where_they_are_not_split() -> None:

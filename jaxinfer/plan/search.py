@@ -1,0 +1,81 @@
+"""Meshes that are looked for rather than named, and the most requests within limits of time."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.parallel.rules import DEFAULT_RULES
+from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
+
+_WHOLE_EXPERTS = DEFAULT_RULES.with_whole_experts()
+_MOST_DEVICES = 1024
+
+Planner = Callable[[MeshConfig, str], MeshPlan]
+"""Plans a mesh under a name. Raises ParameterError where the model cannot be split so."""
+
+
+class Limits(NamedTuple):
+    """Seconds at most; None: any."""
+
+    ttft: float | None = None
+    itl: float | None = None
+
+    def allow(self, found: Service) -> bool:
+        """Whether a service is within them."""
+        pairs = ((found.ttft, self.ttft), (found.itl, self.itl))
+        return found.batch > 0 and all(limit is None or seconds <= limit for seconds, limit in pairs)
+
+
+def sweep(devices: int, planner: Planner, *, has_experts: bool) -> list[MeshPlan]:
+    """Every way to share out so many devices between groups (`data`) and parts of the model (`tensor`), by channels of
+    experts and by whole experts. What the model refuses is left out; raises ParameterError where it refuses all."""
+    found, refused = [], None
+    for mesh, name in _meshes(devices, has_experts):
+        try:
+            found.append(planner(mesh, name))
+        except ParameterError as error:
+            refused = error
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _meshes(devices: int, has_experts: bool) -> Iterator[tuple[MeshConfig, str]]:
+    for tensor in (size for size in range(1, devices + 1) if devices % size == 0):
+        data = devices // tensor
+        name = "-".join([f"data{data}"] * (data > 1) + [f"tp{tensor}"])
+        yield MeshConfig({"data": data, "tensor": tensor}), name
+        if has_experts and tensor > 1:
+            yield MeshConfig({"data": data, "tensor": tensor}, _WHOLE_EXPERTS), name.replace("tp", "ep")
+
+
+def smallest(planner: Planner, tokens: int) -> MeshPlan:
+    """The fewest devices along `tensor`, in powers of two, that hold the model and a request of so many tokens. Raises
+    ParameterError where none do."""
+    size, refused = 1, ""
+    while size <= _MOST_DEVICES:
+        try:
+            plan = planner(MeshConfig({"tensor": size}), f"tp{size}")
+        except ParameterError as error:
+            refused = refused or f"; over {size}: {error.message}"
+            size *= 2
+            continue
+        if plan.holds(tokens):
+            return plan
+        size *= 2
+    raise ParameterError("fit", f"no mesh holds the model and {tokens:,} tokens{refused}")
+
+
+def largest_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
+    """With as many requests, of at most `batch`, as keep within the limits; None: not even one does."""
+    if not limits.allow(service(plan, workload, 1)):
+        return None
+    low, high = 1, batch
+    while low < high:
+        middle = (low + high + 1) // 2
+        if limits.allow(service(plan, workload, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return service(plan, workload, low)

@@ -1,0 +1,60 @@
+"""Meshes that are looked for, and requests within limits, against trying everything."""
+
+import pytest
+
+from jaxinfer.config import EngineConfig, ModelConfig
+from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.plan.chip import read_chip
+from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
+from jaxinfer.plan.search import Limits, largest_service, smallest, sweep
+from tests.runner.mesh_matrix import MODELS
+
+LARGE = MODELS["dense"] | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 128}
+ASKED = EngineConfig(load=ModelConfig(max_model_len=96))
+WORK = Workload(60, 20)
+
+
+def planner(fields: dict, chip: str = "v5e"):
+    def plan(mesh: MeshConfig, name: str) -> MeshPlan:
+        return plan_mesh(ASKED, parse_config(fields), mesh, name, read_chip(chip))
+
+    return plan
+
+
+def test_the_fewest_devices_that_hold_the_model() -> None:
+    found = smallest(planner(LARGE), 80)
+    half = planner(LARGE)(MeshConfig({"tensor": found.mesh.size // 2}), "half")
+    assert found.mesh.size > 1
+    assert found.holds(80) > 0
+    assert half.holds(80) == 0
+    assert smallest(planner(MODELS["dense"]), 80).mesh.size == 1
+
+
+def test_a_model_that_nothing_holds_is_told() -> None:
+    with pytest.raises(ParameterError, match=r"fit: no mesh holds the model and 80 tokens; over 16: .*8 query heads"):
+        smallest(planner(LARGE | {"hidden_size": 65536, "intermediate_size": 2**21}), 80)
+
+
+def test_every_way_to_use_the_devices_once() -> None:
+    dense = [plan.name for plan in sweep(8, planner(MODELS["dense"]), has_experts=False)]
+    assert dense == ["data8-tp1", "data4-tp2", "data2-tp4", "tp8"]
+    experts = sweep(4, planner(MODELS["experts"]), has_experts=True)
+    assert [str(plan.mesh) for plan in experts if plan.name.startswith("ep")] == ["tensor=4"]
+    with pytest.raises(ParameterError, match="mesh"):  # of 7 no way but one group a device, which 3 heads allow
+        sweep(7, lambda mesh, name: planner(MODELS["dense"])(MeshConfig({"tensor": 7}), name), has_experts=False)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_the_most_requests_within_a_limit(share: float) -> None:
+    plan = planner(LARGE, "h200")(MeshConfig({"tensor": 8}), "it")
+    slow, fast = service(plan, WORK, 200).itl, service(plan, WORK, 1).itl
+    limits = Limits(itl=fast + share * (slow - fast))
+    found = largest_service(plan, WORK, 200, limits)
+    allowed = [batch for batch in range(1, 201) if service(plan, WORK, batch).itl <= (limits.itl or 0)]
+    assert found is not None
+    assert found.batch == max(allowed) < 200
+    assert largest_service(plan, WORK, 200, Limits(itl=fast * 0.99)) is None
+    assert largest_service(plan, WORK, 200, Limits(ttft=found.ttft * 1.01)) == service(plan, WORK, 200)
+    assert largest_service(plan, WORK, 200, Limits(ttft=found.ttft * 0.99)) is None
