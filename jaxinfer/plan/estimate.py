@@ -15,15 +15,11 @@ from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import Chip
 from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
+from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
 from jaxinfer.runner.memory import fit_blocks, slot_bytes, useful_blocks
-from jaxinfer.runner.platform import resolve_dtype
+from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, plan_shapes
-
-_SAMPLE_COPIES = 6
-"""Of float32 logits of all scored rows: what `sample` takes beside its arguments, compiled for a v6e and an H200."""
-_FORWARD_COPIES = 9
-"""Of a step's hidden states: what the largest forward takes, compiled for the same."""
 
 
 class Workload(NamedTuple):
@@ -186,17 +182,16 @@ def plan_mesh(
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
     model = device_model(decoder, jnp.dtype(dtype), chip.platform, mesh)
     shapes = plan_shapes(config, decoder, Device(chip.platform, total), mesh.data)
-    return MeshPlan(mesh, name, chip, topology, shapes, model, _memory(config, model, shapes, total), imbalance)
+    return MeshPlan(
+        mesh, name, chip, topology, shapes, model, _memory(config, model, shapes, total, chip.platform), imbalance
+    )
 
 
-def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int) -> MemoryPlan:
-    usable = int(total * config.cache.gpu_memory_utilization)
+def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str) -> MemoryPlan:
+    usable = usable_of(total, config.cache.gpu_memory_utilization, platform)
     columns = model.config.table_shape[0] // model.mesh.shards("vocab")
     slots = shapes.num_slots * slot_bytes(columns, len(shapes.groups), shapes.blocks_per_row)
-    temporaries = max(
-        _SAMPLE_COPIES * shapes.max_scored * columns * 4,
-        _FORWARD_COPIES * shapes.max_num_batched_tokens * model.config.hidden_size * model.dtype.itemsize,
-    )
+    temporaries = estimated_temporaries(model.config, model.mesh, shapes, platform, model.dtype.itemsize)
     left = usable - model.weight_bytes - slots - temporaries
     costs = [token * shapes.block_size for token in model.kv_bytes]
     blocks = fit_blocks(max(left, 0), costs, useful_blocks(shapes))

@@ -71,6 +71,11 @@ def usable_memory(share: float, mesh: Mesh | None = None) -> int | None:
     return None if limit is None else int(limit * (_POOL_MARGIN if platform_name() == "gpu" else share))
 
 
+def usable_of(total: int, share: float, platform: str) -> int:
+    """The same of a device that need not be here and has `total` bytes."""
+    return int(total * share * (_POOL_MARGIN if platform == "gpu" else 1))
+
+
 def _bytes_limit(mesh: Mesh | None = None) -> int | None:
     devices = jax.local_devices() if mesh is None else mesh.devices.flat
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]

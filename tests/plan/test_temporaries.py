@@ -1,0 +1,54 @@
+"""Estimated temporaries, against what compilers said of recorded programs."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from jaxinfer.config import ParallelConfig
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.parallel.asked_mesh import asked_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.mesh_file import shipped_meshes
+from jaxinfer.plan.temporaries import forward_temporaries, sample_temporaries
+from scripts.program_models import DENSE, FAMILIES
+from tests.material import REPOSITORY
+
+MODELS = {model.name: model for model in (*DENSE, *FAMILIES)}
+PLATFORMS = {"h200": "gpu", "v5e": "tpu", "v5p": "tpu", "v6e": "tpu", "v7x": "tpu"}
+LARGE = 60 << 20
+
+
+def records() -> Iterator[tuple[str, str, int, DecoderConfig, MeshConfig, int]]:
+    """Target, program, its size, the model and the mesh, and the compiler's bytes: of large samples and mixed steps in
+    which our kernels attend."""
+    for name in ("programs", "meshes"):
+        for record in json.loads((REPOSITORY / "configs" / "compiled" / f"{name}.json").read_text()):
+            model, *others = record["shape"].split(", ")
+            found = re.fullmatch(r"(sample|mixed) (\d+)", record["program"])
+            if not found or model not in MODELS or others[-1] == "xla" or record["temporaries"] < LARGE:
+                continue
+            named = [each for each in others if each in shipped_meshes()]
+            mesh = asked_mesh(ParallelConfig(mesh=named[0])) if named else ONE_DEVICE
+            config = MODELS[model].config(None).over(*mesh.parts)
+            yield record["target"], found[1], int(found[2]), config, mesh, record["temporaries"]
+
+
+@pytest.mark.parametrize(("target", "program", "size", "config", "mesh", "told"), list(records()))
+def test_estimates_of_large_programs_are_near(
+    target: str, program: str, size: int, config: DecoderConfig, mesh: MeshConfig, told: int
+) -> None:
+    platform = PLATFORMS[target]
+    if program == "mixed":
+        assert 0.5 <= forward_temporaries(config, mesh, size, platform, 2) / told <= 1.6
+    elif platform == "tpu" and mesh.size > 1:  # how few logits a TPU holds there is not modelled
+        assert 1 <= sample_temporaries(config, mesh, size) / told <= 3
+    else:
+        assert sample_temporaries(config, mesh, size) == pytest.approx(told, rel=0.01)
+
+
+def test_there_are_some_of_each() -> None:
+    found = [(target, program, mesh.size > 1) for target, program, _, _, mesh, _ in records()]
+    assert {"v6e", "h200", "v7x"} <= {target for target, _, _ in found}
+    assert {("sample", True), ("sample", False), ("mixed", False)} <= {each[1:] for each in found}
