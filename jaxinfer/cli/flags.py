@@ -81,8 +81,9 @@ def _value(found: re.Match[str], rest: str) -> str:
 
 
 def _required(found: re.Match[str], rest: str) -> str:
-    names = re.findall(r"(?:^|\(required\) )(\S+)", found.group(1))
-    return f"{', '.join(names)}: must be given"
+    wanted = re.findall(r"(?:^|\(required\) )(\S+)(?: \{(\S*)\})?", found.group(1))
+    named = [f"{name} ({' or '.join(values.split(','))})" if values else name for name, values in wanted]
+    return f"{', '.join(named)}: must be given"
 
 
 _SAYINGS = (

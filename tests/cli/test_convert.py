@@ -27,8 +27,8 @@ MODEL = str(GOLDENS / "qwen2")
         ([MODEL, "--to", "orbax"], "is the model's folder"),
         ([f"{MODEL}/out", "--to", "orbax"], "or in it, or around it; give another"),
         (["OUT", "--to", "orbax", "--architecture", "Nobodys"], "Nobodys"),
-        (["OUT"], "error: --to: must be given"),
-        ([], "error: OUT, --to: must be given"),
+        (["OUT"], "error: --to (orbax or safetensors): must be given"),
+        ([], "error: OUT, --to (orbax or safetensors): must be given"),
     ],
 )
 def test_what_is_refused(arguments: list[str], told: str, tmp_path: Path) -> None:
