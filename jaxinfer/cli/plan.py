@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -58,9 +59,10 @@ def run(arguments: Sequence[str]) -> int:
     asked: _Asked = parse_flags(_flags, "plan", arguments)
     from jaxinfer.plan.report import report, table
 
-    decoder, architecture = read_decoder(asked.model, asked.architecture)
-    decoder = decoder.quantised(asked.quantization).keeping(KV_CODES[asked.config.cache.kv_cache_dtype])
-    told = report(asked.model, architecture, list(_plans(asked, decoder)), asked.question)
+    declared, architecture = read_decoder(asked.model, asked.architecture)
+    decoder = _held(asked, declared, asked.quantization)
+    plans, fits_with = list(_plans(asked, decoder)), partial(_remedies, asked, declared)
+    told = report(asked.model, architecture, plans, asked.question, fits_with)
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -165,6 +167,28 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> Iterator["MeshPlan"]:
     if asked.fit:
         workload = asked.question.workload
         yield smallest(planner, workload.tokens_in + workload.tokens_out)
+
+
+def _held(asked: _Asked, declared: "DecoderConfig", quantization: str) -> "DecoderConfig":
+    return declared.quantised(quantization).keeping(KV_CODES[asked.config.cache.kv_cache_dtype])
+
+
+def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> list[str]:
+    """Fewer bits for the weights, or twice as many devices along `tensor`."""
+    from jaxinfer.plan.estimate import plan_mesh
+    from jaxinfer.plan.search import first_that_holds
+
+    def planned(quantization: str, tensor: int) -> "MeshPlan":
+        axes = {**plan.mesh.axes, "tensor": tensor}
+        mesh = plan.mesh if tensor == here else replace(plan.mesh, axes=axes, topology=None)
+        decoder = _held(asked, declared, quantization)
+        return plan_mesh(asked.config, decoder, mesh, plan.name, plan.chip, imbalance=asked.expert_imbalance)
+
+    here, work = plan.mesh.axes.get("tensor", 1), asked.question.workload
+    fewer = [name for name in ("int8", "int4") if asked.quantization == "none"]
+    bits = [(f"--quantization {name}", partial(planned, name, here)) for name in fewer]
+    more = [(f"tensor={size}", partial(planned, asked.quantization, size)) for size in (2 * here, 4 * here, 8 * here)]
+    return [name for ways in (bits, more) for name in first_that_holds(ways, work.tokens_in + work.tokens_out)]
 
 
 def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: str) -> "MeshPlan":

@@ -1,6 +1,6 @@
 """A report over several MeshPlans: for programs, and as a table of at most 80 columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload
@@ -23,15 +23,24 @@ class Question(NamedTuple):
     price: float | None = None
 
 
-def report(model: str, architecture: str, plans: Sequence[MeshPlan], question: Question) -> dict[str, Any]:
-    """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too."""
+def report(
+    model: str,
+    architecture: str,
+    plans: Sequence[MeshPlan],
+    question: Question,
+    remedies_of: Callable[[MeshPlan], list[str]],
+) -> dict[str, Any]:
+    """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too. remedies_of: what would make the
+    model fit on a mesh that does not hold it."""
     return {
         "model": model,
         "architecture": architecture,
         "batch": question.batch,
         "workload": {"tokens_in": question.workload.tokens_in, "tokens_out": question.workload.tokens_out},
         "limits": question.limits._asdict(),
-        "meshes": [_of_mesh(plan, question) for plan in plans],
+        "meshes": [
+            {**_of_mesh(plan, question), "remedies": [] if plan.memory.blocks else remedies_of(plan)} for plan in plans
+        ],
         "assumptions": list(ASSUMPTIONS),
     }
 
@@ -127,7 +136,7 @@ def _cells(mesh: dict[str, Any]) -> dict[str, str]:
 
 
 def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What is best among several, and what is missing where a mesh has no room."""
+    """What is best among several, and what would help where a mesh has no room."""
     served = [mesh for mesh in meshes if mesh["service"]]
     if len(served) > 1:
         found = []
@@ -138,7 +147,9 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield "; ".join(found).capitalize() + "."
     for mesh in meshes:
         if not mesh["pages"]:
-            yield f"{mesh['mesh']} lacks {_size(max(-mesh['left_bytes'], 1))} of each device's memory."
+            what = " or ".join(mesh["remedies"])
+            helps = f"; fits with {what}." if what else "."
+            yield f"{mesh['mesh']} lacks {_size(max(-mesh['left_bytes'], 1))} a device{helps}"
         elif not mesh["service"]:
             yield f"{mesh['mesh']} does not serve even one such request within the limits."
 

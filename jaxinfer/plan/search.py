@@ -1,9 +1,10 @@
 """Meshes that are looked for rather than named, and the most requests within limits of time."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
@@ -65,6 +66,16 @@ def smallest(planner: Planner, tokens: int) -> MeshPlan:
             return plan
         size *= 2
     raise ParameterError("fit", f"no mesh holds the model and {tokens:,} tokens{refused}")
+
+
+def first_that_holds(ways: Iterable[tuple[str, Callable[[], MeshPlan]]], tokens: int) -> list[str]:
+    """The name of the first way to plan in which a request of so many tokens fits; none: there is none. What the model
+    refuses is none either."""
+    for name, planned in ways:
+        with contextlib.suppress(JaxinferError):
+            if planned().holds(tokens):
+                return [name]
+    return []
 
 
 def largest_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
