@@ -22,6 +22,8 @@ def read_decoder(model: str, architecture: str | None = None) -> tuple["DecoderC
             raise ModelError(f"{model}: must be a folder, a hub id or a config.json")
         raw = read_object(path)
         return parse_config(raw, architecture), architecture or declared_architecture(raw)
+    if path.suffix == ".json":
+        raise ModelError(f"{model}: there is no such file")
     from jaxinfer.build import model_folder
     from jaxinfer.models.declared import read_declared
 

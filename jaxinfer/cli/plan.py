@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
@@ -22,7 +23,7 @@ from jaxinfer.config import (
     SchedulerConfig,
 )
 from jaxinfer.errors import ParameterError, quoted
-from jaxinfer.parallel.asked_mesh import asked_mesh
+from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
 from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 
 _MOST_DEVICES = 1024
+_MOST = 10**6
+_TOKENS = 1024
+"""Of a request, in and out, where nothing else is asked for."""
 _SLOTS = 256
 """That `serve` has at most where nothing else is asked for."""
 
@@ -46,6 +50,7 @@ class _Asked(NamedTuple):
     config: EngineConfig
     architecture: str | None
     quantization: Quantization
+    workload: str | None
     question: "Question"
     sweep: int | None
     fit: bool
@@ -61,6 +66,7 @@ def run(arguments: Sequence[str]) -> int:
 
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
+    asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
     plans, fits_with = list(_plans(asked, decoder)), partial(_remedies, asked, declared)
     told = report(asked.model, architecture, plans, asked.question, fits_with)
     if asked.json:
@@ -87,7 +93,7 @@ def _flags(
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
     batch: int = 32,
-    workload: str = "1024,1024",
+    workload: str | None = None,
     itl: float | None = None,
     ttft: float | None = None,
     price: float | None = None,
@@ -115,14 +121,15 @@ def _flags(
         max_num_seqs: Most sequences at once; by default as `serve` chooses, or the batch where that is above 256.
         max_num_batched_tokens: Most tokens a step; by default as `serve` chooses.
         batch: Requests under way, at most.
-        workload: Tokens of a request, IN,OUT.
+        workload: Tokens of a request, IN,OUT; by default 1024,1024, or half of the context each.
         itl: Milliseconds between two tokens, at most: as many requests as keep within it.
         ttft: Milliseconds until the first token, at most.
         price: Of a chip for an hour: adds what a million tokens of output cost.
-        expert_imbalance: Tokens of the busiest device's experts over the mean.
+        expert_imbalance: Tokens of the busiest device's experts over the mean, where devices have whole experts.
         explain: Print every part of a step, and of a device's memory.
         json: Print JSON.
     """
+    from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import Limits
 
@@ -131,13 +138,14 @@ def _flags(
     if sweep is not None and not 1 <= sweep <= _MOST_DEVICES:
         raise ParameterError("sweep", f"must be from 1 to {_MOST_DEVICES}, not {sweep}")
     for name, value in (("batch", batch), ("expert_imbalance", expert_imbalance)):
-        if value < 1:
-            raise ParameterError(name, f"must be at least 1, not {value}")
+        if not 1 <= value < _MOST:
+            raise ParameterError(name, f"must be at least 1, and less than {_MOST:,}, not {value}")
     for name, value in (("itl", itl), ("ttft", ttft), ("price", price)):
         if value is not None and not value > 0:
             raise ParameterError(name, f"must be above 0, not {value}")
     limits = Limits(*(None if value is None else value / 1e3 for value in (ttft, itl)))
-    question = Question(_workload(workload), batch, limits, price)
+    if context is not None and context < 2:
+        raise ParameterError("context", f"must be at least 2, not {context}")
     config = EngineConfig(
         model,
         load=ModelConfig(dtype=dtype, architecture=architecture, max_model_len=context),
@@ -150,7 +158,8 @@ def _flags(
         ),
     )
     return _Asked(
-        *(model, mesh, chip, config, architecture, quantization, question),
+        *(model, mesh, chip, config, architecture, quantization),
+        *(workload, Question(Workload(1, 1), batch, limits, price)),
         *(sweep, fit, expert_imbalance, explain, json),
     )
 
@@ -159,7 +168,7 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> Iterator["MeshPlan"]:
     from jaxinfer.plan.search import smallest, sweep
 
     for name in asked.mesh:
-        yield _planned(asked, decoder, asked_mesh(ParallelConfig(mesh=name)), name)
+        yield _named(asked, decoder, name)
     planner = partial(_planned, asked, decoder)
     if asked.sweep is not None:
         experts = any(layer.mlp.experts is not None for layer in decoder.layers)
@@ -167,6 +176,22 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> Iterator["MeshPlan"]:
     if asked.fit:
         workload = asked.question.workload
         yield smallest(planner, workload.tokens_in + workload.tokens_out)
+
+
+def _named(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":
+    """A file's, or a shipped mesh's; what engines would refuse of it is told."""
+    title = Path(name).stem if name.endswith((".yaml", ".yml")) else name
+    mesh = asked_mesh(ParallelConfig(mesh=name))
+    try:
+        plan = _planned(asked, decoder, mesh, title)
+    except ParameterError as error:
+        message = f"{title}: {error.message}" if error.param == "mesh" else error.message
+        raise ParameterError(error.param, message) from None
+    try:
+        served_mesh(ParallelConfig(mesh=name))
+    except ParameterError as error:
+        return replace(plan, refused=error.message)
+    return plan
 
 
 def _held(asked: _Asked, declared: "DecoderConfig", quantization: str) -> "DecoderConfig":
@@ -198,16 +223,25 @@ def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: 
     chip = asked.chip if mesh.topology is None else mesh.topology.target
     if chip is None:
         raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
-    try:
-        return plan_mesh(asked.config, decoder, mesh, name, read_chip(chip), imbalance=asked.expert_imbalance)
-    except ParameterError as error:
-        raise ParameterError("context" if error.param == "max_model_len" else error.param, error.message) from None
+    return plan_mesh(asked.config, decoder, mesh, name, read_chip(chip), imbalance=asked.expert_imbalance)
 
 
-def _workload(text: str) -> "Workload":
+def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
     from jaxinfer.plan.estimate import Workload
+    from jaxinfer.runner.sizes import context_of
 
-    words = text.split(",")
+    try:
+        context = context_of(asked.config, decoder)
+    except ParameterError as error:
+        raise ParameterError("context", error.message) from None
+    if asked.workload is None:
+        return Workload(*(min(_TOKENS, context // 2),) * 2)
+    words = asked.workload.split(",")
     if len(words) != 2 or not all(word.isascii() and word.isdigit() and 0 < int(word) < 2**31 for word in words):
-        raise ParameterError("workload", f"{quoted(text)} must be IN,OUT: tokens of a request, as 1024,256")
-    return Workload(*map(int, words))
+        message = f"{quoted(asked.workload)} must be IN,OUT: tokens of a request, from 1, as 1024,256"
+        raise ParameterError("workload", message)
+    workload = Workload(*map(int, words))
+    if sum(workload[:2]) > context:
+        message = f"{asked.workload}: {sum(workload[:2]):,} tokens are more than the context, {context:,}"
+        raise ParameterError("workload", message)
+    return workload

@@ -23,11 +23,10 @@ from jaxinfer.runner.sizes import Device, plan_shapes
 
 
 class Workload(NamedTuple):
-    """Requests of so many tokens in and out. rate: requests a second; None: as many as are answered."""
+    """Requests of so many tokens in and out."""
 
     tokens_in: int
     tokens_out: int
-    rate: float | None = None
 
 
 class Term(NamedTuple):
@@ -79,7 +78,7 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """A model on a mesh."""
+    """A model on a mesh. refused: why no engine runs on such a one yet."""
 
     mesh: MeshConfig
     name: str
@@ -89,6 +88,7 @@ class MeshPlan:
     model: DeviceModel
     memory: MemoryPlan
     imbalance: float = 1.0
+    refused: str | None = None
 
     @property
     def chips(self) -> int:
@@ -148,7 +148,8 @@ class MeshPlan:
 
 class Service(NamedTuple):
     """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
-    between two tokens, with the prompts of others between them. tokens_per_second: of output, of the whole mesh."""
+    between two tokens of the same, on average, with the prompts of others between them. tokens_per_second: of output,
+    of the whole mesh."""
 
     batch: int
     ttft: float
@@ -165,9 +166,9 @@ def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
         return Service(0, 0.0, 0.0, 0.0)
     middle = workload.tokens_in + workload.tokens_out // 2
     step, prompt = plan.decode(batch, middle).seconds, plan.prefill(workload.tokens_in)
-    prompts = -(-batch // plan.mesh.data) / workload.tokens_out  # that each shard computes for a decode step
-    itl = step + prompts * prompt
-    return Service(batch, prompt, itl, batch / itl)
+    # The first token of each comes with its prompt, and every shard computes prompts of its own.
+    seconds = (workload.tokens_out - 1) * step + -(-batch // plan.mesh.data) * prompt
+    return Service(batch, prompt, seconds / workload.tokens_out, batch * workload.tokens_out / seconds)
 
 
 def plan_mesh(
@@ -177,6 +178,9 @@ def plan_mesh(
     placed."""
     if mesh.axes.get("stage", 1) > 1:
         raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not planned yet")
+    for axis in ("layers", "head_dim"):
+        if mesh.shards(axis) > 1:
+            raise ParameterError("mesh", f"rules.{axis} would split KV blocks, which no engine does; null is allowed")
     topology = topology_of(mesh, chip)
     total = chip.memory.bytes // chip.devices
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)

@@ -52,6 +52,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
     step = plan.decode(batch, workload.tokens_in + workload.tokens_out // 2)
     return {
         "mesh": plan.name,
+        "refused": plan.refused,
         "axes": str(plan.mesh),
         "topology": str(plan.topology),
         "chip": plan.chip.name,
@@ -109,8 +110,8 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
     if explain:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
-    yield "Weights, and what is left for keys and values: of one device. Requests: as many"
-    yield "as fit. Times are the least that is possible. Assumed:"
+    yield "Weights, and what is left for keys and values: of one device, in units of 1024."
+    yield "Requests: as many as fit. Times are the least that is possible. Assumed:"
     yield from (f"- {text}" for text in told["assumptions"])
 
 
@@ -146,6 +147,8 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
                 found.append(f"{title}: {best['mesh']}")
         yield "; ".join(found).capitalize() + "."
     for mesh in meshes:
+        if mesh["refused"]:
+            yield f"{mesh['mesh']} is not served yet: {mesh['refused']}."
         if not mesh["pages"]:
             what = " or ".join(mesh["remedies"])
             helps = f"; fits with {what}." if what else "."

@@ -154,7 +154,8 @@ def _device_experts(
 
 
 def step_of(model: DeviceModel, rows: Rows, imbalance: float = 1.0) -> Step:
-    """imbalance: tokens of the busiest device's experts over the mean."""
+    """imbalance: tokens of the busiest device's experts over the mean; without effect where each device has a part of
+    every expert."""
     return Step(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
 
 
@@ -162,10 +163,13 @@ def _parts(model: DeviceModel, rows: Rows, imbalance: float) -> Iterator[Part]:
     tokens, scored = rows.count * rows.tokens, rows.count * rows.scored
     for kind, (numbers, size) in model.weights.items():
         yield Part("weights", 2.0 * tokens * numbers, size, kind)
+    devices = model.mesh.shards("expert")
+    busy = min(imbalance, devices)
     for one in model.experts:
-        share = min(one.slots, one.count) / one.count
-        products = tokens * one.chosen * share * imbalance
-        touched = one.slots * (1 - (1 - one.chosen / one.count) ** tokens)
+        products = tokens * one.chosen / devices * busy
+        # Of those that a token chooses, some device has its share at least, and whole ones.
+        least = -(-one.chosen // devices)
+        touched = max(least, one.slots * (1 - (1 - one.chosen / one.count) ** (tokens * busy)))
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
     numbers, size = model.head
     yield Part("head", 2.0 * scored * numbers, size)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxinfer_kernels import KVLayout
 from jaxinfer_kernels.layouts import platform_layout
 
-from jaxinfer.errors import ModelError
+from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
@@ -101,7 +101,7 @@ def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: 
     for name in MADE:
         try:
             found[name] = _bytes(config.quantised(name), dtype, platform, mesh)
-        except ModelError:
+        except (ModelError, ParameterError):  # sizes, or shards, that the scheme does not allow
             continue
     return found
 

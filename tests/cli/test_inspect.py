@@ -214,3 +214,11 @@ def test_a_checkpoint_that_is_quantised_already(tmp_path: Path, capsys: pytest.C
     assert plain["weight_bytes"]["fp8"] < size < plain["weight_bytes"]["float32"]
     with pytest.raises(ParameterError, match="quantization: int8: the checkpoint is quantised already, in fp8"):
         inspect.run([str(tmp_path / "config.json"), "--quantization", "int8"])
+
+
+def test_a_scheme_that_shards_do_not_allow_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo model's MLP has 18 groups of 32, which four devices cannot share."""
+    found = report(capsys, "demo", "--mesh", "data2-tp4")["weight_bytes"]
+    assert "int4" not in found
+    assert {"float32", "int8"} <= found.keys()
+    assert "int4" in report(capsys, "demo", "--mesh", "tp2")["weight_bytes"]

@@ -61,8 +61,10 @@ def test_each_setting_is_heeded(capsys: pytest.CaptureFixture[str]) -> None:
     (priced,) = report(capsys, *base, "--price", "3.6")["meshes"]
     rate = plain["service"]["tokens_per_second"] / 2
     assert priced["service"]["cost_per_million_tokens"] == pytest.approx(3.6 / 3600 / rate * 10**6)
-    busy = changed("--batch", "100000")["service"]["itl"]
-    assert changed("--batch", "100000", "--expert-imbalance", "9")["service"]["itl"] > busy
+    whole = ("--sweep", "4", "--chip", "v6e", "--batch", "4", "--expert-imbalance")
+    even, busy = ({each["mesh"]: each for each in report(capsys, *whole, by)["meshes"]} for by in ("1", "3"))
+    assert busy["ep4"]["service"]["itl"] > even["ep4"]["service"]["itl"]
+    assert busy["tp4"] == even["tp4"]
 
 
 def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,12 +82,12 @@ def test_what_is_best_and_what_does_not_fit_are_told(capsys: pytest.CaptureFixtu
     # So small a model gains nothing from eight devices.
     assert "Shortest steps: single; most tokens a chip: single; cheapest: single." in out
     assert "5 x all-reduce of 8.0K along tensor" in out
-    assert "memory: 65.0G = " in out
+    assert re.search(r"memory: 69\.[01]G = ", out)
     Path("large.json").write_text(json.dumps(MODELS["dense"] | {"vocab_size": 4_000_000, "hidden_size": 16384}))
     assert plan.run(["large.json", "--mesh", "single", "tp8", *flags]) == 0
     out = capsys.readouterr().out
-    # Two tables of 122 GiB, which stay above 65 in int8 and over four.
-    assert re.search(r"^single lacks [\d.]+G a device; fits with tensor=8\.$", out, re.MULTILINE)
+    # Two tables of 122 GiB, of which a device would have more than 69 in int8, or over two.
+    assert re.search(r"^single lacks [\d.]+G a device; fits with tensor=4\.$", out, re.MULTILINE)
     assert "Shortest" not in out
     assert plan.run(["tiny.json", "--mesh", "single", "--chip", "h100", "--itl", "0.0001"]) == 0
     assert "single does not serve even one such request within the limits." in capsys.readouterr().out
@@ -104,12 +106,18 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "tp2"], "mesh tp2 names no chips; give one of a100, b200, h100, h200, v5e"),
         (["--mesh", "tp2", "--chip", "h300"], "'h300' is no chip that is known; there are a100"),
         (["--mesh", "tp3", "--chip", "h200"], "'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4"),
-        (["--mesh", "pp2", "--chip", "h200"], "stage=2: 1 is allowed, pipelines are not planned yet"),
+        (["--mesh", "pp2", "--chip", "h200"], "pp2: stage=2: 1 is allowed, pipelines are not planned yet"),
         (["--mesh", "auto", "--chip", "h200"], "auto is chosen by an engine"),
-        (["--mesh", "tp2", "--chip", "h200", "--batch", "0"], "--batch: must be at least 1, not 0"),
+        (
+            ["--mesh", "tp2", "--chip", "h200", "--batch", "0"],
+            "--batch: must be at least 1, and less than 1,000,000",
+        ),
         (["--mesh", "tp2", "--chip", "h200", "--workload", "10"], "--workload: '10' must be IN,OUT"),
         (["--mesh", "tp2", "--chip", "h200", "--workload", "10,-1"], "--workload: '10,-1' must be IN,OUT"),
         (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "0.5"], "--expert-imbalance: must be at least 1"),
+        (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "nan"], "--expert-imbalance: must be at least 1"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "90,7"], "90,7: 97 tokens are more than the context, 96"),
+        (["--mesh", "tp2", "--chip", "h200", "--context", "1"], "--context: must be at least 2, not 1"),
         (["--mesh", "tp2", "--chip", "h200", "--context", "1000000000"], "--context: 1000000000 is more than"),
         (["--mesh", "tp2", "--chip", "h200", "--quantization", "int3"], "--quantization"),
         (["--mesh"], "--mesh: needs one at least, or --sweep or --fit with a --chip"),
@@ -127,3 +135,14 @@ def test_wrong_input_is_told(arguments: list[str], told: str, capsys: pytest.Cap
 def test_a_model_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(tmp_path / "none"), "--mesh", "v6e-8"]) == 2
     assert "none" in capsys.readouterr().err
+    assert main(["plan", "none.json", "--mesh", "v6e-8"]) == 2
+    assert "none.json: there is no such file" in capsys.readouterr().err
+
+
+def test_a_mesh_that_no_engine_runs_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.yaml").write_text("axes: {tensor: 16}\ntopology: v6e:4x4\n")
+    Path("wide.json").write_text(json.dumps(MODELS["dense"] | {"num_attention_heads": 16, "num_key_value_heads": 16}))
+    assert plan.run(["wide.json", "--mesh", "mine.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "mine is not served yet: v6e:4x4 is 4 hosts; 1 is allowed, more are not supported yet." in out
+    assert "\nmine v6e:4x4" in out

@@ -7,6 +7,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import abstract_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
@@ -95,8 +96,10 @@ def test_service_is_decode_steps_with_prompts_between_them() -> None:
     found, work = plan(), Workload(60, 20)
     step, prompt = found.decode(8, 70).seconds, found.prefill(60)
     told = service(found, work, 8)
-    assert (told.ttft, told.itl) == pytest.approx((prompt, (20 * step + 8 * prompt) / 20))
-    assert told.tokens_per_second == pytest.approx(8 * 20 / (20 * step + 8 * prompt))
+    # The first token of each comes with its prompt.
+    assert (told.ttft, told.itl) == pytest.approx((prompt, (19 * step + 8 * prompt) / 20))
+    assert told.tokens_per_second == pytest.approx(8 * 20 / (19 * step + 8 * prompt))
+    assert service(found, Workload(60, 1), 8).tokens_per_second == pytest.approx(1 / prompt)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,8 @@ def test_what_cannot_be_placed_or_split_is_refused() -> None:
         topology_of(MeshConfig({"tensor": 8}, topology=Topology.parse("v6e:2x4")), read_chip("v5e"))
     with pytest.raises(ParameterError, match=r"mesh: tensor=512 needs 512 chips; there is no such slice of v6e"):
         topology_of(MeshConfig({"tensor": 512}), read_chip("v6e"))
+    with pytest.raises(ParameterError, match=r"mesh: rules\.head_dim would split KV blocks"):
+        plan(mesh=MeshConfig({"tensor": 2}, ShardingRules(head_dim=("tensor",), kv_heads=())))
     with pytest.raises(ParameterError, match="mesh: stage=2: 1 is allowed"):
         plan(mesh=MeshConfig({"stage": 2}))
     with pytest.raises(ParameterError, match="mesh: 8 query heads"):

@@ -11,7 +11,7 @@ from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.plan.exchange import Exchange
-from jaxinfer.plan.work import Rows, device_model, step_of
+from jaxinfer.plan.work import Part, Rows, device_model, step_of
 from jaxinfer.runner.costs import step_costs
 from tests.engine.small import small_shapes
 from tests.runner import mesh_matrix
@@ -76,8 +76,27 @@ def test_experts_that_a_step_reads_and_the_busiest_device() -> None:
     (part,) = [part for part in step_of(model, Rows(3, 1, 8)).parts if part.name == "experts"]
     everything = sum(one.layers * one.slots * one.bytes for one in model.experts)
     assert part.bytes / everything == pytest.approx(np.mean([len(drawn) for drawn in draws]) / experts.count, rel=0.02)
-    (busy,) = [part for part in step_of(model, Rows(3, 1, 8), 1.5).parts if part.name == "experts"]
-    assert busy.ops == pytest.approx(1.5 * part.ops)
+
+
+def experts_of(mesh: str, rows: Rows, imbalance: float = 1.0) -> Part:
+    model = device_model(parse_config(MODELS["experts"]), np.dtype("float32"), "cpu", MESHES[mesh])
+    (found,) = [part for part in step_of(model, rows, imbalance).parts if part.name == "experts"]
+    return found
+
+
+def test_the_busiest_device_of_those_that_have_whole_experts() -> None:
+    rows = Rows(3, 1, 8)
+    even, busy = experts_of("ep4", rows), experts_of("ep4", rows, 1.5)
+    assert busy.ops == pytest.approx(1.5 * even.ops)
+    assert busy.bytes > even.bytes
+    assert experts_of("ep4", rows, 9) == experts_of("ep4", rows, 4)  # one device cannot have more than all
+    assert experts_of("tp2", rows, 1.5) == experts_of("tp2", rows)
+    # A token chooses two of eight: some device reads one whole expert at least, which tp splits over all.
+    one, parts = experts_of("ep4", Rows(1, 1, 8)), experts_of("tp2", Rows(1, 1, 8))
+    layers = parse_config(MODELS["experts"]).num_layers
+    each = experts_of("ep4", Rows(1, 10**6, 8)).bytes / layers / 2
+    assert one.bytes == pytest.approx(layers * each)
+    assert parts.bytes == pytest.approx(layers * 2 * each / 2)
 
 
 @pytest.mark.parametrize("mesh", MESHES)
