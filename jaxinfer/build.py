@@ -224,6 +224,7 @@ def _with_blocks(
 ) -> EngineShapes:
     from jaxinfer.runner import memory
     from jaxinfer.runner.platform import usable_memory
+    from jaxinfer.runner.sizes import fit_context
 
     limit = usable_memory(config.cache.gpu_memory_utilization, model.mesh)
     if config.cache.num_blocks is not None:
@@ -232,7 +233,7 @@ def _with_blocks(
         blocks = memory.cpu_blocks([cost * model.mesh.size for cost in memory.block_costs(model, shapes)])
     else:
         blocks = memory.device_blocks(model, shapes, limit=limit, cache=cache, options=options)
-    return _fit_context(config, memory.with_blocks(shapes, blocks))
+    return fit_context(config, memory.with_blocks(shapes, blocks))
 
 
 def _share_of_blocks(num_blocks: int, shards: int) -> int:
@@ -242,24 +243,6 @@ def _share_of_blocks(num_blocks: int, shards: int) -> int:
             "num_blocks", f"{least}: it is shared out among {shards} shards, and each has a scratch block"
         )
     return num_blocks // shards
-
-
-def _fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
-    """A context longer than all blocks together could never be used."""
-    from dataclasses import replace
-
-    full = [group.num_blocks - 1 for group in shapes.groups if group.window is None]
-    room = min(full, default=shapes.blocks_per_row) * shapes.block_size
-    if room >= shapes.max_model_len:
-        return shapes
-    if room < 2:
-        raise ParameterError("num_blocks", f"the KV blocks hold {room} tokens; a prompt and its output need 2 at least")
-    if config.load.max_model_len is not None:
-        raise ParameterError(
-            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV blocks, which hold {room}"
-        )
-    log.warning("max_model_len is %d instead of %d: the KV blocks hold no more", room, shapes.max_model_len)
-    return replace(shapes, max_model_len=room)
 
 
 def seed_of(config: EngineConfig) -> int:

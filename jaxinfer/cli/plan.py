@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import tyro
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.estimate import MeshPlan, Workload
     from jaxinfer.plan.report import Question
+    from jaxinfer.plan.search import Sweep
 
 
-_MOST_DEVICES = 1024
 _MOST = 10**6
 _TOKENS = 1024
 """Of a request, in and out, where nothing else is asked for."""
@@ -67,8 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
     asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
-    plans, fits_with = list(_plans(asked, decoder)), partial(_remedies, asked, declared)
-    told = report(asked.model, architecture, plans, asked.question, fits_with)
+    found = _plans(asked, decoder)
+    fits_with = partial(_remedies, asked, declared)
+    told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out)
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -103,13 +104,13 @@ def _flags(
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
-    Times are the least that memory, products and links allow: an engine takes longer.
+    Times are of memory, products and links at their peak rates: an engine takes longer.
 
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
         mesh: Meshes by name, as tp4, or YAML files.
         sweep: Every way to use so many devices of `--chip`.
-        fit: The fewest devices of `--chip` that hold the model and one request, split by `tensor` alone.
+        fit: The fewest devices of `--chip`, a power of two along `tensor`, that hold the model and one request.
         chip: Kind of chip for meshes that name none: a file of configs/chips, as v6e or h200.
         dtype: Type of weights and activations; auto: bfloat16.
         architecture: Read config.json as that of this architecture, whatever it names.
@@ -131,18 +132,18 @@ def _flags(
     """
     from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
-    from jaxinfer.plan.search import Limits
+    from jaxinfer.plan.search import MOST_DEVICES, Limits
 
     if not mesh and sweep is None and not fit:
         raise ParameterError("mesh", "needs one at least, or --sweep or --fit with a --chip")
-    if sweep is not None and not 1 <= sweep <= _MOST_DEVICES:
-        raise ParameterError("sweep", f"must be from 1 to {_MOST_DEVICES}, not {sweep}")
+    if sweep is not None and not 1 <= sweep <= MOST_DEVICES:
+        raise ParameterError("sweep", f"must be from 1 to {MOST_DEVICES}, not {sweep}")
     for name, value in (("batch", batch), ("expert_imbalance", expert_imbalance)):
         if not 1 <= value < _MOST:
             raise ParameterError(name, f"must be at least 1, and less than {_MOST:,}, not {value}")
     for name, value in (("itl", itl), ("ttft", ttft), ("price", price)):
-        if value is not None and not value > 0:
-            raise ParameterError(name, f"must be above 0, not {value}")
+        if value is not None and not 0 < value < _MOST:
+            raise ParameterError(name, f"must be above 0, and less than {_MOST:,}, not {value}")
     limits = Limits(*(None if value is None else value / 1e3 for value in (ttft, itl)))
     if context is not None and context < 2:
         raise ParameterError("context", f"must be at least 2, not {context}")
@@ -153,7 +154,7 @@ def _flags(
             kv_cache_dtype=kv_cache_dtype, block_size=block_size, gpu_memory_utilization=gpu_memory_utilization
         ),
         scheduler=SchedulerConfig(
-            max_num_seqs=max_num_seqs or ("auto" if batch <= _SLOTS else batch),
+            max_num_seqs=_slots(batch) if max_num_seqs is None else max_num_seqs,
             max_num_batched_tokens="auto" if max_num_batched_tokens is None else max_num_batched_tokens,
         ),
     )
@@ -164,18 +165,23 @@ def _flags(
     )
 
 
-def _plans(asked: _Asked, decoder: "DecoderConfig") -> Iterator["MeshPlan"]:
-    from jaxinfer.plan.search import smallest, sweep
+def _slots(batch: int) -> int | Literal["auto"]:
+    return "auto" if batch <= _SLOTS else batch
 
-    for name in asked.mesh:
-        yield _named(asked, decoder, name)
+
+def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
+    from jaxinfer.plan.search import Sweep, smallest, sweep
+
+    found = Sweep([_named(asked, decoder, name) for name in asked.mesh], {})
     planner = partial(_planned, asked, decoder)
     if asked.sweep is not None:
         experts = any(layer.mlp.experts is not None for layer in decoder.layers)
-        yield from sweep(asked.sweep, planner, has_experts=experts)
+        swept = sweep(asked.sweep, planner, has_experts=experts)
+        found = Sweep([*found.plans, *swept.plans], swept.left_out)
     if asked.fit:
         workload = asked.question.workload
-        yield smallest(planner, workload.tokens_in + workload.tokens_out)
+        found.plans.append(smallest(planner, workload.tokens_in + workload.tokens_out))
+    return found
 
 
 def _named(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":

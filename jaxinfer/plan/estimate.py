@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax.numpy as jnp
-
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
@@ -17,9 +15,12 @@ from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
-from jaxinfer.runner.memory import fit_blocks, slot_bytes, useful_blocks
+from jaxinfer.runner.memory import fit_blocks, slot_bytes, useful_blocks, with_blocks
 from jaxinfer.runner.platform import resolve_dtype, usable_of
-from jaxinfer.runner.sizes import Device, plan_shapes
+from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
+
+_NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
+"""Logical axes that no part of a step's exchanges is known of; an engine splits the first two over nothing."""
 
 
 class Workload(NamedTuple):
@@ -78,7 +79,7 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """A model on a mesh. refused: why no engine runs on such a one yet."""
+    """A model on a mesh. refused: why no engine would start on it."""
 
     mesh: MeshConfig
     name: str
@@ -92,25 +93,36 @@ class MeshPlan:
 
     @property
     def chips(self) -> int:
-        """That have devices of the mesh."""
-        return -(-self.mesh.size // self.chip.devices)
+        """Of the slice, or of the GPUs that are needed: there may be more than have devices of the mesh."""
+        return self.topology.chips
 
     def holds(self, tokens: int) -> int:
         """How many sequences of so many tokens have all their blocks at once, of all shards."""
-        size, blocks = self.shapes.block_size, self.memory.blocks
-        if not blocks:
+        if not self.memory.blocks:
             return 0
-        kept = [tokens if g.window is None else min(tokens, g.window + size) for g in self.shapes.groups]
-        fitting = min((count - 1) // -(-each // size) for count, each in zip(blocks, kept, strict=True))
-        return self.mesh.data * fitting
+        needed = zip(self.memory.blocks, self._blocks_of(tokens), strict=True)
+        return self.mesh.data * min((count - 1) // each for count, each in needed)
 
-    def step(self, rows: Rows) -> Step:
+    def lacks(self, tokens: int) -> int:
+        """Bytes that a device lacks for one sequence of so many tokens, beside a scratch block a group."""
+        size = self.shapes.block_size
+        costs = [token * size for token in self.model.kv_bytes]
+        needed = sum(cost * (1 + each) for cost, each in zip(costs, self._blocks_of(tokens), strict=True))
+        return max(needed - self.memory.left, 0)
+
+    def _blocks_of(self, tokens: int) -> list[int]:
+        """Of one sequence, an entry a KV group. A window may begin and end within a block."""
+        size = self.shapes.block_size
+        kept = [tokens if g.window is None else min(tokens, g.window + size) for g in self.shapes.groups]
+        return [-(-each // size) for each in kept]
+
+    def step(self, *rows: Rows) -> Step:
         """Of one shard."""
         return step_of(self.model, rows, self.imbalance)
 
-    def time(self, rows: Rows) -> StepTime:
-        """The least that a step takes in which every shard has these rows."""
-        step = self.step(rows)
+    def time(self, *rows: Rows) -> StepTime:
+        """Of a step in which every shard has these rows."""
+        step = self.step(*rows)
         return StepTime((*self._parts(step), *self._exchanges(step.exchanges)))
 
     def decode(self, batch: int, length: int) -> StepTime:
@@ -148,7 +160,7 @@ class MeshPlan:
 
 class Service(NamedTuple):
     """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
-    between two tokens of the same, on average, with the prompts of others between them. tokens_per_second: of output,
+    between two tokens of a request, on average, with the prompts of others between them. tokens_per_second: of output,
     of the whole mesh."""
 
     batch: int
@@ -158,17 +170,28 @@ class Service(NamedTuple):
 
 
 def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
-    """With every request's prompt computed between the decode steps of the others. batch: requests under way at most;
-    as many are as have slots and blocks."""
-    tokens = min(workload.tokens_in + workload.tokens_out, plan.shapes.max_model_len)
-    batch = min(batch, plan.holds(tokens), plan.shapes.all_seqs)
+    """In the steady state, as the engine packs steps: prompts fill the budget of tokens of a step, in which the others
+    decode. batch: requests under way at most; as many are as have slots and blocks."""
+    batch = min(batch, plan.holds(workload.tokens_in + workload.tokens_out), plan.shapes.all_seqs)
     if not batch:
         return Service(0, 0.0, 0.0, 0.0)
+    rows, budget = -(-batch // plan.mesh.data), plan.shapes.max_num_batched_tokens
+    at_once = max(1, min(rows, budget // workload.tokens_in))
+    own = -(-workload.tokens_in // budget)
+    others = own * -(-(rows - at_once) // at_once)  # steps with prompts while a request decodes
     middle = workload.tokens_in + workload.tokens_out // 2
-    step, prompt = plan.decode(batch, middle).seconds, plan.prefill(workload.tokens_in)
-    # The first token of each comes with its prompt, and every shard computes prompts of its own.
-    seconds = (workload.tokens_out - 1) * step + -(-batch // plan.mesh.data) * prompt
-    return Service(batch, prompt, seconds / workload.tokens_out, batch * workload.tokens_out / seconds)
+    decode = plan.time(Rows(rows, 1, middle)).seconds
+    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, middle))
+    alone = max(workload.tokens_out - 1 - others, 0)
+    seconds = (own + others) * mixed + alone * decode
+    between = (others * mixed + alone * decode) / max(workload.tokens_out - 1, 1)
+    return Service(batch, plan.prefill(workload.tokens_in), between, batch * workload.tokens_out / seconds)
+
+
+def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
+    """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle."""
+    chunk = min(tokens, plan.shapes.max_num_batched_tokens)
+    return plan.time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
 
 
 def plan_mesh(
@@ -178,17 +201,23 @@ def plan_mesh(
     placed."""
     if mesh.axes.get("stage", 1) > 1:
         raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not planned yet")
-    for axis in ("layers", "head_dim"):
+    for axis in _NOT_PLANNED:
         if mesh.shards(axis) > 1:
-            raise ParameterError("mesh", f"rules.{axis} would split KV blocks, which no engine does; null is allowed")
+            raise ParameterError("mesh", f"rules.{axis}: its exchanges are not planned; null is allowed")
     topology = topology_of(mesh, chip)
     total = chip.memory.bytes // chip.devices
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
-    model = device_model(decoder, jnp.dtype(dtype), chip.platform, mesh)
+    if dtype.itemsize > 2:
+        raise ParameterError("dtype", f"{dtype}: chips' rates of such products are not known; bfloat16 is allowed")
+    model = device_model(decoder, dtype, chip.platform, mesh)
     shapes = plan_shapes(config, decoder, Device(chip.platform, total), mesh.data)
-    return MeshPlan(
-        mesh, name, chip, topology, shapes, model, _memory(config, model, shapes, total, chip.platform), imbalance
-    )
+    memory, refused = _memory(config, model, shapes, total, chip.platform), None
+    if memory.blocks:
+        try:
+            shapes = fit_context(config, with_blocks(shapes, memory.blocks))
+        except ParameterError as error:
+            refused = str(error)
+    return MeshPlan(mesh, name, chip, topology, shapes, model, memory, imbalance, refused)
 
 
 def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str) -> MemoryPlan:

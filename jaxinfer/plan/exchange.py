@@ -1,7 +1,8 @@
 """Exchanges between the devices of a mesh, and how long their links take for them. Imports no jax.
 
-What is computed is the least that a chip must send or receive over the links that the worst placed chip of the group
-has: no algorithm is faster. Where hosts are joined by a network, an all-reduce adds up within hosts first.
+What is computed is what the worst placed chip of a group must send or receive over its links, at their peak: a
+reduce-scatter, then an all-gather. A switch that adds up by itself, or a small array that all send to all, can take
+less. Where hosts are joined by a network, an all-reduce adds up within hosts first.
 """
 
 import itertools
@@ -14,9 +15,11 @@ from jaxinfer.parallel.rules import AXES
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import Chip
 
-Kind = Literal["all-reduce", "all-gather", "all-to-all"]
+Kind = Literal["all-reduce", "all-gather"]
 
-_PASSES: dict[Kind, int] = {"all-reduce": 2, "all-gather": 1, "all-to-all": 1}
+_HOST = (2, 2)
+"""Chips of a host in the first two dimensions, where a slice has several."""
+_PASSES: dict[Kind, int] = {"all-reduce": 2, "all-gather": 1}
 """How often what a device ends up with comes over links: an all-reduce is a reduce-scatter and an all-gather."""
 
 
@@ -41,25 +44,38 @@ class Group(NamedTuple):
 
 
 def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip) -> Group:
-    """Devices along `axes` that include the mesh's first: JAX numbers them along the last axis of a mesh first, and
-    chips along the last dimension of a topology."""
+    """Devices along `axes` that include the mesh's first: JAX numbers them along the last axis of a mesh first."""
     steps = [math.prod(mesh.shape[place + 1 :]) for place in range(len(AXES))]
     ranges = [range(size if name in axes else 1) for name, size in zip(AXES, mesh.shape, strict=True)]
     numbers = [sum(map(int.__mul__, place, steps)) for place in itertools.product(*ranges)]
     chips = sorted({number // chip.devices for number in numbers})
     of_host = topology.chips // topology.hosts
     hosts = {number // of_host for number in chips}
-    places = [_place(number, topology.shape) for number in chips]
+    places = [_place(number, topology, chip) for number in chips]
     extents = tuple(len(set(along)) for along in zip(*places, strict=True))
     return Group(len(numbers) // len(chips), len(chips) // len(hosts), len(hosts), extents)
 
 
-def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
+def _place(number: int, topology: Topology, chip: Chip) -> tuple[int, ...]:
+    """Of a chip in its topology. libtpu numbers chips host by host, both along the first dimension first; GPUs are
+    numbered along the last one first."""
+    shape = topology.shape
+    if chip.platform == "gpu":
+        return _digits(number, shape[::-1])[::-1]
+    block = shape if topology.hosts == 1 else (*_HOST, *(1,) * (len(shape) - len(_HOST)))
+    host, within = divmod(number, math.prod(block))
+    hosts = _digits(host, [whole // part for whole, part in zip(shape, block, strict=True)])
+    places = zip(hosts, block, _digits(within, block), strict=True)
+    return tuple(at * part + inner for at, part, inner in places)
+
+
+def _digits(number: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Along each size, the first fastest."""
     found = []
-    for size in reversed(shape):
+    for size in sizes:
         number, at = divmod(number, size)
         found.append(at)
-    return tuple(reversed(found))
+    return tuple(found)
 
 
 def exchange_seconds(exchange: Exchange, mesh: MeshConfig, topology: Topology, chip: Chip) -> float:
@@ -85,18 +101,24 @@ def _over_torus(size: int, passes: int, group: Group, topology: Topology, chip: 
     chips = group.chips * group.hosts
     if chips == 1:
         return 0.0
-    along = [(extent, _links(extent, whole, chip)) for extent, whole in zip(group.extents, topology.shape, strict=True)]
+    joined = _joined(topology.shape, chip)
+    along = [(extent, _links(extent, end)) for extent, end in zip(group.extents, joined, strict=True)]
     links = sum(count for _, count in along)
     hops = sum(extent // 2 if count == 2 else extent - 1 for extent, count in along)
-    bandwidth = min(links, chip.links.count) * chip.links.bytes_per_second
+    sharing = chip.devices // group.devices  # groups that exchange over the same links at once
+    bandwidth = min(links, chip.links.count) * chip.links.bytes_per_second / sharing
     return passes * (_part(size, chips) / bandwidth + hops * chip.links.latency_seconds)
 
 
-def _links(extent: int, whole: int, chip: Chip) -> int:
-    """Of the chip with the fewest along a dimension of which `extent` of `whole` take part."""
-    if extent < 3:
-        return extent - 1
-    return 2 if extent == whole and whole % chip.links.joined == 0 else 1
+def _joined(shape: Sequence[int], chip: Chip) -> list[int]:
+    """Chips along each dimension whose ends are linked; 0 where they are not. In three dimensions all are, or none."""
+    whole = [size if size % chip.links.joined == 0 else 0 for size in shape]
+    return whole if len(shape) < 3 or all(whole) else [0] * len(shape)
+
+
+def _links(extent: int, ring: int) -> int:
+    """Of the chip with the fewest along a dimension along which `extent` take part, of a ring of so many."""
+    return extent - 1 if extent < 3 else 2 if extent == ring else 1
 
 
 def _through_switch(size: int, passes: int, group: Group, chip: Chip) -> float:

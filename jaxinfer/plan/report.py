@@ -1,6 +1,6 @@
 """A report over several MeshPlans: for programs, and as a table of at most 80 columns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload
@@ -10,7 +10,7 @@ ASSUMPTIONS = (
     "parts of a step and its exchanges follow one another: nothing overlaps",
     "memory, products and links at their peak; launches and padding take no time",
     "activations stay in caches; sampling exchanges nothing",
-    "prompts are computed between the decode steps of other requests",
+    "prompts fill steps, in which the other requests decode",
 )
 
 
@@ -29,9 +29,10 @@ def report(
     plans: Sequence[MeshPlan],
     question: Question,
     remedies_of: Callable[[MeshPlan], list[str]],
+    left_out: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too. remedies_of: what would make the
-    model fit on a mesh that does not hold it."""
+    """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too. remedies_of: what would make a
+    request fit on a mesh that does not hold it. left_out: meshes that are refused, and why."""
     return {
         "model": model,
         "architecture": architecture,
@@ -39,10 +40,18 @@ def report(
         "workload": {"tokens_in": question.workload.tokens_in, "tokens_out": question.workload.tokens_out},
         "limits": question.limits._asdict(),
         "meshes": [
-            {**_of_mesh(plan, question), "remedies": [] if plan.memory.blocks else remedies_of(plan)} for plan in plans
+            {**_of_mesh(plan, question), "remedies": remedies_of(plan) if _lacks(plan, question) else []}
+            for plan in plans
         ],
+        "left_out": dict(left_out),
         "assumptions": list(ASSUMPTIONS),
     }
+
+
+def _lacks(plan: MeshPlan, question: Question) -> int:
+    """Bytes that a device lacks for one request."""
+    tokens = question.workload.tokens_in + question.workload.tokens_out
+    return 0 if plan.holds(tokens) else max(plan.lacks(tokens), 1)
 
 
 def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
@@ -65,6 +74,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "temporary_bytes": memory.temporaries,
         "memory_bytes": memory.usable,
         "left_bytes": memory.left,
+        "lacking_bytes": _lacks(plan, question),
         "pages": list(memory.blocks),
         "page_tokens": plan.shapes.block_size,
         "sequences": plan.holds(plan.shapes.max_model_len),
@@ -86,7 +96,7 @@ _PRICED = ("mesh", "on", "weights", "cost/M", "requests", "step ms", "bound", "t
 _WORDS = ("mesh", "on", "bound")
 """Columns of words; all others are of numbers, and end in line."""
 _BEST = (
-    ("shortest steps", "itl", min),
+    ("least time between tokens", "itl", min),
     ("most tokens a chip", "tokens_per_second_per_chip", max),
     ("cheapest", "cost_per_million_tokens", min),
 )
@@ -107,11 +117,12 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
         yield " ".join(map(_cell, columns, row, widths)).rstrip()
     yield ""
     yield from _best(told["meshes"])
+    yield from (f"Left out: {name} ({reason})" for name, reason in told["left_out"].items())
     if explain:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
     yield "Weights, and what is left for keys and values: of one device, in units of 1024."
-    yield "Requests: as many as fit. Times are the least that is possible. Assumed:"
+    yield "Requests: as many as have slots and blocks. Times: at peak rates. Assumed:"
     yield from (f"- {text}" for text in told["assumptions"])
 
 
@@ -129,8 +140,8 @@ def _cells(mesh: dict[str, Any]) -> dict[str, str]:
         "left": _size(mesh["left_bytes"]),
         "cost/M": f"{cost:.2f}" if cost else "-",
         "requests": f"{found['batch']:,}" if found else "-",
-        "step ms": f"{1e3 * mesh['step_seconds']['seconds']:.2f}",
-        "bound": mesh["bound"],
+        "step ms": f"{1e3 * mesh['step_seconds']['seconds']:.2f}" if found else "-",
+        "bound": mesh["bound"] if found else "-",
         "tokens/s": f"{found['tokens_per_second']:,.0f}" if found else "-",
         "TTFT ms": f"{1e3 * found['ttft']:.1f}" if found else "-",
     }
@@ -145,14 +156,15 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
             if all(mesh["service"][key] is not None for mesh in served):
                 best = of(served, key=lambda mesh, key=key: mesh["service"][key])
                 found.append(f"{title}: {best['mesh']}")
-        yield "; ".join(found).capitalize() + "."
+        text = "; ".join(found)
+        yield f"{text[0].upper()}{text[1:]}."
     for mesh in meshes:
         if mesh["refused"]:
             yield f"{mesh['mesh']} is not served yet: {mesh['refused']}."
-        if not mesh["pages"]:
+        if mesh["lacking_bytes"]:
             what = " or ".join(mesh["remedies"])
             helps = f"; fits with {what}." if what else "."
-            yield f"{mesh['mesh']} lacks {_size(max(-mesh['left_bytes'], 1))} a device{helps}"
+            yield f"{mesh['mesh']} lacks {_size(mesh['lacking_bytes'])} a device{helps}"
         elif not mesh["service"]:
             yield f"{mesh['mesh']} does not serve even one such request within the limits."
 

@@ -10,7 +10,7 @@ from jaxinfer.parallel.rules import DEFAULT_RULES
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
 
 _WHOLE_EXPERTS = DEFAULT_RULES.with_whole_experts()
-_MOST_DEVICES = 1024
+MOST_DEVICES = 1024
 
 Planner = Callable[[MeshConfig, str], MeshPlan]
 """Plans a mesh under a name. Raises ParameterError where the model cannot be split so."""
@@ -28,18 +28,25 @@ class Limits(NamedTuple):
         return found.batch > 0 and all(limit is None or seconds <= limit for seconds, limit in pairs)
 
 
-def sweep(devices: int, planner: Planner, *, has_experts: bool) -> list[MeshPlan]:
+class Sweep(NamedTuple):
+    """left_out: names of meshes that are refused, and why."""
+
+    plans: list[MeshPlan]
+    left_out: dict[str, str]
+
+
+def sweep(devices: int, planner: Planner, *, has_experts: bool) -> Sweep:
     """Every way to share out so many devices between groups (`data`) and parts of the model (`tensor`), by channels of
-    experts and by whole experts. What the model refuses is left out; raises ParameterError where it refuses all."""
-    found, refused = [], None
+    experts and by whole experts. Raises ParameterError where all are refused."""
+    plans, left_out, refused = [], dict[str, str](), None
     for mesh, name in _meshes(devices, has_experts):
         try:
-            found.append(planner(mesh, name))
+            plans.append(planner(mesh, name))
         except ParameterError as error:
-            refused = error
-    if refused is not None and not found:
+            refused, left_out[name] = error, str(error)
+    if refused is not None and not plans:
         raise refused
-    return found
+    return Sweep(plans, left_out)
 
 
 def _meshes(devices: int, has_experts: bool) -> Iterator[tuple[MeshConfig, str]]:
@@ -55,7 +62,7 @@ def smallest(planner: Planner, tokens: int) -> MeshPlan:
     """The fewest devices along `tensor`, in powers of two, that hold the model and a request of so many tokens. Raises
     ParameterError where none do."""
     size, refused = 1, ""
-    while size <= _MOST_DEVICES:
+    while size <= MOST_DEVICES:
         try:
             plan = planner(MeshConfig({"tensor": size}), f"tp{size}")
         except ParameterError as error:

@@ -6,7 +6,7 @@ beside them. Padding of a step to the next size of a program is not counted.
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -153,14 +153,14 @@ def _device_experts(
     return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0]))
 
 
-def step_of(model: DeviceModel, rows: Rows, imbalance: float = 1.0) -> Step:
-    """imbalance: tokens of the busiest device's experts over the mean; without effect where each device has a part of
-    every expert."""
+def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) -> Step:
+    """rows: of one shard, all in one step. imbalance: tokens of the busiest device's experts over the mean; without
+    effect where each device has a part of every expert."""
     return Step(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
 
 
-def _parts(model: DeviceModel, rows: Rows, imbalance: float) -> Iterator[Part]:
-    tokens, scored = rows.count * rows.tokens, rows.count * rows.scored
+def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterator[Part]:
+    tokens, scored = sum(each.count * each.tokens for each in rows), sum(each.count * each.scored for each in rows)
     for kind, (numbers, size) in model.weights.items():
         yield Part("weights", 2.0 * tokens * numbers, size, kind)
     devices = model.mesh.shards("expert")
@@ -171,17 +171,19 @@ def _parts(model: DeviceModel, rows: Rows, imbalance: float) -> Iterator[Part]:
         least = -(-one.chosen // devices)
         touched = max(least, one.slots * (1 - (1 - one.chosen / one.count) ** (tokens * busy)))
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
-    numbers, size = model.head
-    yield Part("head", 2.0 * scored * numbers, size)
+    if scored:
+        numbers, size = model.head
+        yield Part("head", 2.0 * scored * numbers, size)
     yield _attention(model, rows)
 
 
-def _attention(model: DeviceModel, rows: Rows) -> Part:
+def _attention(model: DeviceModel, rows: Sequence[Rows]) -> Part:
     ops = size = 0.0
     for group, token, pair in zip(model.config.kv_groups, model.kv_bytes, model.pair_ops, strict=True):
-        pairs, keys = _seen(rows, group.window)
-        ops += rows.count * pairs * pair
-        size += rows.count * token * (keys + rows.tokens)
+        for each in rows:
+            pairs, keys = _seen(each, group.window)
+            ops += each.count * pairs * pair
+            size += each.count * token * (keys + each.tokens)
     return Part("keys and values", ops, size)
 
 
@@ -211,8 +213,9 @@ def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
     return counts
 
 
-def _exchanges(model: DeviceModel, rows: Rows) -> Iterator[Exchange]:
-    size = rows.count * rows.tokens * model.config.hidden_size * model.dtype.itemsize
+def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
+    tokens = sum(each.count * each.tokens for each in rows)
+    size = tokens * model.config.hidden_size * model.dtype.itemsize
     for axes, count in model.sums:
         yield Exchange("all-reduce", size, axes, count)
 

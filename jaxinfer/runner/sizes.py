@@ -1,5 +1,7 @@
 """Sizes of an engine's steps, from what is asked for and from the device, which need not be here."""
 
+import logging
+from dataclasses import replace
 from typing import NamedTuple
 
 from jaxinfer.config import EngineConfig, SchedulerConfig
@@ -8,6 +10,8 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.runner.memory import slot_bytes
 from jaxinfer.runner.platform import default_block_size, device_memory, platform_name
+
+log = logging.getLogger(__name__)
 
 _PROMPT_SCORED = 64
 """Positions of prompts that a step scores beside a row of every slot."""
@@ -87,6 +91,23 @@ def context_of(config: EngineConfig, decoder: DecoderConfig) -> int:
     if asked is not None and asked > declared:
         raise ParameterError("max_model_len", f"{asked} is more than the model's max_position_embeddings, {declared}")
     return asked or declared
+
+
+def fit_context(config: EngineConfig, shapes: EngineShapes) -> EngineShapes:
+    """The same with no longer a context than all blocks hold together, which could never be used. Raises ParameterError
+    where it was asked for, and where blocks hold no request at all."""
+    full = [group.num_blocks - 1 for group in shapes.groups if group.window is None]
+    room = min(full, default=shapes.blocks_per_row) * shapes.block_size
+    if room >= shapes.max_model_len:
+        return shapes
+    if room < 2:
+        raise ParameterError("num_blocks", f"the KV blocks hold {room} tokens; a prompt and its output need 2 at least")
+    if config.load.max_model_len is not None:
+        raise ParameterError(
+            "max_model_len", f"{shapes.max_model_len} tokens do not fit into the KV blocks, which hold {room}"
+        )
+    log.warning("max_model_len is %d instead of %d: the KV blocks hold no more", room, shapes.max_model_len)
+    return replace(shapes, max_model_len=room)
 
 
 def _default_token_budget(device: Device) -> int:

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from jaxinfer.build import _fit_context
 from jaxinfer.config import EngineConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
-from jaxinfer.runner.sizes import Device, plan_shapes
+from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
 from tests.engine.small import small_shapes
 from tests.model_config.config_json import LLAMA
 
@@ -16,7 +15,7 @@ from tests.model_config.config_json import LLAMA
 @pytest.mark.parametrize(("blocks", "size"), [(1, 4), (2, 1)])
 def test_blocks_that_hold_no_request_are_refused(blocks: int, size: int) -> None:
     with pytest.raises(ParameterError, match="num_blocks"):
-        _fit_context(EngineConfig(), small_shapes(blocks, block_size=size))
+        fit_context(EngineConfig(), small_shapes(blocks, block_size=size))
 
 
 def test_a_step_scores_prompts_beside_a_row_of_every_slot() -> None:

@@ -1,5 +1,7 @@
 """What a mesh's devices hold, against what an engine allots; times of steps, against what is worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxinfer.config import EngineConfig, ModelConfig, SchedulerConfig
@@ -12,6 +14,7 @@ from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
 from jaxinfer.plan.place import topology_of
+from jaxinfer.plan.work import Rows
 from jaxinfer.runner import memory
 from tests.runner import mesh_matrix
 
@@ -47,6 +50,9 @@ def test_memory_is_shared_out_and_what_is_missing_is_told() -> None:
     assert (none.holds(1), service(none, Workload(10, 10), 4).batch) == (0, 0)
     over = none.memory
     assert over.left < 0
+    # A scratch block and one for the sequence, beside what is missing already.
+    token = 400 * 2 * 8 * 128 * 2
+    assert none.lacks(1) == 2 * token * none.shapes.block_size - over.left
     assert over.blocks == ()
 
 
@@ -57,19 +63,13 @@ def test_a_decode_step_of_one_device_reads_weights_and_keys() -> None:
     step = found.decode(10, 50)
     assert step.seconds == pytest.approx((found.memory.weights - _table(found) + 10 * 52 * kept) / bandwidth, rel=1e-3)
     assert step.bound == "memory"
-    assert found.time(_many()).bound == "products"
+    assert found.time(Rows(1, 4000, 0)).bound == "products"
 
 
 def _table(found: MeshPlan) -> int:
     """Bytes of an embedding that is no head."""
     config = found.model.config
     return 0 if config.tie_word_embeddings else 2 * config.vocab_size * config.hidden_size
-
-
-def _many():
-    from jaxinfer.plan.work import Rows
-
-    return Rows(1, 4000, 0)
 
 
 def test_a_mesh_reads_less_on_each_device_and_exchanges() -> None:
@@ -92,14 +92,35 @@ def test_requests_that_fit_have_blocks_for_all_of_their_tokens() -> None:
     assert service(plan(mesh=MeshConfig({"data": 2})), Workload(60, 20), 63).batch == 63
 
 
-def test_service_is_decode_steps_with_prompts_between_them() -> None:
+def test_one_request_decodes_after_its_prompt() -> None:
     found, work = plan(), Workload(60, 20)
-    step, prompt = found.decode(8, 70).seconds, found.prefill(60)
-    told = service(found, work, 8)
-    # The first token of each comes with its prompt.
-    assert (told.ttft, told.itl) == pytest.approx((prompt, (19 * step + 8 * prompt) / 20))
-    assert told.tokens_per_second == pytest.approx(8 * 20 / (19 * step + 8 * prompt))
-    assert service(found, Workload(60, 1), 8).tokens_per_second == pytest.approx(1 / prompt)
+    step, prompt = found.decode(1, 70).seconds, found.prefill(60)
+    told = service(found, work, 1)
+    assert (told.ttft, told.itl) == pytest.approx((prompt, step))
+    assert told.tokens_per_second == pytest.approx(20 / (prompt + 19 * step))
+    assert service(found, Workload(60, 1), 1).tokens_per_second == pytest.approx(1 / prompt)
+
+
+def test_prompts_fill_steps_in_which_the_others_decode() -> None:
+    """Steps of 200 tokens have three prompts of 60: eight requests take three such steps, two of them while one
+    decodes."""
+    asked = replace(ASKED, scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=200))
+    found = plan_mesh(asked, parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)
+    mixed = found.time(Rows(3, 60, 0), Rows(5, 1, 70)).seconds
+    step = found.decode(8, 70).seconds
+    told = service(found, Workload(60, 20), 8)
+    assert told.itl == pytest.approx((2 * mixed + 17 * step) / 19)
+    assert told.tokens_per_second == pytest.approx(8 * 20 / (3 * mixed + 17 * step))
+    # Of a prompt longer than a step, each part is one.
+    short = plan_mesh(replace(asked, scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=20)),
+                      parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)  # fmt: skip
+    part = short.time(Rows(1, 20, 20), Rows(1, 1, 70)).seconds
+    assert service(short, Workload(60, 20), 2).itl == pytest.approx((3 * part + 16 * short.decode(2, 70).seconds) / 19)
+
+
+def test_what_a_step_does_not_score_it_does_not_read_the_head_for() -> None:
+    found = plan()
+    assert "head" not in [term.name for term in found.time(Rows(1, 10, 0, 0)).terms]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +148,23 @@ def test_what_cannot_be_placed_or_split_is_refused() -> None:
         topology_of(MeshConfig({"tensor": 8}, topology=Topology.parse("v6e:2x4")), read_chip("v5e"))
     with pytest.raises(ParameterError, match=r"mesh: tensor=512 needs 512 chips; there is no such slice of v6e"):
         topology_of(MeshConfig({"tensor": 512}), read_chip("v6e"))
-    with pytest.raises(ParameterError, match=r"mesh: rules\.head_dim would split KV blocks"):
+    with pytest.raises(ParameterError, match=r"mesh: rules\.head_dim: its exchanges are not planned"):
         plan(mesh=MeshConfig({"tensor": 2}, ShardingRules(head_dim=("tensor",), kv_heads=())))
+    with pytest.raises(ParameterError, match="dtype: float32: chips' rates of such products are not known"):
+        plan_mesh(replace(ASKED, load=ModelConfig(dtype="float32")), parse_config(mesh_matrix.MODELS["dense"]),
+                  ONE_DEVICE, "it", H200)  # fmt: skip
     with pytest.raises(ParameterError, match="mesh: stage=2: 1 is allowed"):
         plan(mesh=MeshConfig({"stage": 2}))
     with pytest.raises(ParameterError, match="mesh: 8 query heads"):
         plan(mesh=MeshConfig({"tensor": 3}))
+
+
+def test_a_context_that_blocks_do_not_hold_is_told_or_cut() -> None:
+    """Of one v5e the model leaves room for less than the context."""
+    long = mesh_matrix.MODELS["dense"] | {"max_position_embeddings": 10**6, "hidden_size": 4096, "head_dim": 512}
+    asked = EngineConfig(load=ModelConfig(max_model_len=10**6), scheduler=SchedulerConfig(max_num_seqs=4))
+    found = plan_mesh(asked, parse_config(long), ONE_DEVICE, "it", read_chip("v5e"))
+    assert "do not fit into the KV blocks" in (found.refused or "")
+    cut = plan_mesh(replace(asked, load=ModelConfig()), parse_config(long), ONE_DEVICE, "it", read_chip("v5e"))
+    assert cut.refused is None
+    assert cut.shapes.max_model_len == (cut.memory.blocks[0] - 1) * cut.shapes.block_size

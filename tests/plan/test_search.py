@@ -38,10 +38,14 @@ def test_a_model_that_nothing_holds_is_told() -> None:
 
 
 def test_every_way_to_use_the_devices_once() -> None:
-    dense = [plan.name for plan in sweep(8, planner(MODELS["dense"]), has_experts=False)]
+    dense = [plan.name for plan in sweep(8, planner(MODELS["dense"]), has_experts=False).plans]
     assert dense == ["data8-tp1", "data4-tp2", "data2-tp4", "tp8"]
-    experts = sweep(4, planner(MODELS["experts"]), has_experts=True)
+    experts = sweep(4, planner(MODELS["experts"]), has_experts=True).plans
     assert [str(plan.mesh) for plan in experts if plan.name.startswith("ep")] == ["tensor=4"]
+    odd = sweep(6, planner(MODELS["dense"]), has_experts=False)
+    assert [plan.name for plan in odd.plans] == ["data6-tp1", "data3-tp2"]
+    assert odd.left_out.keys() == {"data2-tp3", "tp6"}
+    assert "8 query heads" in odd.left_out["tp6"]
     with pytest.raises(ParameterError, match="mesh"):  # of 7 no way but one group a device, which 3 heads allow
         sweep(7, lambda mesh, name: planner(MODELS["dense"])(MeshConfig({"tensor": 7}), name), has_experts=False)
 

@@ -57,7 +57,7 @@ def test_one_device_does_what_the_engine_counts(name: str, rows: Rows) -> None:
     totals = StepCostTotals(small_shapes(64, config.kv_groups[0].window), step_costs(model))
     totals.add(rows_plan(config, rows))
     totals.count()
-    parts = step_of(device_model(config, model.dtype, "cpu", ONE_DEVICE), rows).parts
+    parts = step_of(device_model(config, model.dtype, "cpu", ONE_DEVICE), [rows]).parts
     assert sum(part.ops for part in parts) == pytest.approx(totals.flops, rel=1e-9)
     # What is expected of experts is no more than what the engine allows for.
     assert sum(part.bytes for part in parts if part.name != "experts") == pytest.approx(
@@ -73,14 +73,14 @@ def test_experts_that_a_step_reads_and_the_busiest_device() -> None:
     tokens = rng.random((4000, 3, experts.count)).argsort(axis=-1)[..., : experts.chosen]
     draws = [{*drawn.ravel().tolist()} for drawn in tokens]
     model = device_model(config, np.dtype("float32"), "cpu", MESHES["ep4"])
-    (part,) = [part for part in step_of(model, Rows(3, 1, 8)).parts if part.name == "experts"]
+    (part,) = [part for part in step_of(model, [Rows(3, 1, 8)]).parts if part.name == "experts"]
     everything = sum(one.layers * one.slots * one.bytes for one in model.experts)
     assert part.bytes / everything == pytest.approx(np.mean([len(drawn) for drawn in draws]) / experts.count, rel=0.02)
 
 
 def experts_of(mesh: str, rows: Rows, imbalance: float = 1.0) -> Part:
     model = device_model(parse_config(MODELS["experts"]), np.dtype("float32"), "cpu", MESHES[mesh])
-    (found,) = [part for part in step_of(model, rows, imbalance).parts if part.name == "experts"]
+    (found,) = [part for part in step_of(model, [rows], imbalance).parts if part.name == "experts"]
     return found
 
 
@@ -104,7 +104,7 @@ def test_the_busiest_device_of_those_that_have_whole_experts() -> None:
 def test_exchanges_are_two_a_layer_and_one_for_the_embedding(name: str, mesh: str) -> None:
     config, over = parse_config(MODELS[name]), MESHES[mesh]
     model = device_model(config, np.dtype("float16"), "gpu", over)
-    found = step_of(model, Rows(5, 2, 8)).exchanges
+    found = step_of(model, [Rows(5, 2, 8)]).exchanges
     size = 10 * config.hidden_size * 2
     expected = [Exchange("all-reduce", size, ("tensor",), 1 + 2 * config.num_layers)]
     assert list(found) == ([] if mesh == "one" else expected)
