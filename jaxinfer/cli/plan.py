@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 _MOST = 10**6
 _TOKENS = 1024
 """Of a request, in and out, where nothing else is asked for."""
-_SLOTS = 256
-"""That `serve` has at most where nothing else is asked for."""
 
 
 class _Asked(NamedTuple):
@@ -166,7 +164,9 @@ def _flags(
 
 
 def _slots(batch: int) -> int | Literal["auto"]:
-    return "auto" if batch <= _SLOTS else batch
+    from jaxinfer.runner.sizes import MOST_SLOTS
+
+    return "auto" if batch <= MOST_SLOTS else batch
 
 
 def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":

@@ -1,4 +1,4 @@
-"""MeshPlan: what a model takes of a mesh's devices, and the least time of its steps, from shapes alone."""
+"""MeshPlan: what a model takes of a mesh's devices, and the time of its steps at peak rates, from shapes alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
-from jaxinfer.runner.memory import fit_blocks, slot_bytes, useful_blocks, with_blocks
+from jaxinfer.runner.memory import fit_blocks, sequence_blocks, slot_bytes, useful_blocks, with_blocks
 from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
 
 _NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
-"""Logical axes that no part of a step's exchanges is known of; an engine splits the first two over nothing."""
+"""Logical axes whose exchanges are not reckoned here; no engine splits the first two."""
 
 
 class Workload(NamedTuple):
@@ -111,10 +111,7 @@ class MeshPlan:
         return max(needed - self.memory.left, 0)
 
     def _blocks_of(self, tokens: int) -> list[int]:
-        """Of one sequence, an entry a KV group. A window may begin and end within a block."""
-        size = self.shapes.block_size
-        kept = [tokens if g.window is None else min(tokens, g.window + size) for g in self.shapes.groups]
-        return [-(-each // size) for each in kept]
+        return sequence_blocks([group.window for group in self.shapes.groups], tokens, self.shapes.block_size)
 
     def step(self, *rows: Rows) -> Step:
         """Of one shard."""

@@ -8,8 +8,6 @@ from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import TARGETS, Topology
 from jaxinfer.plan.chip import Chip
 
-_HOST_GPUS = 8
-
 
 def topology_of(mesh: MeshConfig, chip: Chip) -> Topology:
     """The mesh's own, or the smallest slice of this chip that has as many devices. Raises ParameterError `mesh` where
@@ -20,8 +18,8 @@ def topology_of(mesh: MeshConfig, chip: Chip) -> Topology:
         return mesh.topology
     chips = -(-mesh.size // chip.devices)
     if chip.platform == "gpu":
-        hosts = -(-chips // _HOST_GPUS)
-        return Topology(chip.name, (1, hosts, min(chips, _HOST_GPUS)))
+        of_host = TARGETS[chip.name].most_chips
+        return Topology(chip.name, (1, -(-chips // of_host), min(chips, of_host)))
     for shape in _slices(chip.name):
         if math.prod(shape) >= chips:
             return Topology(chip.name, shape)

@@ -19,8 +19,7 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
-from jaxinfer.quantization.array import stored_bytes
-from jaxinfer.runner.inspection import kv_token_bytes
+from jaxinfer.runner.inspection import device_bytes, kv_token_bytes
 
 _PRODUCTS = {"none": "bfloat16", "int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to."""
@@ -112,8 +111,8 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
             experts.setdefault(config.layers[one.layers[0]], []).append(one)
         else:
             numbers, size = weights.get(_kind(one), (0, 0))
-            weights[_kind(one)] = numbers + _numbers(one, mesh), size + _bytes(one, platform, mesh)
-    held = {one.path: _bytes(one, platform, mesh) for one in tables}
+            weights[_kind(one)] = numbers + _numbers(one, mesh), size + device_bytes(one, platform, mesh)
+    held = {one.path: device_bytes(one, platform, mesh) for one in tables}
     scored = plan.head or [one for one in tables if one.path[-1] == "embed"]
     head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
     return DeviceModel(
@@ -138,10 +137,6 @@ def _numbers(one: Weight, mesh: MeshConfig) -> int:
     return math.prod(shard_shape(mesh, one.axes, one.shape))
 
 
-def _bytes(one: Weight, platform: str, mesh: MeshConfig) -> int:
-    return sum(stored_bytes(shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in one.leaves(platform))
-
-
 def _device_experts(
     config: DecoderConfig, kind: LayerKind, weights: list[Weight], platform: str, mesh: MeshConfig
 ) -> DeviceExperts:
@@ -149,7 +144,7 @@ def _device_experts(
     assert experts is not None
     layers, slots = config.layers.count(kind), experts.slots // mesh.shards("expert")
     numbers = sum(_numbers(one, mesh) for one in weights) // layers // slots
-    size = sum(_bytes(one, platform, mesh) for one in weights) // layers // slots
+    size = sum(device_bytes(one, platform, mesh) for one in weights) // layers // slots
     return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0]))
 
 

@@ -18,7 +18,7 @@ from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.array import stored_bytes
 from jaxinfer.quantization.made import MADE
-from jaxinfer.runner.memory import cpu_blocks, fit_blocks
+from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
 
 _PLAIN = ("float32", "bfloat16")
@@ -108,7 +108,12 @@ def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: 
 
 def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
     plan = plan_model(config, dtype)
-    leaves = [leaf for one in (*plan.weights, *plan.head) for leaf in one.leaves(platform)]
+    return sum(device_bytes(one, platform, mesh) for one in (*plan.weights, *plan.head))
+
+
+def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
+    """What one device of a mesh holds of a weight."""
+    leaves = weight.leaves(platform)
     return sum(stored_bytes(shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in leaves)
 
 
@@ -173,7 +178,7 @@ def _blocks(memory: int, weights: int, costs: list[int]) -> list[int]:
 
 def _sequences(config: DecoderConfig, blocks: list[int], costs: list[int], block_size: int, length: int) -> int:
     """How many of so many tokens have all their blocks at once, where groups share the bytes of all but a block each,
-    which no sequence gets. A window may begin and end within a block."""
-    tokens = [length if group.window is None else min(length, group.window + block_size) for group in config.kv_groups]
-    each = sum(cost * -(-count // block_size) for cost, count in zip(costs, tokens, strict=True))
+    which no sequence gets."""
+    counts = sequence_blocks([group.window for group in config.kv_groups], length, block_size)
+    each = sum(cost * count for cost, count in zip(costs, counts, strict=True))
     return sum(cost * (count - 1) for cost, count in zip(costs, blocks, strict=False)) // each

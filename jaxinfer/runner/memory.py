@@ -55,6 +55,12 @@ def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[i
     return [min(low // step * step, cap) for cap in caps]
 
 
+def sequence_blocks(windows: Sequence[int | None], tokens: int, block_size: int) -> list[int]:
+    """Blocks of one sequence of so many tokens, an entry a KV group. A window may begin and end within a block."""
+    kept = [tokens if window is None else min(tokens, window + block_size) for window in windows]
+    return [-(-count // block_size) for count in kept]
+
+
 def cpu_blocks(costs: Sequence[int]) -> list[int]:
     """A fixed number, since the CPU's memory belongs to others too; fewer where blocks are large.
 

@@ -13,6 +13,8 @@ from jaxinfer.runner.platform import default_block_size, device_memory, platform
 
 log = logging.getLogger(__name__)
 
+MOST_SLOTS = 256
+"""Where no number was asked for."""
 _PROMPT_SCORED = 64
 """Positions of prompts that a step scores beside a row of every slot."""
 _LARGE_DEVICE = 60 * 2**30
@@ -122,7 +124,7 @@ def _default_num_seqs(device: Device, state: int) -> int:
     device's memory."""
     if device.platform == "cpu":
         return 32
-    slots = 256
+    slots = MOST_SLOTS
     while device.memory is not None and slots > 32 and slots * state > device.memory * _STATE_SHARE:
         slots //= 2
     return slots
