@@ -158,11 +158,17 @@ GPU = BenchForm(
     ragged_model=LLAMA_8B,
 )
 
-TPU = replace(GPU, name="tpu", most_bytes=16 << 30)
+_GB_80 = replace(GPU, most_bytes=16 << 30)
 """Pages of a case take at most a fifth of the device: they lie there once for each of two backends, and twice more for
 a moment while they are made."""
-TPU_32GB = replace(TPU, name="tpu-32gb", most_bytes=6 << 30)
-TPU_16GB = replace(TPU, name="tpu-16gb", most_bytes=3 << 30, copy_bytes=1 << 30)
+_GB_32 = replace(_GB_80, most_bytes=6 << 30)
+_GB_16 = replace(_GB_80, most_bytes=3 << 30, copy_bytes=1 << 30)
+
+OF_MEMORY: tuple[BenchForm, ...] = (
+    *(replace(_GB_80, name="gpu-80gb"), replace(_GB_32, name="gpu-32gb"), replace(_GB_16, name="gpu-16gb")),
+    *(replace(_GB_80, name="tpu"), replace(_GB_32, name="tpu-32gb"), replace(_GB_16, name="tpu-16gb")),
+)
+"""The grid on devices with less memory than an H200."""
 
 CPU = BenchForm(
     name="cpu",
@@ -245,10 +251,10 @@ TINY = BenchForm(
 )
 
 SUITE_CASES: dict[str, tuple[Case, ...]] = {
-    **{form.name: WORTH_MOST for form in (GPU, TPU, TPU_32GB, TPU_16GB)},
+    **{form.name: WORTH_MOST for form in (GPU, *OF_MEMORY)},
     "cpu": CPU.cases[:5],
     "tiny": TINY.cases,
 }
 """What `device_suite.py` runs, by form."""
 
-FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, TPU, TPU_32GB, TPU_16GB, CPU, TINY)}
+FORMS: dict[str, BenchForm] = {form.name: form for form in (GPU, *OF_MEMORY, CPU, TINY)}

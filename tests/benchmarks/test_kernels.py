@@ -37,7 +37,7 @@ from benchmarks.kernel_bench.cases import (
     verify,
 )
 from benchmarks.kernel_bench.counts import group_sizes, work_of
-from benchmarks.kernel_bench.forms import CPU, FORMS, GPU, SUITE_CASES, TINY, TPU_16GB, WORTH_MOST
+from benchmarks.kernel_bench.forms import CPU, FORMS, GPU, SUITE_CASES, TINY, WORTH_MOST
 from benchmarks.kernel_bench.matmuls import matmul_chain
 from benchmarks.kernel_bench.raggedness import Pool, line_through
 from benchmarks.kernel_bench.roofline import draw_roofline
@@ -224,8 +224,9 @@ def test_the_suite_has_each_kernel_and_each_point_that_a_goal_is_set_for() -> No
 
 def test_every_form_of_the_suite_has_its_cases_and_they_fit() -> None:
     assert SUITE_CASES.keys() == FORMS.keys() == DEVICE_FORMS.keys()
-    paged = [case for case in SUITE_CASES["tpu-16gb"] if not isinstance(case, MatmulCase)]
-    assert all(layers_for(case, TPU_16GB, 128, 2) > 0 for case in paged)
+    for name in ("gpu-16gb", "tpu-16gb"):
+        paged = [case for case in SUITE_CASES[name] if not isinstance(case, MatmulCase)]
+        assert all(layers_for(case, FORMS[name], 128, 2) > 0 for case in paged)
 
 
 @pytest.mark.parametrize("new", [1, 20])
