@@ -55,12 +55,13 @@ class _Asked(NamedTuple):
     expert_imbalance: float
     explain: bool
     json: bool
+    html: Path | None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints a table; `--json` prints it for programs."""
     asked: _Asked = parse_flags(_flags, "plan", arguments)
-    from jaxinfer.plan.report import report, table
+    from jaxinfer.plan.report import html, report, table
 
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
@@ -68,6 +69,8 @@ def run(arguments: Sequence[str]) -> int:
     found = _plans(asked, decoder)
     fits_with = partial(_remedies, asked, declared)
     told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out)
+    if asked.html is not None:
+        _write(asked.html, html(told))
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -99,6 +102,7 @@ def _flags(
     expert_imbalance: float = 1.0,
     explain: bool = False,
     json: bool = False,
+    html: Path | None = None,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
@@ -127,6 +131,7 @@ def _flags(
         expert_imbalance: Tokens of the busiest device's experts over the mean, where devices have whole experts.
         explain: Print every part of a step, and of a device's memory.
         json: Print JSON.
+        html: A file for a page with pictures, which loads nothing.
     """
     from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
@@ -159,8 +164,15 @@ def _flags(
     return _Asked(
         *(model, mesh, chip, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, explain, json),
+        *(sweep, fit, expert_imbalance, explain, json, html),
     )
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise ParameterError("html", f"{file} cannot be written: {error.strerror}") from None
 
 
 def _slots(batch: int) -> int | Literal["auto"]:

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxinfer.plan.estimate import MeshPlan, Service, Workload
+from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
+from jaxinfer.plan.page import page
 from jaxinfer.plan.search import Limits, largest_service
 
 ASSUMPTIONS = (
@@ -82,7 +83,17 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "step_seconds": {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]},
         "bound": step.bound,
         "service": None if found is None else _service(found, plan.chips, question.price),
+        "curve": [one._asdict() for one in _curve(plan, question)],
     }
+
+
+def _curve(plan: MeshPlan, question: Question) -> Iterator[Service]:
+    """With 1, 2, 4 requests, and so on, to as many as are asked for and have room; limits do not matter."""
+    most = service(plan, question.workload, question.batch).batch
+    for batch in (1 << power for power in range(most.bit_length())):
+        yield service(plan, question.workload, batch)
+    if most & (most - 1):
+        yield service(plan, question.workload, most)
 
 
 def _service(found: Service, chips: int, price: float | None) -> dict[str, Any]:
@@ -109,21 +120,35 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
     of_each = f"{work['tokens_in']:,} tokens in and {work['tokens_out']:,} out"
     yield f"Up to {told['batch']:,} requests under way, of {of_each}"
     yield ""
-    priced = any(mesh["service"] and mesh["service"]["cost_per_million_tokens"] for mesh in told["meshes"])
-    columns = _PRICED if priced else _COLUMNS
-    rows = [columns, *([cells[name] for name in columns] for cells in map(_cells, told["meshes"]))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    columns, rows = _table(told["meshes"])
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    for row in (columns, *rows):
         yield " ".join(map(_cell, columns, row, widths)).rstrip()
     yield ""
-    yield from _best(told["meshes"])
-    yield from (f"Left out: {name} ({reason})" for name, reason in told["left_out"].items())
+    yield from _notes(told)
     if explain:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
     yield "Weights, and what is left for keys and values: of one device, in units of 1024."
     yield "Requests: as many as have slots and blocks. Times: at peak rates. Assumed:"
     yield from (f"- {text}" for text in told["assumptions"])
+
+
+def html(told: dict[str, Any]) -> str:
+    """A page for people, which loads nothing."""
+    return page(told, *_table(told["meshes"]), list(_notes(told)))
+
+
+def _table(meshes: Sequence[dict[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
+    """Columns, and a row a mesh."""
+    priced = any(mesh["service"] and mesh["service"]["cost_per_million_tokens"] for mesh in meshes)
+    columns = _PRICED if priced else _COLUMNS
+    return columns, [[cells[name] for name in columns] for cells in map(_cells, meshes)]
+
+
+def _notes(told: dict[str, Any]) -> Iterator[str]:
+    yield from _best(told["meshes"])
+    yield from (f"Left out: {name} ({reason})" for name, reason in told["left_out"].items())
 
 
 def _cell(column: str, text: str, width: int) -> str:

@@ -92,6 +92,30 @@ def test_what_is_best_and_what_does_not_fit_are_told(capsys: pytest.CaptureFixtu
     assert "single does not serve even one such request within the limits." in capsys.readouterr().out
 
 
+def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has the table and three pictures, and loads nothing."""
+    hostile = tmp_path / "<script>.json"
+    hostile.write_text((tmp_path / "tiny.json").read_text())
+    arguments = [hostile.name, "--mesh", "tp2", "single", "--chip", "v6e", "--batch", "6", "--workload", "20,10"]
+    assert plan.run([*arguments, "--json", "--html", "page.html"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["meshes"]
+    written = (tmp_path / "page.html").read_text()
+    assert "<script" not in written
+    assert "&lt;script&gt;.json" in written
+    assert not re.findall(r"(?:src|href)=|url\(|@import", written)
+    assert written.count("<svg") == written.count("</svg>") == 3
+    assert plan.run(arguments) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("tp2"))
+    assert all(f"<td>{cell}</td>" in written for cell in row.split())
+    assert [one["batch"] for one in first["curve"]] == [one["batch"] for one in second["curve"]] == [1, 2, 4, 6]
+    assert first["curve"][-1]["tokens_per_second"] == first["service"]["tokens_per_second"]
+
+
+def test_a_page_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "tiny.json", "--mesh", "tp2", "--chip", "v6e", "--html", "no/such/page.html"]) == 2
+    assert "html: no/such/page.html cannot be written: No such file or directory" in capsys.readouterr().err
+
+
 def test_what_a_sweep_leaves_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.run(["tiny.json", "--chip", "v6e", "--sweep", "8", "--max-num-seqs", "4", "--batch", "4"]) == 0
     assert "Left out: data8-tp1 (max_num_seqs: 4 must be at least 8" in capsys.readouterr().out

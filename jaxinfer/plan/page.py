@@ -1,0 +1,78 @@
+"""A report as one page of HTML, which loads nothing. Imports no jax."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from jaxinfer.plan.charts import Bar, Scale, Series, bar_chart, line_chart
+
+_STYLE = """
+body { margin: 2rem auto; max-width: 60rem; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif; color: #222; }
+h1 { overflow-wrap: anywhere; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #e2e2e2; white-space: nowrap; }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+.wide { overflow-x: auto; }
+svg { width: 100%; height: auto; margin: 1rem 0; border: 1px solid #e2e2e2; border-radius: 6px; }
+"""
+
+
+def page(told: Mapping[str, Any], columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """told: a report. columns, rows: its table. notes: what stands below the table."""
+    return "\n".join(_lines(told, columns, rows, notes)) + "\n"
+
+
+def _lines(
+    told: Mapping[str, Any], columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> Iterator[str]:
+    title, work, meshes = f"{told['model']}: what it takes of meshes", told["workload"], told["meshes"]
+    yield '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>"
+    yield f"<h1>{escape(title)}</h1>"
+    requests = f"Up to {told['batch']:,} requests under way, of {work['tokens_in']:,} tokens in and"
+    yield f"<p>{escape(told['architecture'])}. {requests} {work['tokens_out']:,} out. Times are of memory, products and"
+    yield "links at their peak rates, from shapes alone: nothing was run, and an engine takes longer.</p>"
+    yield from _table(columns, rows)
+    yield "".join(f"<p>{escape(note)}</p>" for note in notes)
+    yield line_chart("Throughput against time between tokens", _BETWEEN, _RATE, [_curve(mesh) for mesh in meshes])
+    served = [mesh for mesh in meshes if mesh["service"]]
+    yield bar_chart("A decode step, ms", [_step(mesh) for mesh in served], "{:.2f}".format)
+    yield bar_chart(
+        "Memory of a device, GiB; the line: what may be taken", [_memory(m) for m in meshes], "{:.1f}".format
+    )
+    yield "<p>Assumed:</p><ul>" + "".join(f"<li>{escape(text)}</li>" for text in told["assumptions"]) + "</ul>"
+
+
+_BETWEEN = Scale("ms between two tokens of a request", log=True)
+_RATE = Scale("tokens a second and chip", log=True)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield '<div class="wide"><table><tr>' + "".join(f"<th>{escape(name)}</th>" for name in columns) + "</tr>"
+    for row in rows:
+        yield "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+    yield "</table></div>"
+
+
+def _curve(mesh: Mapping[str, Any]) -> Series:
+    """From one request to as many as are asked for."""
+    found = [one for one in mesh["curve"] if one["itl"] > 0]
+    points = tuple((1e3 * one["itl"], one["tokens_per_second"] / mesh["chips"]) for one in found)
+    hints = tuple(
+        f"{one['batch']:,} requests, {px:.2f} ms, {py:,.0f} tokens a second and chip"
+        for one, (px, py) in zip(found, points, strict=True)
+    )
+    return Series(mesh["mesh"], points, hints)
+
+
+def _step(mesh: Mapping[str, Any]) -> Bar:
+    parts = tuple((term["name"], 1e3 * term["seconds"]) for term in mesh["step_seconds"]["terms"])
+    return Bar(mesh["mesh"], parts)
+
+
+def _memory(mesh: Mapping[str, Any]) -> Bar:
+    left = max(mesh["left_bytes"], 0)
+    names = ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes")
+    parts = tuple(zip(("weights", "slots", "temporaries"), (mesh[name] / 2**30 for name in names), strict=True))
+    return Bar(mesh["mesh"], (*parts, ("KV blocks", left / 2**30)), mesh["memory_bytes"] / 2**30)

@@ -1,0 +1,76 @@
+"""Charts: where things stand, and that any name makes a well-formed picture."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from jaxinfer.plan.charts import Bar, Scale, Series, bar_chart, line_chart
+
+_SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "<b>\"&'"
+
+
+def _parts(picture: str, name: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(picture).iter(f"{_SVG}{name}"))
+
+
+def _texts(picture: str) -> list[str]:
+    return [text.text or "" for text in _parts(picture, "text")]
+
+
+def _dots(picture: str) -> list[tuple[float, float]]:
+    return [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in _parts(picture, "circle")]
+
+
+def test_a_logarithmic_axis_has_equal_steps_for_equal_factors() -> None:
+    points = ((1.0, 10.0), (2.0, 100.0), (4.0, 1000.0))
+    chart = line_chart("t", Scale("x", log=True), Scale("y", log=True), [Series("a", points, ("", "", ""))])
+    first, second, third = _dots(chart)
+    assert second[0] - first[0] == pytest.approx(third[0] - second[0], abs=0.2)
+    assert first[1] - second[1] == pytest.approx(second[1] - third[1], abs=0.2)
+    assert second[0] > first[0]
+    assert second[1] < first[1]  # up is less
+
+
+def test_an_even_axis_begins_at_nothing() -> None:
+    chart = line_chart("t", Scale("x"), Scale("y"), [Series("a", ((2.0, 50.0), (4.0, 100.0)), ("", ""))])
+    assert {"0", "1", "2", "3", "4", "50", "100"} <= set(_texts(chart))
+    (x, y), (other_x, other_y) = _dots(chart)
+    left, bottom = 2 * x - other_x, 2 * y - other_y
+    lines = _parts(chart, "line")
+    assert min(float(line.attrib["x1"]) for line in lines) == pytest.approx(left, abs=0.2)
+    assert max(float(line.attrib["y1"]) for line in lines) == pytest.approx(bottom, abs=0.2)
+
+
+def test_ticks_that_are_asked_for() -> None:
+    series = [Series("a", ((1.0, 1.0), (64.0, 1.0)), ("", ""))]
+    texts = _texts(line_chart("t", Scale("x", log=True, ticks=(1, 2, 64, 128)), Scale("y"), series))
+    assert {"1", "2", "64"} <= set(texts)
+    assert "128" not in texts
+    assert "5" not in texts
+
+
+def test_parts_of_a_bar_follow_one_another_and_are_as_long_as_they_are_large() -> None:
+    chart = bar_chart("t", [Bar("one", (("a", 1.0), ("b", 3.0)), 8.0), Bar("two", (("b", 2.0),))], "{:.1f}".format)
+    _, first, second, other, *_ = _parts(chart, "rect")  # behind them lies the paper
+    widths = [float(part.attrib["width"]) for part in (first, second, other)]
+    assert widths[1] == pytest.approx(3 * widths[0], abs=0.4)
+    assert widths[2] == pytest.approx(2 * widths[0], abs=0.4)
+    assert float(second.attrib["x"]) == pytest.approx(float(first.attrib["x"]) + widths[0], abs=0.2)
+    assert second.attrib["fill"] == other.attrib["fill"] != first.attrib["fill"]
+    (limit,) = _parts(chart, "line")
+    assert float(limit.attrib["x1"]) == pytest.approx(float(first.attrib["x"]) + 8 * widths[0], abs=0.8)
+    assert {"4.0", "2.0"} <= set(_texts(chart))
+
+
+def test_names_are_text() -> None:
+    series = [Series(HOSTILE, ((1.0, 1.0),), (HOSTILE,)), Series("none", (), ())]
+    chart = line_chart(HOSTILE, Scale(HOSTILE), Scale(HOSTILE), series, HOSTILE)
+    assert _texts(chart).count(HOSTILE) == 5
+    assert "none" not in _texts(chart)
+    assert HOSTILE in _texts(bar_chart(HOSTILE, [Bar(HOSTILE, ((HOSTILE, 1.0),))], str))
+
+
+def test_nothing_to_show_is_a_picture_too() -> None:
+    assert "t" in _texts(line_chart("t", Scale("x", log=True), Scale("y", log=True), []))
+    assert _texts(bar_chart("t", [], str)) == ["t"]
