@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -56,6 +56,7 @@ class _Asked(NamedTuple):
     explain: bool
     json: bool
     html: Path | None
+    emit: Path | None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -70,7 +71,9 @@ def run(arguments: Sequence[str]) -> int:
     fits_with = partial(_remedies, asked, declared)
     told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out)
     if asked.html is not None:
-        _write(asked.html, html(told))
+        _write("html", asked.html, html(told))
+    if asked.emit is not None:
+        _emit(asked.emit, found.plans, told)
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -103,6 +106,7 @@ def _flags(
     explain: bool = False,
     json: bool = False,
     html: Path | None = None,
+    emit: Path | None = None,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
@@ -132,6 +136,7 @@ def _flags(
         explain: Print every part of a step, and of a device's memory.
         json: Print JSON.
         html: A file for a page with pictures, which loads nothing.
+        emit: A file for the mesh with most tokens a chip, as `serve --mesh` takes it.
     """
     from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
@@ -164,15 +169,33 @@ def _flags(
     return _Asked(
         *(model, mesh, chip, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, explain, json, html),
+        *(sweep, fit, expert_imbalance, explain, json, html, emit),
     )
 
 
-def _write(file: Path, text: str) -> None:
+def _write(flag: str, file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
-        raise ParameterError("html", f"{file} cannot be written: {error.strerror}") from None
+        raise ParameterError(flag, f"{file} cannot be written: {error.strerror}") from None
+
+
+def _emit(file: Path, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> None:
+    """Of meshes that engines serve and the requests fit on. The chips are named where they are all of a slice."""
+    from jaxinfer.parallel.mesh_file import mesh_text
+
+    if file.suffix not in (".yaml", ".yml"):
+        raise ParameterError("emit", f"{file} must end in .yaml, as --mesh takes files")
+    rates = {
+        number: mesh["service"]["tokens_per_second_per_chip"]
+        for number, mesh in enumerate(told["meshes"])
+        if mesh["service"] and not mesh["refused"]
+    }
+    if not rates:
+        raise ParameterError("emit", "no mesh here serves the requests within the limits")
+    best = plans[max(rates, key=lambda number: rates[number])]
+    mesh, whole = best.mesh, best.topology.devices == best.mesh.size
+    _write("emit", file, mesh_text(replace(mesh, topology=best.topology if whole else None)))
 
 
 def _slots(batch: int) -> int | Literal["auto"]:

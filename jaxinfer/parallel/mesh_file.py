@@ -1,4 +1,4 @@
-"""read_mesh: a MeshConfig from a YAML file, which a person edits, or from one of those that are shipped."""
+"""A MeshConfig from a YAML file, which a person edits, or from one of those that are shipped; and such a file."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -10,7 +10,7 @@ import yaml
 from jaxinfer.errors import JaxinferError, ParameterError, quoted, shortened
 from jaxinfer.folder_files import read_text
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.parallel.rules import AXES, ShardingRules, Split
+from jaxinfer.parallel.rules import AXES, DEFAULT_RULES, ShardingRules, Split
 from jaxinfer.parallel.topology import Topology
 
 KEYS = ("axes", "rules", "topology")
@@ -43,6 +43,23 @@ def read_mesh(name_or_path: str) -> MeshConfig:
     except ParameterError as error:
         key = "" if error.param == "mesh" else f"{error.param}: "
         raise ParameterError("mesh", f"{key}{error.message} (in {path})") from None
+
+
+def mesh_text(mesh: MeshConfig) -> str:
+    """A file of which `read_mesh` makes the same mesh: axes of one device are not in it, nor rules that say what holds
+    without them. Copies of experts are no part of a file."""
+    axes = {name: size for name, size in mesh.axes.items() if size > 1}
+    rules = {
+        axis: list(split)
+        for axis in LOGICAL_AXES
+        if (split := _live(mesh.rules, axis, axes)) != _live(DEFAULT_RULES, axis, axes)
+    }
+    values = {"topology": None if mesh.topology is None else str(mesh.topology), "axes": axes, "rules": rules}
+    return yaml.safe_dump({key: value for key, value in values.items() if value}, sort_keys=False)
+
+
+def _live(rules: ShardingRules, axis: str, axes: Mapping[str, int]) -> Split:
+    return tuple(name for name in rules.split(axis) or () if name in axes)
 
 
 def _find(name_or_path: str) -> Path:

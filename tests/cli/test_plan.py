@@ -111,6 +111,24 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert first["curve"][-1]["tokens_per_second"] == first["service"]["tokens_per_second"]
 
 
+def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = report(capsys, "--sweep", "8", "--chip", "v6e", "--batch", "8", "--emit", "best.yaml")
+    best = max(told["meshes"], key=lambda mesh: mesh["service"]["tokens_per_second_per_chip"])
+    (again,) = report(capsys, "--mesh", "./best.yaml", "--batch", "8")["meshes"]
+    assert again["topology"] == "v6e:2x4"
+    for name in ("axes", "weights_bytes_per_device", "step_seconds", "service"):
+        assert again[name] == best[name]
+
+
+def test_no_mesh_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["plan", "tiny.json", "--mesh", "tp2", "--chip", "v6e"]
+    assert main([*common, "--emit", "best.json"]) == 2
+    assert "emit: best.json must end in .yaml" in capsys.readouterr().err
+    assert main([*common, "--emit", "best.yaml", "--itl", "0.0001"]) == 2
+    assert "emit: no mesh here serves the requests within the limits" in capsys.readouterr().err
+    assert not (tmp_path / "best.yaml").exists()
+
+
 def test_a_page_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "tiny.json", "--mesh", "tp2", "--chip", "v6e", "--html", "no/such/page.html"]) == 2
     assert "html: no/such/page.html cannot be written: No such file or directory" in capsys.readouterr().err

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.parallel.mesh_file import KEYS, LOGICAL_AXES, MAX_BYTES, read_mesh, shipped_meshes
+from jaxinfer.parallel.mesh_file import KEYS, LOGICAL_AXES, MAX_BYTES, mesh_text, read_mesh, shipped_meshes
 from jaxinfer.parallel.rules import AXES, DEFAULT_RULES
 from tests.material import REPOSITORY
 
+WHOLE_EXPERTS = DEFAULT_RULES.with_whole_experts()
 SHIPPED = {
     "single": ((1, 1, 1, 1), 1),
     "tp2": ((1, 1, 1, 2), 1),
@@ -83,6 +84,16 @@ def test_a_file_with_everything(tmp_path: Path):
     assert str(found) == "data=2, expert=2, tensor=4"
     assert (found.rules.expert, found.rules.expert_mlp, found.rules.mlp) == (("expert", "tensor"), (), ())
     assert (found.rules.vocab, found.rules.kv_heads) == (("data", "tensor"), ("tensor",))
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, "data2 with whole experts"])
+def test_a_mesh_as_a_file(name: str, tmp_path: Path):
+    """Read again it is the same mesh: devices along each axis, chips, and parts of every logical axis."""
+    mesh = read_mesh(name) if name in SHIPPED else MeshConfig({"data": 2, "tensor": 2}, WHOLE_EXPERTS)
+    (tmp_path / "mesh.yaml").write_text(mesh_text(mesh))
+    again = read_mesh(str(tmp_path / "mesh.yaml"))
+    assert (again.shape, again.topology) == (mesh.shape, mesh.topology)
+    assert [again.shards(axis) for axis in LOGICAL_AXES] == [mesh.shards(axis) for axis in LOGICAL_AXES]
 
 
 def test_an_empty_file_is_one_device(tmp_path: Path):
