@@ -1,18 +1,20 @@
 """Host cost of a decode step on real programs over 1 to 8 devices of a CPU: upload, dispatch, readback.
 
-Models have the layers, and so the arrays, of Llama-3.1-8B and Qwen3-30B-A3B, but few numbers in each. Devices of a CPU
-would compute on the cores that dispatch, so they are held up until both programs are dispatched, as an accelerator is
-by the step before. `upload`: the packed step from host memory to all devices. `forward`, `sample`: from the call until
-it returns, with the upload of its arguments. `read`: the tokens, once they are there. `launch`: a program of two
-arguments, and `buffers`: one that has the model's weights for arguments and uses none: what of `forward` they cost.
+Models have the layers, and so the arrays, of Llama-3.1-8B and Qwen3-30B-A3B, but few numbers in each; `stacked`:
+`--scan-layers on`. Devices of a CPU would compute on the cores that dispatch, so they are held up until both programs
+are dispatched, as an accelerator is by the step before. `upload`: the packed step from host memory to all devices.
+`forward`, `sample`: from the call until it returns, with the upload of its arguments. `read`: the tokens, once they are
+there. `launch`: a program of two arguments, and `buffers`: one that has the model's weights for arguments and uses
+none: what of `forward` they cost.
 `burst`: the one call that is made in place of `forward` and `sample` for 4 steps (`--decode-steps 4`).
 Medians and the middle half of `--steps` steps, in microseconds; the device counts take turns.
 
-    python benchmarks/dispatch.py [--json FILE] [--steps N] [--turns N]
+    python benchmarks/dispatch.py [--json FILE] [--steps N] [--turns N] [--models REGEX]
 """
 
 import argparse
 import os
+import re
 import sys
 import threading
 import time
@@ -36,10 +38,11 @@ _LONGEST_HOLD = 0.2
 
 
 class Model(NamedTuple):
-    """A model's fields, in place of those of a real one of so many layers."""
+    """A model's fields, in place of those of a real one of so many layers, and the layout of its layers."""
 
     name: str
     fields: dict[str, Any]
+    layout: str
 
 
 def main() -> None:
@@ -50,8 +53,10 @@ def main() -> None:
     parser.add_argument("--json")
     parser.add_argument("--steps", type=int, default=60, help="timed steps a turn; default: %(default)s")
     parser.add_argument("--turns", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--models", default="", help="a regular expression that their names match; default: all")
     asked = parser.parse_args()
-    rows = [row for model in _models() for row in _measured(model, asked.steps, asked.turns)]
+    models = [model for model in _models() if re.search(asked.models, model.name)]
+    rows = [row for model in models for row in _measured(model, asked.steps, asked.turns)]
     write_json(asked.json, {"rows": rows, "rows_a_step": ROWS, "steps": asked.steps, "turns": asked.turns})
 
 
@@ -59,10 +64,9 @@ def _models() -> list[Model]:
     from program_models import DENSE, QWEN3_MOE
 
     small = {"vocab_size": 1024, "hidden_size": 64, "intermediate_size": 64, "head_dim": 8}
-    return [
-        Model(DENSE[1].name, DENSE[1].fields | small),
-        Model(QWEN3_MOE.name, QWEN3_MOE.fields | small | {"moe_intermediate_size": 128, "num_experts": 8}),
-    ]
+    experts = {"moe_intermediate_size": 128, "num_experts": 8}
+    both = [(DENSE[1].name, DENSE[1].fields | small), (QWEN3_MOE.name, QWEN3_MOE.fields | small | experts)]
+    return [Model(*one, layout) for one in both for layout in ("unrolled", "stacked")]
 
 
 def _measured(model: Model, steps: int, turns: int) -> list[dict[str, Any]]:
@@ -73,10 +77,13 @@ def _measured(model: Model, steps: int, turns: int) -> list[dict[str, Any]]:
         for count, runner in runners.items():
             for part, found in _turn(runner, steps).items():
                 times[count].setdefault(part, []).extend(found)
-    rows = [{"model": model.name, "leaves": leaves, "devices": count, **_summary(times[count])} for count in DEVICES]
+    rows = [
+        {"model": model.name, "layout": model.layout, "leaves": leaves, "devices": count, **_summary(times[count])}
+        for count in DEVICES
+    ]
     for row in rows:
         parts = "  ".join(f"{part} {row[part][1]:6.0f} ({row[part][0]:.0f}-{row[part][2]:.0f})" for part in times[1])
-        print(f"{model.name:16} {leaves} weights, {row['devices']} devices: {parts}", flush=True)
+        print(f"{model.name:16} {model.layout:8} {leaves} weights, {row['devices']} devices: {parts}", flush=True)
     return rows
 
 
@@ -96,8 +103,9 @@ def _runner(model: Model, devices: int) -> Any:
     from jaxinfer.runner.jax_runner import JaxRunner
 
     mesh = MeshConfig({"tensor": devices})
-    config = Described(*model).config(None).over(*mesh.parts)
-    loaded = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+    config = Described(model.name, model.fields).config(None).over(*mesh.parts)
+    options = {"mesh": make_mesh(mesh), "rules": mesh.rules, "layout": model.layout}
+    loaded = random_model(config, dtype=jnp.dtype("float32"), **options)
     groups = tuple(KVGroup(group.window, 64) for group in config.kv_groups)
     shapes = EngineShapes(ROWS, 64, ROWS, 128, 16, groups, config.vocab_size, decode_steps=BURST)
     return JaxRunner(loaded, shapes)

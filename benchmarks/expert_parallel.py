@@ -54,7 +54,6 @@ def skewed_model(copies: int) -> "LoadedModel":
     from jaxinfer.model_config.layer_kind import AttentionKind, LayerKind
     from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind, RouterKind
     from jaxinfer.models.loaded import random_model
-    from jaxinfer.models.plan import plan_model
     from jaxinfer.parallel.asked_mesh import asked_mesh
     from jaxinfer.parallel.mesh import make_mesh
 
@@ -63,7 +62,7 @@ def skewed_model(copies: int) -> "LoadedModel":
     layer = LayerKind(AttentionKind(num_heads=8, num_kv_heads=8, head_dim=32), MlpKind(CHANNELS, experts=experts))
     config = DecoderConfig(VOCABULARY, HIDDEN, 512, (layer,) * LAYERS).over(*mesh.parts)
     model = random_model(config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
-    number = [one.path[-1] for one in plan_model(config, model.dtype).weights].index("router_bias")
+    number = [one.path[-1] for one in model.plan.weights].index("router_bias")
     liking = -np.log(np.arange(1, EXPERTS + 1))
     rng = np.random.default_rng(0)
     biases = np.stack([liking[rng.permutation(EXPERTS)] for _ in range(LAYERS)]).astype(np.float32)

@@ -110,6 +110,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     prepare(config)
     from jaxinfer.models.declared import read_declared
     from jaxinfer.models.loaded import load_model
+    from jaxinfer.models.plan import plan_model
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.costs import step_costs
@@ -117,6 +118,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
     from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_measured_scales
+    from jaxinfer.runner.layer_layout import layer_layout
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.products import choose_products
     from jaxinfer.runner.program_store import open_store
@@ -128,6 +130,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
+    if config.parallel.enable_expert_parallel and not files.config.expert_layers:
+        raise ParameterError("enable_expert_parallel", "the model has no experts; leave it out")
     decoder = files.config.at_context(context_of(config, files.config)).quantised(config.load.quantization)
     decoder = decoder.keeping(KV_CODES[config.cache.kv_cache_dtype])
     dtype = resolve_dtype(config.load.dtype, held=decoder.held_dtype)
@@ -143,7 +147,10 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     told = progress.loaded if progress else None
-    model = load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, progress=told)
+    layout = layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked)
+    if layout == "stacked":
+        log.info("layers run as a loop over stacked weights; --scan-layers off unrolls them")
+    model = load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, layout=layout, progress=told)
     if needs_measuring(model):
         model = with_measured_scales(model, text)
     laps.end("load")

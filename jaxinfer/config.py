@@ -211,6 +211,10 @@ class RunnerConfig:
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """CUDA graphs of a GPU's steps; auto: XLA's choice, which captures straight runs of kernels; on: loops and branches
     too; off: none."""
+    scan_layers: Literal["auto", "on", "off"] = "auto"
+    """Layers that are alike as one loop over matrices that are held as one array: programs compile sooner, and a step
+    is handed to several devices sooner; while weights are read, host memory holds all layers of a matrix at once. auto:
+    on several TPU devices, where this copies no weights."""
     xla_flags: str = ""
     """More options of XLA for every program, as "xla_gpu_autotune_level=2 xla_gpu_enable_triton_gemm=false"; they come
     before all others."""

@@ -18,11 +18,13 @@ from program_models import Model
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.layers.dispatch import DispatchForm
+from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.runner.layer_layout import layer_layout
 from jaxinfer.runner.products import with_products
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -59,23 +61,29 @@ def model_cases(
     program."""
     config = model.config(layers).over(*mesh.parts)
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
-    plan, shapes = plan_model(config, _DTYPE), replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
+    order = layer_layout("auto", plan_model(config, _DTYPE), target.platform, mesh)
+    plan, shapes = (
+        plan_model(config, _DTYPE, order),
+        replace((shapes_of or _shapes)(config, block_size), shards=mesh.data),
+    )
     backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
     pools = zip(config.kv_groups, shapes.groups, strict=True)
     kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
     kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
     described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
     needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    slices = [leaf for weight in plan.weights if weight.stacked for leaf in _slices(weight, target.platform, mesh)]
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     on = (f", {mesh_name}" if mesh_name else "") + (", rows exchanged" if form == "exchange" else "")
     run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
-    programs = cache(partial(_programs, config, shapes, backends, _multiplies(config, mesh, backend), mesh, form))
+    multiplies = _multiplies(config, mesh, backend)
+    programs = cache(partial(_programs, config, order, shapes, backends, multiplies, mesh, form))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
             f"{model.title}, {config.num_layers} layers{taken}{on}, {run_by}",
             partial(_lower, programs, mesh, name),
-            (*_kept_groups(kv, layout), *kept_weights(described)),
+            (*_kept_groups(kv, layout), *kept_weights([*described, *slices])),
             kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
             exchange=exchange and exchange(config, name),
@@ -90,6 +98,12 @@ def _described(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tupl
     parts = ("",) if weight.scheme is None else (f" ({part})" for part in weight.scheme.parts)
     for part, leaf in zip(parts, weight.leaves(platform), strict=True):
         yield f"{name}{part}", shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype
+
+
+def _slices(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tuple[str, tuple[int, ...], jnp.dtype]]:
+    """A layer of each array that layers are stacked in."""
+    for name, (_, *shape), kind in _described(weight, platform, mesh):
+        yield f"{name} of a layer", tuple(shape), kind
 
 
 def _blocks(
@@ -145,6 +159,7 @@ def _lower(programs: Any, mesh: MeshConfig, name: Name, devices: Sequence[Any]) 
 
 def _programs(
     config: DecoderConfig,
+    layout: Layout,
     shapes: EngineShapes,
     backends: tuple[GroupBackend, ...],
     experts_backend: str,
@@ -152,7 +167,7 @@ def _programs(
     form: DispatchForm,
     devices: tuple[Any, ...],
 ) -> Programs:
-    model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(mesh, devices), rules=mesh.rules)
+    model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(mesh, devices), rules=mesh.rules, layout=layout)
     model = replace(model, backends=backends, experts_backend=experts_backend, dispatch_form=form)
     return Programs(with_products(model, experts_backend), shapes)
 

@@ -23,7 +23,7 @@ from jaxinfer.config import (
     SchedulerConfig,
 )
 from jaxinfer.errors import ParameterError, quoted
-from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
+from jaxinfer.parallel.asked_mesh import asked_mesh, check_served
 from jaxinfer.quantization.kv import KV_CODES
 
 if TYPE_CHECKING:
@@ -144,6 +144,8 @@ def _flags(
 
     if not mesh and sweep is None and not fit:
         raise ParameterError("mesh", "needs one at least, or --sweep or --fit with a --chip")
+    if emit is not None and emit.suffix not in (".yaml", ".yml"):
+        raise ParameterError("emit", f"{emit} must end in .yaml, as --mesh takes files")
     if sweep is not None and not 1 <= sweep <= MOST_DEVICES:
         raise ParameterError("sweep", f"must be from 1 to {MOST_DEVICES}, not {sweep}")
     for name, value in (("batch", batch), ("expert_imbalance", expert_imbalance)):
@@ -175,7 +177,7 @@ def _flags(
 
 def _write(flag: str, file: Path, text: str) -> None:
     try:
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise ParameterError(flag, f"{file} cannot be written: {error.strerror}") from None
 
@@ -184,8 +186,6 @@ def _emit(file: Path, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> N
     """Of meshes that engines serve and the requests fit on. The chips are named where they are all of a slice."""
     from jaxinfer.parallel.mesh_file import mesh_text
 
-    if file.suffix not in (".yaml", ".yml"):
-        raise ParameterError("emit", f"{file} must end in .yaml, as --mesh takes files")
     rates = {
         number: mesh["service"]["tokens_per_second_per_chip"]
         for number, mesh in enumerate(told["meshes"])
@@ -220,19 +220,14 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
 
 
 def _named(asked: _Asked, decoder: "DecoderConfig", name: str) -> "MeshPlan":
-    """A file's, or a shipped mesh's; what engines would refuse of it is told."""
+    """A file's, or a shipped mesh's."""
     title = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     mesh = asked_mesh(ParallelConfig(mesh=name))
     try:
-        plan = _planned(asked, decoder, mesh, title)
+        return _planned(asked, decoder, mesh, title)
     except ParameterError as error:
         message = f"{title}: {error.message}" if error.param == "mesh" else error.message
         raise ParameterError(error.param, message) from None
-    try:
-        served_mesh(ParallelConfig(mesh=name))
-    except ParameterError as error:
-        return replace(plan, refused=error.message)
-    return plan
 
 
 def _held(asked: _Asked, declared: "DecoderConfig", quantization: str) -> "DecoderConfig":
@@ -264,7 +259,12 @@ def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: 
     chip = asked.chip if mesh.topology is None else mesh.topology.target
     if chip is None:
         raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
-    return plan_mesh(asked.config, decoder, mesh, name, read_chip(chip), imbalance=asked.expert_imbalance)
+    plan = plan_mesh(asked.config, decoder, mesh, name, read_chip(chip), imbalance=asked.expert_imbalance)
+    try:
+        check_served(replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh)
+    except ParameterError as error:
+        return replace(plan, refused=error.message)
+    return plan
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":

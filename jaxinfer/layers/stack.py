@@ -84,14 +84,26 @@ def layers(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry) 
     """
     for number, block in enumerate(blocks[: repeats.prefix]):
         carry = step(block, number, 0, carry)
-    if not repeats.period:
-        return carry
-    graph, state = nnx.split(nnx.List(blocks[repeats.prefix :]))
+    return _looped(blocks[repeats.prefix :], repeats, step, carry) if repeats.period else carry
 
-    def body(carry: Carry, inputs: tuple[nnx.State, jax.Array]) -> tuple[Carry, None]:
-        state, repeat = inputs
-        for number, block in enumerate(nnx.merge(graph, state), start=repeats.prefix):
+
+def _looped(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry) -> Carry:
+    graph, state = nnx.split(nnx.List(blocks))
+    leaves, tree = jax.tree.flatten(state)
+    axes = [parameter.get_metadata()["axes"] for _, parameter in nnx.to_flat_state(state)]
+    stacks = [leaf if "expert" in of else _of_matrices(leaf) for leaf, of in zip(leaves, axes, strict=True)]
+
+    def body(carry: Carry, inputs: tuple[list[jax.Array], jax.Array]) -> tuple[Carry, None]:
+        parts, repeat = inputs
+        own = [part.reshape(leaf.shape[1:]) for part, leaf in zip(parts, leaves, strict=True)]
+        for number, block in enumerate(nnx.merge(graph, jax.tree.unflatten(tree, own)), start=repeats.prefix):
             carry = step(block, number, repeat, carry)
         return carry, None
 
-    return jax.lax.scan(body, carry, (state, jnp.arange(repeats.count, dtype=jnp.int32)))[0]
+    return jax.lax.scan(body, carry, (stacks, jnp.arange(repeats.count, dtype=jnp.int32)))[0]
+
+
+def _of_matrices(leaf: jax.Array) -> jax.Array:
+    """[repeats, *out, K] to [repeats, N, K]: of such a stack XLA for a TPU reads a layer where it lies, of one with
+    more axes it copies each (compiled for a v6e)."""
+    return leaf.reshape(leaf.shape[0], -1, leaf.shape[-1]) if leaf.ndim > 3 else leaf

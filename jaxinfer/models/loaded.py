@@ -47,7 +47,7 @@ class LoadedModel:
     attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
     multiplies in layers with experts, of `grouped_matmul`. dispatch_form: how a step's rows come to experts on other
     devices. product_backends: what multiplies quantised matrices, of `quantized_matmul`, by the shape of one device's
-    part; those that are not named, `xla`.
+    part; those that are not named, `xla`. layout: of its layers, as `Decoder` has it.
     """
 
     config: DecoderConfig
@@ -62,6 +62,12 @@ class LoadedModel:
     experts_backend: str = "xla"
     dispatch_form: DispatchForm = "reduce"
     product_backends: tuple[tuple[MatrixShape, str], ...] = ()
+    layout: Layout = "unrolled"
+
+    @property
+    def plan(self) -> ModelPlan:
+        """Its structure: what each leaf is."""
+        return plan_model(self.config, self.dtype, self.layout)
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
@@ -166,7 +172,7 @@ def load_model(
     mesh, dtype = mesh or make_mesh(), jnp.dtype(dtype)
     with open_model(folder, config, dtype, layout) as opened:
         arrays = list(opened.load(rules, mesh, progress))
-    return _assemble(opened.plan, arrays, dtype, mesh, rules)
+    return _assemble(opened.plan, arrays, dtype, mesh, rules, layout)
 
 
 def random_model(
@@ -184,7 +190,7 @@ def random_model(
     """
     plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
     arrays = [leaf for one in (*plan.weights, *plan.head) for leaf in weight.random(one, seed, rules, mesh)]
-    return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules)
+    return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules, layout)
 
 
 def abstract_model(
@@ -202,18 +208,19 @@ def abstract_model(
         for one in (*plan.weights, *plan.head)
         for leaf, sharding in zip(one.leaves(mesh.devices.flat[0].platform), one.shardings(rules, mesh), strict=True)
     ]
-    return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules)
+    return _assemble(plan, shapes, jnp.dtype(dtype), mesh, rules, layout)
 
 
 def _assemble(
-    plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules
+    plan: ModelPlan, arrays: list[jax.Array], dtype: jnp.dtype, mesh: Mesh, rules: ShardingRules, layout: Layout
 ) -> LoadedModel:
     count = sum(map(_num_leaves, plan.weights))
     weights = tuple(arrays[:count])
     head = tuple(arrays[count:]) or _embedding(plan, weights)
     backend = GroupBackend("xla", platform_layout(mesh.devices.flat[0].platform))
     backends = (backend,) * len(plan.config.kv_groups)
-    return LoadedModel(plan.config, dtype, mesh, rules, plan.graph, plan.tree, weights, head, backends)
+    fixed = (plan.config, dtype, mesh, rules, plan.graph, plan.tree)
+    return LoadedModel(*fixed, weights, head, backends, layout=layout)
 
 
 def _embedding(plan: ModelPlan, weights: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

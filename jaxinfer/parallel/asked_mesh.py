@@ -38,6 +38,12 @@ def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
     if asked.mesh == AUTO:
         return _check_alone(asked)
     mesh = asked_mesh(asked)
+    check_served(mesh)
+    return mesh
+
+
+def check_served(mesh: MeshConfig) -> None:
+    """Raises ParameterError where engines do not run on such a mesh."""
     if mesh.hosts > 1:
         raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
     if mesh.axes.get("stage", 1) > 1:
@@ -48,7 +54,6 @@ def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
     for axis in ("layers", "head_dim"):  # attention in shard_map has every layer's pages, and whole heads
         if split := mesh.rules.split(axis):
             raise ParameterError("mesh", f"rules.{axis}: {', '.join(split)} would split KV blocks; null is allowed")
-    return mesh
 
 
 def _check_alone(asked: ParallelConfig) -> None:

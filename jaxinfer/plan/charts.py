@@ -9,10 +9,15 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5
 """Told apart by people who see few colours, too (Okabe and Ito, https://jfly.uni-koeln.de/color/)."""
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 190, 52, 52
-_BAR, _GAP, _TOTAL = 22, 12, 44
+_BAR, _GAP, _TOTAL, _ROW = 22, 12, 44, 20
 _GRID, _INK = "#e2e2e2", "#222222"
-_MOST_NAME = 24
+_MOST_NAME = 20
 """Characters of a name in a chart."""
+_LOG_STEPS = ((1,), (1, 2, 5), *(tuple(x / n for x in range(n, 10 * n)) for n in (1, 2, 10)))
+"""Of which multiples of powers of ten are marked, the fewest first."""
+_LEAST_TICKS = 3
+_DASHES = ("", "6 3", "2 3")
+"""Of lines beyond as many as there are colours."""
 
 
 class Series(NamedTuple):
@@ -59,20 +64,27 @@ class _Axis(NamedTuple):
         if not self.log:
             return _even_ticks(self.high)
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-        steps = (1, 2, 5) if self.high / self.low < 1000 else (1,)
-        return [x for power in powers for x in (k * 10.0**power for k in steps) if self.low <= x <= self.high]
+        found: list[float] = []
+        for steps in _LOG_STEPS:
+            found = [x for power in powers for x in (k * 10.0**power for k in steps) if self.low <= x <= self.high]
+            if len(found) >= _LEAST_TICKS:
+                break
+        return found or [self.low, self.high]
 
 
 def line_chart(title: str, x: Scale, y: Scale, series: Sequence[Series], note: str = "") -> str:
-    """A line with dots for each series that has points. note: below the title."""
+    """A line with dots for each series that has points. note: below the title.
+
+    Raises ValueError for a value of 0 or less on a logarithmic axis.
+    """
     series = [one for one in series if one.points]
     across = _axis([px for one in series for px, _ in one.points], x, _LEFT, _WIDTH - _RIGHT)
     up = _axis([py for one in series for _, py in one.points], y, _HEIGHT - _BOTTOM, _TOP)
     parts = [*_grid(across, up), *_titles(title, x, y), *([_text(16, 42, note)] if note else [])]
     for number, one in enumerate(series):
-        parts += _line(one, across, up, _colour(number))
+        parts += _line(one, across, up, number)
     parts += _legend([one.name for one in series], _WIDTH - _RIGHT + 16, _TOP)
-    return _svg(_HEIGHT, title, parts)
+    return _svg(max(_HEIGHT, _TOP + _ROW * len(series)), title, parts)
 
 
 def bar_chart(title: str, bars: Sequence[Bar], shown: Callable[[float], str]) -> str:
@@ -85,7 +97,7 @@ def bar_chart(title: str, bars: Sequence[Bar], shown: Callable[[float], str]) ->
         parts += _bar(bar, _TOP + number * (_BAR + _GAP), axis, names, shown)
     bottom = _TOP + len(bars) * (_BAR + _GAP)
     parts += _legend(names, _WIDTH - _RIGHT + 16, _TOP)
-    return _svg(max(bottom, _TOP + 20 * len(names)) + 8, title, parts)
+    return _svg(max(bottom, _TOP + _ROW * len(names)) + 8, title, parts)
 
 
 def _bar(bar: Bar, top: float, axis: _Axis, names: Sequence[str], shown: Callable[[float], str]) -> Iterator[str]:
@@ -103,10 +115,11 @@ def _bar(bar: Bar, top: float, axis: _Axis, names: Sequence[str], shown: Callabl
         yield f'<line x1="{place:.1f}" x2="{place:.1f}" {ends} stroke="{_INK}" stroke-width="2"/>'
 
 
-def _line(one: Series, across: _Axis, up: _Axis, colour: str) -> Iterator[str]:
+def _line(one: Series, across: _Axis, up: _Axis, number: int) -> Iterator[str]:
+    colour, dashes = _colour(number), _DASHES[number // len(COLOURS) % len(_DASHES)]
     places = [(across.at(px), up.at(py)) for px, py in one.points]
     path = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
-    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+    yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"/>'
     for (px, py), hint in zip(places, one.hints, strict=True):
         title = f"<title>{escape(f'{one.name}: {hint}')}</title>"
         yield f'<circle cx="{px:.1f}" cy="{py:.1f}" r="4" fill="{colour}">{title}</circle>'
@@ -115,6 +128,8 @@ def _line(one: Series, across: _Axis, up: _Axis, colour: str) -> Iterator[str]:
 def _axis(values: Sequence[float], scale: Scale, start: float, end: float) -> _Axis:
     if not values:
         return _Axis(1.0, 10.0, start, end, scale.log)
+    if scale.log and min(values) <= 0:
+        raise ValueError(f"{scale.title}: {min(values)} has no place on a logarithmic axis")
     low, high = (min(values) / 1.15, max(values) * 1.15) if scale.log else (0.0, 1.05 * max(values) or 1.0)
     return _Axis(low, high, start, end, scale.log, scale.ticks)
 
@@ -147,7 +162,7 @@ def _titles(title: str, x: Scale, y: Scale) -> Iterator[str]:
 
 def _legend(names: Sequence[str], left: float, top: float) -> Iterator[str]:
     for number, name in enumerate(names):
-        at = top + 20 * number
+        at = top + _ROW * number
         yield f'<rect x="{left}" y="{at}" width="12" height="12" fill="{_colour(number)}"/>'
         yield _text(left + 18, at + 11, _short(name))
 
@@ -169,7 +184,9 @@ def _colour(number: int) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _MOST_NAME else f"{name[: _MOST_NAME - 1]}…"
+    """Cut in the middle: names are often told apart by their ends."""
+    half = _MOST_NAME // 2
+    return name if len(name) <= _MOST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _number(value: float) -> str:

@@ -35,9 +35,12 @@ def _lines(
     yield "links at their peak rates, from shapes alone: nothing was run, and an engine takes longer.</p>"
     yield from _table(columns, rows)
     yield "".join(f"<p>{escape(note)}</p>" for note in notes)
-    yield line_chart("Throughput against time between tokens", _BETWEEN, _RATE, [_curve(mesh) for mesh in meshes])
+    curves = [curve for mesh in meshes if (curve := _curve(mesh)).points]
+    if curves:
+        yield line_chart("Throughput against time between tokens", _BETWEEN, _RATE, curves)
     served = [mesh for mesh in meshes if mesh["service"]]
-    yield bar_chart("A decode step, ms", [_step(mesh) for mesh in served], "{:.2f}".format)
+    if served:
+        yield bar_chart("A decode step, ms", [_step(mesh) for mesh in served], "{:.2f}".format)
     yield bar_chart(
         "Memory of a device, GiB; the line: what may be taken", [_memory(m) for m in meshes], "{:.1f}".format
     )

@@ -22,8 +22,8 @@ def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
     sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
     mesh = (str(model.mesh.shape), repr(model.rules), model.mesh.devices.flat[0].device_kind)
     backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
-    every = (repr(model.config), str(model.dtype), *mesh, *backends, repr(sizes), *parts, jax.__version__, __version__)
-    return hashlib.sha256("|".join(every).encode()).hexdigest()[:16]
+    every = (repr(model.config), str(model.dtype), *mesh, *backends, model.layout, repr(sizes), *parts)
+    return hashlib.sha256("|".join((*every, jax.__version__, __version__)).encode()).hexdigest()[:16]
 
 
 def read_note(file: Path | None, key: str) -> Any:

@@ -6,7 +6,7 @@ from collections import Counter
 from jaxinfer.engine.stats.step_cost import ExpertCosts, StepCosts
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.models.loaded import LoadedModel, plan_model
+from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.models.weight import Weight
 from jaxinfer.runner.platform import platform_of
 
@@ -18,7 +18,7 @@ def step_costs(model: LoadedModel) -> StepCosts:
     experts, of which a token multiplies with those that it has chosen, and a step reads these.
     """
     config, platform = model.config, platform_of(model.mesh)
-    plan = plan_model(config, model.dtype)
+    plan = model.plan
     every = [one for one in (*plan.weights, *plan.head) if not (plan.head and one.path == ("embed",))]
     always = [one for one in every if "expert" not in one.axes]
     table = config.vocab_size * config.hidden_size

@@ -17,7 +17,6 @@ from jax.experimental.layout import Format
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Leaf, Weight
 from jaxinfer.parallel.expert_placement import place_by_load, slots_of
 from jaxinfer.parallel.per_device import per_device
@@ -104,7 +103,7 @@ def _busiest(tokens: np.ndarray) -> float:
 def _weights(model: LoadedModel) -> list[tuple[Weight, dict[int, Leaf]]]:
     """Those that placements say something about, with their leaves by number among the model's."""
     found, at, platform = [], 0, model.mesh.devices.flat[0].platform
-    for one in plan_model(model.config, model.dtype).weights:
+    for one in model.plan.weights:
         leaves = one.leaves(platform)
         if one.placement is not None:
             found.append((one, dict(enumerate(leaves, start=at))))

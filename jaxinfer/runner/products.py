@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.models.loaded import LoadedModel, plan_model
+from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.models.weight import Weight
 from jaxinfer.quantization.array import SCALE_TYPES, MatrixShape, QuantizedArray, part_type, powers_above
 from jaxinfer.quantization.product import quantized_product
@@ -68,7 +68,7 @@ def with_products(model: LoadedModel, backend: str) -> LoadedModel:
 
 def matrix_shapes(model: LoadedModel) -> list[MatrixShape]:
     """The shapes of matrices whose products a backend may be chosen for, one device's part of each."""
-    plan = plan_model(model.config, model.dtype)
+    plan = model.plan
     return list(dict.fromkeys(filter(None, (*(_matrix_shape(model, one) for one in plan.weights), model.head_matrix))))
 
 

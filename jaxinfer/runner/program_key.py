@@ -47,6 +47,7 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
         model.experts_backend,
         model.dispatch_form,
         model.product_backends,
+        model.layout,
         model.mesh.shape,
         model.rules,
         arrays,

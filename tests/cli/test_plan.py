@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from jaxinfer.cli import main, plan
+from jaxinfer.config import ParallelConfig
+from jaxinfer.parallel.asked_mesh import served_mesh
 from tests.runner.mesh_matrix import MODELS
 
 
@@ -115,9 +117,21 @@ def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     told = report(capsys, "--sweep", "8", "--chip", "v6e", "--batch", "8", "--emit", "best.yaml")
     best = max(told["meshes"], key=lambda mesh: mesh["service"]["tokens_per_second_per_chip"])
     (again,) = report(capsys, "--mesh", "./best.yaml", "--batch", "8")["meshes"]
+    assert served_mesh(ParallelConfig(mesh="./best.yaml")) is not None
     assert again["topology"] == "v6e:2x4"
     for name in ("axes", "weights_bytes_per_device", "step_seconds", "service"):
         assert again[name] == best[name]
+
+
+def test_meshes_that_no_engine_serves_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """v6e:4x4 is four hosts; with it is planned what is served."""
+    many = ("--sweep", "16", "--chip", "v6e", "--batch", "8")
+    told = report(capsys, *many, "--mesh", "single", "--emit", "best.yaml")
+    assert [bool(mesh["refused"]) for mesh in told["meshes"]] == [False] + [True] * (len(told["meshes"]) - 1)
+    (again,) = report(capsys, "--mesh", "./best.yaml", "--chip", "v6e")["meshes"]
+    assert again["axes"] == "one device"
+    assert main(["plan", "tiny.json", *many, "--emit", "best.yaml"]) == 2
+    assert "emit: no mesh here serves the requests" in capsys.readouterr().err
 
 
 def test_no_mesh_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,11 +39,17 @@ HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}
   ROOT %bitcast.7 = bf16[512,4]{1,0:T(8,128)(2,1)} bitcast(%transpose.1)
 }
 
+%fused_within (param_0.7: bf16[4,512]) -> bf16[4,512] {
+  %param_0.7 = bf16[4,512]{1,0} parameter(0)
+  ROOT %copy.7 = bf16[4,512]{0,1} copy(%param_0.7)
+}
+
 %fused_product (param_0.2: bf16[4,512], param_1.2: bf16[4,512]) -> bf16[4] {
   %param_0.2 = bf16[4,512]{1,0} parameter(0)
   %copy.9 = bf16[4,512]{0,1} copy(%param_0.2)
   %param_1.2 = bf16[4,512]{1,0} parameter(1)
-  ROOT %reduce.1 = bf16[4]{0} reduce(%copy.9, %param_1.2), dimensions={1}, to_apply=%add
+  %fusion.9 = bf16[4,512]{0,1} fusion(%param_1.2), kind=kLoop, calls=%fused_within
+  ROOT %reduce.1 = bf16[4]{0} reduce(%copy.9, %fusion.9), dimensions={1}, to_apply=%add
 }
 
 %fused_pair (param_0.3: bf16[4,512]) -> (bf16[4,512], f32[]) {

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,60 @@ def test_collectives_of_a_module():
         Collective("all-gather", "f32[16,160]", 10240),
         Collective("all-reduce", "f32[16]", 64),
     ]
+
+
+LOOPS = """HloModule jit_step
+
+%told (p: (s32[], f32[8])) -> pred[] {
+  ROOT %lt.1 = pred[] fusion(%p), kind=kLoop, calls=%compared
+}
+
+%counted (q: (s32[], f32[8])) -> pred[] {
+  %constant.5 = s32[]{:T(128)} constant(4), backend_config={"flag_configs":[]}
+  %i = s32[]{:T(128)} get-tuple-element(%q), index=0
+  ROOT %lt.2 = pred[]{:T(512)} compare(%i, %constant.5), direction=LT
+}
+
+%asked (r: (pred[], f32[8])) -> pred[] {
+  ROOT %goes = pred[] get-tuple-element(%r), index=0
+}
+
+%fused (p: f32[8]) -> f32[8] {
+  ROOT %all-reduce.1 = f32[8]{0} all-reduce(%x), to_apply=%add
+}
+
+%elsewhere (p: f32[64]) -> f32[64] {
+  ROOT %all-reduce.4 = f32[64]{0} all-reduce(%p), to_apply=%add
+}
+
+%inner (q: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %call-start.1 = ((f32[64]), f32[64], s32[]) call-start(%y), async_execution_thread="sparsecore", to_apply=%elsewhere
+  %fusion.1 = f32[8]{0} fusion(%x), kind=kCustom, calls=%fused
+}
+
+%outer (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %all-reduce.2 = f32[16]{0} all-reduce(%x), to_apply=%add
+  %while.1 = (s32[], f32[8]) while(%t), condition=%counted, body=%inner, metadata={op_name="scan"}
+}
+
+%unknown (r: (pred[], f32[8])) -> (pred[], f32[8]) {
+  %all-reduce.3 = f32[32]{0} all-reduce(%x), to_apply=%add
+}
+
+ENTRY %main (p0: f32[8]) -> f32[8] {
+  %while.2 = (s32[], f32[8]) while(%u), condition=%told, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
+  ROOT %while.3 = (pred[], f32[8]) while(%v), condition=%asked, body=%unknown
+}
+"""
+
+
+def test_collectives_of_loops_count_for_each_pass():
+    """Passes that XLA tells, those that a condition counts, and a loop that ends when it will; in fusions and
+    calls, too."""
+    assert Counter(one.array for one in read_collectives(LOOPS)) == {
+        **{"f32[8]": 12, "f32[64]": 12},
+        **{"f32[16]": 3, "f32[32]": 1},
+    }
 
 
 def test_what_is_not_expected():

@@ -50,6 +50,32 @@ def test_ticks_that_are_asked_for() -> None:
     assert "5" not in texts
 
 
+@pytest.mark.parametrize(("low", "high"), [(6.1, 6.9), (3.0, 4.9), (1.0, 900.0), (0.02, 40_000.0)])
+def test_a_logarithmic_axis_is_marked_at_several_places(low: float, high: float) -> None:
+    chart = line_chart("t", Scale("x", log=True), Scale("y"), [Series("a", ((low, 1.0), (high, 1.0)), ("", ""))])
+    upright = [line for line in _parts(chart, "line") if line.attrib["x1"] == line.attrib["x2"]]
+    assert 3 <= len(upright) <= 12
+
+
+def test_what_a_logarithmic_axis_has_no_place_for_is_told() -> None:
+    with pytest.raises(ValueError, match=r"x: 0\.0 has no place on a logarithmic axis"):
+        line_chart("t", Scale("x", log=True), Scale("y"), [Series("a", ((0.0, 1.0),), ("",))])
+
+
+def test_many_series_are_told_apart_and_all_named() -> None:
+    chart = line_chart("t", Scale("x"), Scale("y"), [Series(f"s{i}", ((i, i),), ("",)) for i in range(24)])
+    lines = _parts(chart, "polyline")
+    assert len({(line.attrib["stroke"], line.attrib["stroke-dasharray"]) for line in lines}) == 24
+    height = float(ElementTree.fromstring(chart).attrib["viewBox"].split()[3])
+    assert all(float(text.attrib["y"]) <= height for text in _parts(chart, "text"))
+
+
+def test_long_names_keep_their_ends() -> None:
+    names = [f"a-very-long-name-of-a-mesh-{end}" for end in "xy"]
+    texts = _texts(bar_chart("t", [Bar(name, (("a", 1.0),)) for name in names], str))
+    assert [text[-2:] for text in texts if text.startswith("a-very")] == ["-x", "-y"]
+
+
 def test_parts_of_a_bar_follow_one_another_and_are_as_long_as_they_are_large() -> None:
     chart = bar_chart("t", [Bar("one", (("a", 1.0), ("b", 3.0)), 8.0), Bar("two", (("b", 2.0),))], "{:.1f}".format)
     _, first, second, other, *_ = _parts(chart, "rect")  # behind them lies the paper

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.layers.stack import Layout
 from jaxinfer.models.loaded import LoadedModel, load_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
@@ -59,22 +60,24 @@ MESHES = {
 
 
 class Circumstances(NamedTuple):
-    """How an engine runs. blocks: few of them, so that sequences are preempted. ahead: steps ahead of the device."""
+    """How an engine runs. blocks: few of them, so that sequences are preempted. ahead: steps ahead of the device.
+    layout: of the model's layers."""
 
     quantization: str = "none"
     kv: str = "auto"
     decode_steps: int = 1
     blocks: int = 400
     ahead: int = 1
+    layout: Layout = "unrolled"
 
 
 FEW = 13
 """Blocks of 4 tokens: the longest sequence has 12 of them, and others are preempted for it."""
 TABLE = (
-    (Circumstances(blocks=FEW), Circumstances(decode_steps=4)),
-    (Circumstances(decode_steps=4, blocks=FEW, ahead=0), Circumstances(ahead=3)),
-    (Circumstances("int8", blocks=FEW, decode_steps=4), Circumstances(ahead=0)),
-    (Circumstances("int8", "int8"), Circumstances(decode_steps=4, ahead=3)),
+    (Circumstances(blocks=FEW), Circumstances(decode_steps=4, layout="stacked")),
+    (Circumstances(decode_steps=4, blocks=FEW, ahead=0), Circumstances(ahead=3, layout="stacked")),
+    (Circumstances("int8", blocks=FEW, decode_steps=4, layout="stacked"), Circumstances(ahead=0)),
+    (Circumstances("int8", "int8"), Circumstances(decode_steps=4, ahead=3, layout="stacked")),
 )
 """Those of a mesh follow from its place and the model's."""
 
@@ -93,7 +96,8 @@ def requests() -> Iterator[GenerateRequest]:
 def model_over(folder: Path, mesh: MeshConfig, how: Circumstances) -> LoadedModel:
     config = config_of(folder).quantised(how.quantization).keeping(KV_CODES[how.kv])
     config = config.over(*mesh.parts)
-    return load_model(folder, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
+    place = {"mesh": make_mesh(mesh), "rules": mesh.rules}
+    return load_model(folder, config, dtype=jnp.dtype("float32"), layout=how.layout, **place)
 
 
 def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs, int]:

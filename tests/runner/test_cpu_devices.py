@@ -27,13 +27,12 @@ def engine(**flags):
 
 def parts(core, name):
     model = core.runner.model
-    (leaf,) = [leaf for leaf, one in zip(model.weights, plan_model(model.config, model.dtype).weights, strict=True)
+    (leaf,) = [leaf for leaf, one in zip(model.weights, model.plan.weights, strict=True)
                if one.path == ("blocks", 0, *name)]
     return [whole // part for whole, part in zip(leaf.shape, leaf.sharding.shard_shape(leaf.shape), strict=True)]
 
 four, tokens = engine(mesh=own)
 import jax
-from jaxinfer.models.loaded import plan_model
 assert len(jax.devices()) == 4 == four.runner.model.mesh.size, jax.devices()
 assert parts(four, ("mlp", "experts_down")) == [4, 1, 1]
 assert parts(four, ("attention", "qkv")) == [2, 1, 1, 1]
@@ -44,6 +43,9 @@ assert parts(channels, ("mlp", "experts_down")) == [1, 1, 2]
 experts, also = engine(tensor_parallel_size=2, enable_expert_parallel=True)
 assert also == tokens, (also, tokens)
 assert parts(experts, ("mlp", "experts_down")) == [2, 1, 1]
+looped, also = engine(mesh="tp2", scan_layers="on")
+assert also == tokens, (also, tokens)
+assert looped.runner.model.layout == "stacked"
 one, also = engine()
 assert also == tokens and sum(map(len, tokens.values())) > 6, (also, tokens)
 assert one.runner.model.mesh.size == 1
@@ -70,6 +72,12 @@ except ParameterError as error:
     assert str(error).startswith(told), error
 else:
     raise AssertionError("there are two devices")
+try:
+    LLM("demo", **SMALL, tensor_parallel_size=2, enable_expert_parallel=True)
+except ParameterError as error:
+    assert str(error) == "enable_expert_parallel: the model has no experts; leave it out", error
+else:
+    raise AssertionError("it was ignored")
 """
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxinfer_kernels.check.hlo import arrays, read_computations
+from jaxinfer_kernels.check.hlo import arrays, passes, read_computations
 from jaxinfer_kernels.check.sizes import size
 
 KINDS = ("all-reduce", "all-gather", "all-to-all", "ragged-all-to-all", "reduce-scatter", "collective-permute")
@@ -36,13 +36,17 @@ class Exchange(NamedTuple):
 
 
 def read_collectives(text: str) -> list[Collective]:
-    """Collectives of a module, as often as its text has them; one of several arrays is as many."""
+    """Collectives of a module, as often as they run: those of a loop once for each of its passes, where these are
+    fixed. One of several arrays is as many."""
+    computations = read_computations(text)
+    repeated = passes(computations)
     return [
         Collective(kind, array, each)
-        for body in read_computations(text).values()
+        for name, body in computations.items()
         for instruction in body
         if (kind := _NAMES.get(instruction.operation))
         for array, each in arrays(instruction.result)
+        for _ in range(repeated.get(name, 1))
     ]
 
 

@@ -1,7 +1,8 @@
 """Reads optimised HLO: which arrays are moved in device memory, and what Pallas kernels take of on-chip memory."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 MOVES = ("copy", "copy-start", "transpose", "reshape", "slice", "dynamic-slice")
@@ -13,12 +14,16 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _ELSEWHERE = re.compile(r"S\([1-9]\d*\)")
 _CALLED = re.compile(r"calls=%?([\w.\-]+)")
+_CALLS = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+_PASSES = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _SCOPED = re.compile(r'"used_scoped_memory_configs":\[([^\]]*)\]')
 _SCOPE = re.compile(r'"memory_space":"(\d+)"[^}]*"size":"(\d+)"')
 
 
 class Instruction(NamedTuple):
-    """One line. result: its type. size: bytes of the first array of the result. called: of a fusion."""
+    """One line. result: its type. size: bytes of the first array of the result. called: of a fusion. rest: what stands
+    behind the operands."""
 
     name: str
     operation: str
@@ -27,6 +32,7 @@ class Instruction(NamedTuple):
     operands: tuple[str, ...]
     root: bool
     called: str | None
+    rest: str
 
 
 class Move(NamedTuple):
@@ -53,16 +59,46 @@ def read_computations(text: str) -> dict[str, list[Instruction]]:
 def moves(text: str, sizes: Collection[int]) -> list[Move]:
     """Moves of arrays of one of `sizes` bytes to device memory; moves to on-chip memory are not among them.
 
-    Of a fusion only its results count: what happens before them stays in registers.
+    Of a fusion only its results count: what happens before them stays in registers, fusions inside of it, too.
     """
     computations = read_computations(text)
     fused = {i.called for body in computations.values() for i in body if i.operation == "fusion"}
-    found = []
-    for name, body in computations.items():
-        for instruction in _roots(body) if name in fused else body:
-            if instruction.operation in MOVES and instruction.size in sizes and _in_device_memory(instruction.result):
+    found, waiting = [], [body for name, body in computations.items() if name not in fused]
+    while waiting:
+        for instruction in waiting.pop():
+            if instruction.operation == "fusion":
+                waiting.append(list(_roots(computations.get(instruction.called or "", []))))
+            elif instruction.operation in MOVES and instruction.size in sizes and _in_device_memory(instruction.result):
                 found.append(Move(*instruction[:4]))
     return found
+
+
+def passes(computations: Mapping[str, Sequence[Instruction]]) -> dict[str, int]:
+    """How often each computation runs for each run of the module, as far as loops go: the body of a loop, and what it
+    calls, once for each of its passes; of a loop whose passes are not fixed, once."""
+    callers: dict[str, list[tuple[str, int]]] = {}
+    for name, body in computations.items():
+        for instruction in body:
+            count = _passes(instruction, computations) if instruction.operation == "while" else 1
+            for called in _CALLS.findall(instruction.rest):
+                callers.setdefault(called, []).append((name, count))
+
+    @cache
+    def runs(name: str) -> int:
+        return max((count * runs(caller) for caller, count in callers.get(name, ())), default=1)
+
+    return {name: runs(name) for name in computations}
+
+
+def _passes(loop: Instruction, computations: Mapping[str, Sequence[Instruction]]) -> int:
+    """XLA for a TPU does not tell: there it is the number that the condition compares with."""
+    if told := _PASSES.search(loop.rest):
+        return int(told[1])
+    named = _CONDITION.search(loop.rest)
+    condition = computations.get(named[1], ()) if named else ()
+    compares = any(one.root and one.operation == "compare" and "direction=LT" in one.rest for one in condition)
+    bounds = [one.operands[0] for one in condition if one.operation == "constant" and one.operands]
+    return int(bounds[0]) if compares and len(bounds) == 1 and bounds[0].isdigit() else 1
 
 
 def arrays(result: str) -> list[tuple[str, int]]:
@@ -87,7 +123,7 @@ def _instruction(found: re.Match[str]) -> Instruction:
     called = _CALLED.search(rest)
     array = _ARRAY.search(result)
     size = _bytes(array[1], array[2]) if array else 0
-    return Instruction(name, operation, result, size, names, bool(root), called[1] if called else None)
+    return Instruction(name, operation, result, size, names, bool(root), called[1] if called else None, rest)
 
 
 def _bytes(kind: str, dimensions: str) -> int:
