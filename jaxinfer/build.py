@@ -148,8 +148,6 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("plan")
     told = progress.loaded if progress else None
     layout = layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked)
-    if layout == "stacked":
-        log.info("layers run as a loop over stacked weights; --scan-layers off unrolls them")
     model = load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, layout=layout, progress=told)
     if needs_measuring(model):
         model = with_measured_scales(model, text)
@@ -163,6 +161,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
     held = model.config.held_in(str(dtype))
     place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
+    place += ", layers in a loop" if layout == "stacked" else ""
     _tell_sizes(progress, place, _types(str(dtype), held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
     every = config.parallel.expert_placement_steps
