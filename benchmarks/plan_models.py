@@ -1,6 +1,8 @@
 """What `jaxinfer plan` says of models on meshes that are shipped, as a table in Markdown. Nothing is run.
 
-python benchmarks/plan_models.py CONFIG.json... [--json FILE]
+Each cell has GiB of weights a device, ms of a decode step, and tokens a second.
+
+    python benchmarks/plan_models.py CONFIG.json... [--json FILE]
 """
 
 import argparse
@@ -47,7 +49,7 @@ def _planned(config: Path, mesh: str) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """A line a model and a column a mesh: GiB of weights a device, ms of a decode step, tokens a second."""
+    """A line a model and a column a mesh."""
     lines = [f"| model | {' | '.join(MESHES)} |", f"| --- |{' ---: |' * len(MESHES)}"]
     for model in dict.fromkeys(row["model"] for row in rows):
         cells = [_cell(row) for row in rows if row["model"] == model]
