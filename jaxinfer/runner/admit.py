@@ -3,48 +3,29 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.layouts import Layout
+from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layout
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.sampler.adjust import set_counts
-from jaxinfer.runner.state import PARAM_SCALARS, SlotParams, SlotState
+from jaxinfer.runner.state import SlotState
 from jaxinfer.runner.vocabulary_shards import WHOLE, columns, over_vocabulary
 
 Tables = tuple[jax.Array, ...]
 
 
 def admit(
-    model: LoadedModel, layout: Layout, state: SlotState, params: SlotParams, tables: Tables, packed: jax.Array
-) -> tuple[SlotState, SlotParams, Tables]:
+    model: LoadedModel, layout: Layout, state: SlotState, params: jax.Array, tables: Tables, packed: jax.Array
+) -> tuple[SlotState, jax.Array, Tables]:
     """One call of `admit`; state, params and tables are donated. packed: int32 [layout.size]."""
     view = layout.views(packed)
     slots = view["slot"]
     tables = tuple(table.at[slots].set(rows) for table, rows in zip(tables, view["tables"], strict=True))
-    return _admit_state(model, state, view, slots), _admit_params(params, view, slots), tables
+    state = SlotState(state.newest.at[slots].set(view["newest"]), _admit_counts(model, state.counts, view))
+    return state, params.at[slots].set(view["params"]), tables
 
 
-def _admit_state(model: LoadedModel, state: SlotState, view: dict[str, jax.Array], slots: jax.Array) -> SlotState:
-    fresh = jnp.where(view["uses_counts"] > 0, slots, state.counts.shape[0] - 1)
-    counts = state.counts.at[fresh].set(0)
-    counted, token, value = view["counts"].T
+def _admit_counts(model: LoadedModel, counts: jax.Array, view: dict[str, jax.Array]) -> jax.Array:
+    uses_counts = SLOT_PARAMS.views(view["params"])["uses_counts"]
+    fresh = jnp.where(uses_counts > 0, view["slot"], counts.shape[0] - 1)
+    slots, tokens, values = view["counts"].T
     write = over_vocabulary(model, set_counts, (columns(model), *[WHOLE] * 3), columns(model))
-    return SlotState(
-        length=state.length.at[slots].set(view["length"]),
-        last_token=state.last_token.at[slots].set(view["last_token"]),
-        remaining=state.remaining.at[slots].set(view["remaining"]),
-        counts=write(counts, counted, token, value.astype(jnp.int16)),
-    )
-
-
-def _admit_params(params: SlotParams, view: dict[str, jax.Array], slots: jax.Array) -> SlotParams:
-    def bits(name: str, like: jax.Array) -> jax.Array:
-        return jax.lax.bitcast_convert_type(view[name], like.dtype)
-
-    new = SlotParams(
-        columns={name: bits(name, old) for name, old in params.columns.items()},
-        seed=jnp.stack([bits("seed_high", params.seed), bits("seed_low", params.seed)], axis=1),
-        **{name: view[name] for name in PARAM_SCALARS},
-        stop_ids=view["stop_ids"],
-        bias_ids=view["bias_ids"],
-        bias_values=bits("bias_values", params.bias_values),
-    )
-    return jax.tree.map(lambda old, given: old.at[slots].set(given), params, new)
+    return write(counts.at[fresh].set(0), slots, tokens, values.astype(jnp.int16))

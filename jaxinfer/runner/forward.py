@@ -15,6 +15,7 @@ from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.decoder import Place
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.group_attention import group_attention
+from jaxinfer.runner.state import Newest, unpack_newest
 
 Arrays = tuple[jax.Array, ...]
 
@@ -31,25 +32,28 @@ class Scored(NamedTuple):
     targets: jax.Array
     draws: jax.Array
 
+    def packed(self) -> jax.Array:
+        """int32 [max_scored, 4]: one array to hand from program to program."""
+        return jnp.stack(self, axis=1)
 
-class Newest(NamedTuple):
-    """The newest token of every slot and its position, int32 [slots]; read here, donated by `sample`."""
-
-    position: jax.Array
-    token: jax.Array
+    @classmethod
+    def unpacked(cls, rows: jax.Array) -> "Scored":
+        """rows: int32 [S, 4]."""
+        return cls(*rows.T)
 
 
 class Forward(NamedTuple):
     """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed.
 
-    load: as `Decoder.counted` has it; None for a model without experts.
+    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.counted` has it; None for a model without
+    experts.
     """
 
     kv: Arrays
     tables: Arrays
     load: jax.Array | None
     hidden: jax.Array
-    scored: Scored
+    scored: jax.Array
 
 
 class Step(NamedTuple):
@@ -82,14 +86,15 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: Newest,
+        newest: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
-        """One token a row, which with its position comes from slot state."""
+        """One token a row, which with its position comes from slot state. newest: as in `SlotState`; read here, donated
+        by `sample`."""
         view = self._layouts.decode(rows).views(packed)
         kv, tables = self.change_blocks(kv, tables, view)
-        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, newest, load, view["slots"])
+        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, unpack_newest(newest), load, view["slots"])
         return self._finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
     def decode_rows(
@@ -108,9 +113,9 @@ class ForwardPrograms:
         """
         rows = len(slots)
         real = slots != self._shapes.scratch_slot
-        positions = jnp.where(real, newest.position[slots], 0)
+        positions = jnp.where(real, newest.length[slots], 0)
         step = Step(
-            tokens=newest.token[slots],
+            tokens=newest.last_token[slots],
             positions=positions,
             tables=tuple(table[slots] for table in tables),
             start=positions,
@@ -128,14 +133,14 @@ class ForwardPrograms:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: Newest,
+        newest: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
         kv, tables = self.change_blocks(kv, tables, view)
-        step = self._unpack(view, tables, newest)
+        step = self._unpack(view, tables, unpack_newest(newest))
         hidden, kv, load = self._layers(weights, kv, load, step)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
@@ -151,14 +156,14 @@ class ForwardPrograms:
     def _unpack(self, view: dict[str, jax.Array], tables: Arrays, newest: Newest) -> Step:
         slots, count = view["slots"], view["counts"]
         held = jnp.arange(len(slots)) < view["num_decode"]
-        start = jnp.where(held, newest.position[slots], view["starts"])
+        start = jnp.where(held, newest.length[slots], view["starts"])
         ends = jnp.cumsum(count)
         offset = ends - count
         token = jnp.arange(len(view["tokens"]), dtype=jnp.int32)
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
         real = token < ends[-1]
         return Step(
-            tokens=jnp.where(real & held[row], newest.token[slots[row]], view["tokens"]),
+            tokens=jnp.where(real & held[row], newest.last_token[slots[row]], view["tokens"]),
             positions=jnp.where(real, start[row] + token - offset[row], 0),
             tables=tuple(table[slots] for table in tables),
             start=start,
@@ -204,7 +209,7 @@ class ForwardPrograms:
         hidden = jnp.pad(hidden, ((0, missing), (0, 0)))
         fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
-        return Forward(hidden=hidden, scored=scored, **kept)
+        return Forward(hidden=hidden, scored=scored.packed(), **kept)
 
     def change_blocks(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
         """Copies of forked blocks, then the step's new entries of the block tables."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, LatePrograms
+from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
@@ -18,10 +19,9 @@ from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import ExpertMoves
-from jaxinfer.runner.forward import Newest, Scored
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
-from jaxinfer.runner.sampler import Sampled
+from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 from jaxinfer.runner.xla_options import Options
@@ -31,7 +31,7 @@ class Forwarded(NamedTuple):
     """A forward pass in flight: what `sample` reads of it."""
 
     hidden: jax.Array
-    scored: Scored
+    scored: jax.Array
     load: StepLoad
 
 
@@ -40,7 +40,7 @@ class SampledStep(NamedTuple):
 
     step: PackedForward
     hidden: jax.Array
-    sampled: Sampled | None
+    sampled: SampledArrays | None
     load: StepLoad
 
 
@@ -113,8 +113,7 @@ class JaxRunner:
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
     def forward(self, step: PackedForward) -> Forwarded:
-        program, state = self.programs[step.kind, step.bucket], self._state
-        newest = Newest(state.length, state.last_token)
+        program, newest = self.programs[step.kind, step.bucket], self._state.newest
         out = program(self.model.weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
         self.kv, self._tables = out.kv, out.tables
         load = self._load.dispatch(out.load)
@@ -127,8 +126,7 @@ class JaxRunner:
         sampled = self._sample(step.scored_bucket, forwarded)
         sampled.tokens.copy_to_host_async()
         if step.logprobs:
-            for array in sampled.logprobs:
-                array.copy_to_host_async()
+            sampled.logprobs.copy_to_host_async()
         return SampledStep(step, forwarded.hidden, sampled, forwarded.load)
 
     def decode_steps(self, step: PackedMultiStep) -> MultiStep:
@@ -164,8 +162,7 @@ class JaxRunner:
         tokens = step.of_scored(np.asarray(sampled.tokens))
         if not step.logprobs:
             return step.result(tokens, None)
-        arrays = LogprobArrays(*(step.of_scored(np.asarray(array)) for array in sampled.logprobs))
-        return step.result(tokens, arrays)
+        return step.result(tokens, _logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
 
     def reset(self) -> None:
         """Makes blocks and slot state anew, with the programs of the first time. Raises where the device is gone.
@@ -188,7 +185,7 @@ class JaxRunner:
         """Drops the device's arrays."""
         self.kv = ()
 
-    def _sample(self, size: int, forwarded: Forwarded) -> Sampled:
+    def _sample(self, size: int, forwarded: Forwarded) -> SampledArrays:
         program = self.programs["sample", size]
         self._state, sampled = program(self.model.head, self._state, self._params, forwarded.hidden, forwarded.scored)
         return sampled
@@ -221,6 +218,13 @@ class JaxRunner:
                     self.decode_steps(step).tokens.block_until_ready()
                 else:
                     forwarded = self.forward(step)
+
+
+def _logprob_arrays(rows: np.ndarray) -> LogprobArrays:
+    """rows: int32 [S, LOGPROBS.size]."""
+    view = LOGPROBS.views(rows)
+    floats = {name: view[name].view(np.float32) for name in ("logprobs", "top_logprobs")}
+    return LogprobArrays(**(view | floats))
 
 
 def _memory_of(device: Any) -> DeviceMemory:

@@ -9,9 +9,9 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import any_shard
-from jaxinfer.runner.forward import Arrays, ForwardPrograms, Newest
+from jaxinfer.runner.forward import Arrays, ForwardPrograms
 from jaxinfer.runner.sample import draw
-from jaxinfer.runner.state import SlotParams, SlotState
+from jaxinfer.runner.state import SlotState, end_slots, stop_ids, unpack_newest
 
 
 class MultiStep(NamedTuple):
@@ -60,7 +60,7 @@ class MultiStepProgram:
         kv: Arrays,
         tables: Arrays,
         state: SlotState,
-        params: SlotParams,
+        params: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> MultiStep:
@@ -74,19 +74,19 @@ class MultiStepProgram:
 
         def body(carry: _Carry) -> _Carry:
             own = jnp.where(carry.open, slots, scratch)
-            newest = Newest(carry.state.length, carry.state.last_token)
+            newest = unpack_newest(carry.state.newest)
             hidden, kv, load, scored = self._forward.decode_rows(weights, carry.kv, tables, newest, carry.load, own)
             hidden = self._forward.normed(weights, hidden)
             state, sampled = draw(self._model, self._shapes, head, carry.state, params, hidden, scored)
             tokens = sampled.tokens
-            ended = carry.open & ((tokens < 0) | jnp.any(params.stop_ids[own] == tokens[:, None], axis=1))
-            state = state._replace(remaining=state.remaining.at[jnp.where(ended, slots, scratch)].set(0))
+            ended = carry.open & ((tokens < 0) | jnp.any(stop_ids(params, own) == tokens[:, None], axis=1))
+            state = end_slots(state, jnp.where(ended, slots, scratch))
             left = carry.open & ~ended & (carry.step + 1 < most)
             counts = carry.counts + carry.open
             drawn = carry.tokens.at[:, carry.step].set(tokens)
             return _Carry(carry.step + 1, left, self._any(left), kv, state, load, drawn, counts)
 
-        open_rows = (slots != scratch) & (most > 0) & (state.remaining[slots] > 0)
+        open_rows = (slots != scratch) & (most > 0) & (unpack_newest(state.newest).remaining[slots] > 0)
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
         carry = _Carry(jnp.int32(0), open_rows, self._any(open_rows), kv, state, load, none, jnp.zeros(rows, jnp.int32))
         carry = jax.lax.while_loop(lambda carry: carry.goes_on, body, carry)

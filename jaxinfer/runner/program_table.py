@@ -15,7 +15,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
 from jaxinfer.runner.expert_load import load_shape
-from jaxinfer.runner.forward import Forward, ForwardPrograms, Newest
+from jaxinfer.runner.forward import Forward, ForwardPrograms
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.state import zero_slots
@@ -79,8 +79,7 @@ class ProgramTable:
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         (state, _, tables), kv = self._slots(), self._kv()
         weights = tuple(_like(weight) for weight in self._model.weights)
-        newest = Newest(state.length, state.last_token)
-        arguments = (weights, kv, tables, newest, self._load(), self._packed(layout.size))
+        arguments = (weights, kv, tables, state.newest, self._load(), self._packed(layout.size))
         blocks, own = kv_specs(self._model), self._own
         given: list[Any] = [blocks, own, WHOLE, own, own]
         counted = self._counting(partial(function, size))

@@ -1,15 +1,26 @@
 """`sample`: head, sampler and the update of slot state, over the first S scored positions."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Scored
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.adjust import count_drawn
-from jaxinfer.runner.state import SlotParams, SlotState
+from jaxinfer.runner.sampler.logprobs import Logprobs
+from jaxinfer.runner.state import Newest, SlotState, unpack_newest, unpack_params
 from jaxinfer.runner.vocabulary_shards import WHOLE, columns, over_vocabulary
+
+
+class SampledArrays(NamedTuple):
+    """What `sample` gives to the host: tokens as in `Sampled`, logprobs int32 [S, LOGPROBS.size]."""
+
+    tokens: jax.Array
+    logprobs: jax.Array
 
 
 def sample(
@@ -18,12 +29,13 @@ def sample(
     size: int,
     head: tuple[jax.Array, ...],
     state: SlotState,
-    params: SlotParams,
+    params: jax.Array,
     hidden: jax.Array,
-    scored: Scored,
-) -> tuple[SlotState, Sampled]:
-    """Draws for the first `size` of the scored positions. state is donated. Never sees KV."""
-    return draw(model, shapes, head, state, params, hidden[:size], Scored(*(x[:size] for x in scored)))
+    scored: jax.Array,
+) -> tuple[SlotState, SampledArrays]:
+    """Draws for the first `size` of the scored positions, int32 [max_scored, 4]. state is donated. Never sees KV."""
+    state, sampled = draw(model, shapes, head, state, params, hidden[:size], Scored.unpacked(scored[:size]))
+    return state, SampledArrays(sampled.tokens, _packed(sampled.logprobs))
 
 
 def draw(
@@ -31,14 +43,14 @@ def draw(
     shapes: EngineShapes,
     head: tuple[jax.Array, ...],
     state: SlotState,
-    params: SlotParams,
+    params: jax.Array,
     hidden: jax.Array,
     scored: Scored,
 ) -> tuple[SlotState, Sampled]:
     """Draws for all of the scored positions, whose hidden states are [S, d]."""
     slots = scored.slots
     logits = model.logits(head, hidden)
-    own = jax.tree.map(lambda column: column[slots], params)
+    own = unpack_params(params[slots])
     split = columns(model)
     sampled = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 4), WHOLE)(
         logits, state.counts, slots, own, scored.positions, scored.targets
@@ -47,10 +59,17 @@ def draw(
     # Positions that draw nothing write to the scratch slot.
     drawn = jnp.where(scored.draws > 0, slots, shapes.scratch_slot)
     counting = jnp.where(scored.draws > 0, own.uses_counts, 0)
+    newest = Newest(scored.positions, tokens, unpack_newest(state.newest).remaining[drawn] - 1)
+    count = over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)
     state = SlotState(
-        length=state.length.at[drawn].set(scored.positions),
-        last_token=state.last_token.at[drawn].set(tokens),
-        remaining=state.remaining.at[drawn].add(-1),
-        counts=over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)(state.counts, drawn, tokens, counting),
+        newest=state.newest.at[drawn].set(newest.packed()), counts=count(state.counts, drawn, tokens, counting)
     )
     return state, sampled
+
+
+def _packed(logprobs: Logprobs) -> jax.Array:
+    """int32 [S, LOGPROBS.size]."""
+    words = (jax.lax.bitcast_convert_type(part, jnp.int32) for part in logprobs)
+    packed = jnp.concatenate([part.reshape(len(part), -1) for part in words], axis=1)
+    assert packed.shape[1] == LOGPROBS.size
+    return packed

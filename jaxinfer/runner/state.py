@@ -1,36 +1,57 @@
 """Slot state: what the device remembers of every slot between steps."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.engine.step.slot_init import SLOT_SCALARS
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, columns
+from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS
+from jaxinfer.sampling import columns
 
 
 class SlotState(NamedTuple):
     """What every drawn token changes. Row `scratch_slot` is written by padding and read by nobody.
 
-    length: int32 [slots], position of the newest token. last_token: int32 [slots], that token.
-    remaining: int32 [slots], tokens it may still make.
+    newest: int32 [slots, NEWEST.size], a `Newest` each.
     counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
     """
+
+    newest: jax.Array
+    counts: jax.Array
+
+
+class Newest(NamedTuple):
+    """The newest token of a slot, int32 each: its position, the token, and how many more the slot may make."""
 
     length: jax.Array
     last_token: jax.Array
     remaining: jax.Array
-    counts: jax.Array
+
+    def packed(self) -> jax.Array:
+        """int32 [..., NEWEST.size] of fields [...]."""
+        return jnp.stack([getattr(self, name) for name in NEWEST_SCALARS], axis=-1)
+
+
+def unpack_newest(rows: jax.Array) -> Newest:
+    """rows: int32 [..., NEWEST.size]; each field is [...]."""
+    return Newest(**NEWEST.views(rows))
+
+
+def end_slots(state: SlotState, slots: jax.Array) -> SlotState:
+    """State in which some slots, int32 [S], make no more tokens."""
+    newest = unpack_newest(state.newest)
+    return state._replace(newest=newest._replace(remaining=newest.remaining.at[slots].set(0)).packed())
 
 
 class SlotParams(NamedTuple):
-    """What a sequence asked for, as `admit` wrote it: [slots], int32 where nothing else is said.
+    """What the sequences of S slots asked for: [S], int32 where nothing else is said.
 
     columns: sampling parameters by name (`jaxinfer.sampling.columns`), int32 or float32.
-    seed: uint32 [slots, 2], high word first. stop_ids: int32 [slots, MAX_STOP_TOKEN_IDS], -1 where unused.
-    bias_ids: int32, bias_values: float32 [slots, MAX_LOGIT_BIAS], id -1 where unused.
+    seed: uint32 [S, 2], high word first. stop_ids: int32 [S, MAX_STOP_TOKEN_IDS], -1 where unused.
+    bias_ids: int32, bias_values: float32 [S, MAX_LOGIT_BIAS], id -1 where unused.
     """
 
     columns: dict[str, jax.Array]
@@ -44,39 +65,50 @@ class SlotParams(NamedTuple):
     bias_values: jax.Array
 
 
-PARAM_SCALARS = [name for name in SLOT_SCALARS if name in SlotParams._fields]
-"""Scalars that SlotParams has as they are sent."""
-
-
-def _zero_params(shapes: EngineShapes) -> SlotParams:
-    """Parameters of slots that nobody has: greedy, nothing asked for."""
-    slots = shapes.num_slots * shapes.shards
-
-    def scalars(names: Iterable[str]) -> dict[str, jax.Array]:
-        return {name: jnp.full(slots, SLOT_SCALARS[name].neutral, SLOT_SCALARS[name].dtype) for name in names}
-
+def unpack_params(rows: jax.Array) -> SlotParams:
+    """rows: int32 [S, SLOT_PARAMS.size], as `admit` wrote them."""
+    view = SLOT_PARAMS.views(rows)
+    scalars = {name: _bits(view[name], scalar.dtype) for name, scalar in PARAM_SCALARS.items()}
     return SlotParams(
-        columns=scalars(columns()),
-        seed=jnp.stack(list(scalars(("seed_high", "seed_low")).values()), axis=1),
-        **scalars(PARAM_SCALARS),
-        stop_ids=jnp.full((slots, MAX_STOP_TOKEN_IDS), -1, jnp.int32),
-        bias_ids=jnp.full((slots, MAX_LOGIT_BIAS), -1, jnp.int32),
-        bias_values=jnp.zeros((slots, MAX_LOGIT_BIAS), jnp.float32),
+        columns={name: scalars[name] for name in columns()},
+        seed=jnp.stack([scalars["seed_high"], scalars["seed_low"]], axis=1),
+        **{name: scalars[name] for name in SlotParams._fields if name in scalars},
+        stop_ids=view["stop_ids"],
+        bias_ids=view["bias_ids"],
+        bias_values=_bits(view["bias_values"], "float32"),
     )
 
 
-def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, SlotParams, tuple[jax.Array, ...]]:
-    """Slots that nobody has, and their block tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
+def stop_ids(params: jax.Array, slots: jax.Array) -> jax.Array:
+    """Those of some slots, int32 [S] -> [S, MAX_STOP_TOKEN_IDS]. params: packed, of all slots."""
+    return SLOT_PARAMS.views(params)["stop_ids"][slots]
+
+
+def _bits(words: jax.Array, dtype: str) -> jax.Array:
+    return jax.lax.bitcast_convert_type(words, jnp.dtype(dtype))
+
+
+def _free_params() -> np.ndarray:
+    """The row of a slot that nobody has: greedy, nothing asked for."""
+    row = SLOT_PARAMS.new()
+    view = SLOT_PARAMS.views(row)
+    for name, scalar in PARAM_SCALARS.items():
+        view[name].view(scalar.dtype)[...] = scalar.neutral
+    view["stop_ids"][:] = view["bias_ids"][:] = -1
+    return row
+
+
+def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, jax.Array, tuple[jax.Array, ...]]:
+    """Slots that nobody has: their state, what they ask for (int32 [slots, SLOT_PARAMS.size]), and their block tables,
+    int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
 
     Those of all shards, one after another, each with its scratch slot. columns: of counts, one for each row of the
     head.
     """
     slots = shapes.num_slots * shapes.shards
     state = SlotState(
-        length=jnp.zeros(slots, jnp.int32),
-        last_token=jnp.zeros(slots, jnp.int32),
-        remaining=jnp.zeros(slots, jnp.int32),
+        newest=jnp.zeros((slots, NEWEST.size), jnp.int32),
         counts=jnp.zeros((slots, columns), jnp.int16),
     )
     tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
-    return state, _zero_params(shapes), tables
+    return state, jnp.broadcast_to(_free_params(), (slots, SLOT_PARAMS.size)), tables

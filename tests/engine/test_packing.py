@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
@@ -144,6 +144,7 @@ def test_admissions_are_read_back(count) -> None:
     counts = np.full((SHAPES.num_slots, 61), 99)
     for packed in PACKER.slots(given):
         view = LAYOUTS.admit.views(packed)
+        view |= NEWEST.views(view.pop("newest")) | SLOT_PARAMS.views(view.pop("params"))
         for i, slot in enumerate(view["slot"].tolist()):
             if view["uses_counts"][i] or slot == SHAPES.scratch_slot:
                 counts[slot] = 0

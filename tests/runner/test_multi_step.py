@@ -7,6 +7,7 @@ import pytest
 
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.state import unpack_newest
 from tests.runner.tiny import (
     Judge,
     check_all,
@@ -64,4 +65,4 @@ def test_a_burst_ends_when_every_row_has_ended() -> None:
     outputs = drive(core, [subject])
     tokens = outputs["stops", 0].tokens
     # Steps ahead of the stop found the row ended, and drew nothing more.
-    assert int(made._state.length.max()) == len(subject.prompt_token_ids) + len(tokens) - 1
+    assert int(unpack_newest(made._state.newest).length.max()) == len(subject.prompt_token_ids) + len(tokens) - 1

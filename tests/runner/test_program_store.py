@@ -87,7 +87,7 @@ def test_a_second_start_traces_nothing_and_gives_the_same(kept, lazy: bool, monk
 def test_arguments_are_donated_to_a_kept_program(kept) -> None:
     runner = runner_in(kept[0])
     runner.warm_up()
-    before = [*runner.kv, runner._tables[0], runner._state.length]
+    before = [*runner.kv, runner._tables[0], runner._state.newest]
     tokens_of(runner)
     assert all(array.is_deleted() for array in before)
 

@@ -105,8 +105,5 @@ def test_the_scored_rows_are_those_of_every_forward() -> None:
         if name[0] in ("mixed", "decode"):
             program = table[name]
             given = jax.eval_shape(program.function, *program.arguments)
-            assert given.hidden.shape == hidden.shape
-            assert given.hidden.dtype == hidden.dtype
-            assert jax.tree.map(lambda x: (x.shape, x.dtype), given.scored) == jax.tree.map(
-                lambda x: (x.shape, x.dtype), scored
-            )
+            for own, known in ((given.hidden, hidden), (given.scored, scored)):
+                assert (own.shape, own.dtype) == (known.shape, known.dtype)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -43,13 +43,14 @@ class SimulatedShard:
         """As `Layouts.admit` has it."""
         view = self._layouts.admit.views(packed)
         slots = view["slot"]
-        self.length[slots] = view["length"]
-        self.last_token[slots] = view["last_token"]
-        self._seed[slots] = (view["seed_high"].astype(np.int64) << 32) | (
-            view["seed_low"].astype(np.int64) & 0xFFFFFFFF
+        newest, params = NEWEST.views(view["newest"]), SLOT_PARAMS.views(view["params"])
+        self.length[slots] = newest["length"]
+        self.last_token[slots] = newest["last_token"]
+        self._seed[slots] = (params["seed_high"].astype(np.int64) << 32) | (
+            params["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
-        self._sequence_index[slots] = view["sequence_index"]
-        self._stop_ids[slots] = view["stop_ids"]
+        self._sequence_index[slots] = params["sequence_index"]
+        self._stop_ids[slots] = params["stop_ids"]
         self.tables[:, slots] = view["tables"]
 
     def forward(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,7 @@
-"""Layouts: one int32 array a program call, read by host and device alike."""
+"""Layouts: one int32 array a program call, and one a kind of slot state, read by host and device alike.
+
+Every array of a program is a buffer to hand over, on each device of a mesh: some 0.5 µs each (benchmarks/dispatch.py).
+"""
 
 from functools import cached_property
 from math import prod
@@ -7,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.engine.step.slot_init import SLOT_SCALARS
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS
+from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS
+from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_LOGPROBS, MAX_STOP_TOKEN_IDS
 
 
 class Layout:
-    """Named int32 sections of one flat array."""
+    """Named int32 sections of an array's last axis."""
 
     def __init__(self, sections: dict[str, tuple[int, ...]]):
         self._sections: dict[str, tuple[int, int, tuple[int, ...]]] = {}
@@ -27,8 +30,26 @@ class Layout:
         return np.zeros(self.size, np.int32)
 
     def views(self, packed: Any) -> dict[str, Any]:
-        """Sections by name: views of a NumPy array, static slices of a traced one."""
-        return {name: packed[start:end].reshape(shape) for name, (start, end, shape) in self._sections.items()}
+        """Sections by name, the other axes in front: views of a NumPy array, static slices of a traced one."""
+        before, sections = packed.shape[:-1], self._sections.items()
+        return {name: packed[..., start:end].reshape(before + shape) for name, (start, end, shape) in sections}
+
+
+NEWEST = Layout(dict.fromkeys(NEWEST_SCALARS, ()))
+"""A slot's row of what every drawn token changes."""
+
+SLOT_PARAMS = Layout(
+    {
+        **dict.fromkeys(PARAM_SCALARS, ()),
+        "stop_ids": (MAX_STOP_TOKEN_IDS,),
+        "bias_ids": (MAX_LOGIT_BIAS,),
+        "bias_values": (MAX_LOGIT_BIAS,),
+    }
+)
+"""A slot's row of what its sequence asked for: ids are -1 where unused, `bias_values` float32."""
+
+LOGPROBS = Layout({"logprobs": (), "ranks": (), "top_ids": (MAX_LOGPROBS,), "top_logprobs": (MAX_LOGPROBS,)})
+"""A scored position's row of log-probabilities, as `LogprobArrays` has them."""
 
 
 class Layouts:
@@ -79,15 +100,15 @@ class Layouts:
     def admit(self) -> Layout:
         """`admit_slots` admissions and a chunk of penalty counts."""
         s = self._shapes
-        sections: dict[str, tuple[int, ...]] = dict.fromkeys(SLOT_SCALARS, (s.admit_slots,))
-        sections |= {
-            "stop_ids": (s.admit_slots, MAX_STOP_TOKEN_IDS),
-            "bias_ids": (s.admit_slots, MAX_LOGIT_BIAS),
-            "bias_values": (s.admit_slots, MAX_LOGIT_BIAS),
-            "tables": (len(s.groups), s.admit_slots, s.blocks_per_row),
-            "counts": (s.admit_counts, 3),
-        }
-        return Layout(sections)
+        return Layout(
+            {
+                "slot": (s.admit_slots,),
+                "newest": (s.admit_slots, NEWEST.size),
+                "params": (s.admit_slots, SLOT_PARAMS.size),
+                "tables": (len(s.groups), s.admit_slots, s.blocks_per_row),
+                "counts": (s.admit_counts, 3),
+            }
+        )
 
     def _blocks(self, updates: int) -> dict[str, tuple[int, ...]]:
         groups = len(self._shapes.groups)

@@ -6,11 +6,11 @@ from itertools import zip_longest
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
-from jaxinfer.engine.step.layouts import Layout, Layouts
+from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layout, Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.engine.step.slot_init import SLOT_SCALARS, SlotInit
+from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS, SlotInit
 from jaxinfer.engine.step.split import Part, split_plan
 
 
@@ -133,15 +133,20 @@ class Packer:
         layout = self._layouts.admit
         packed = layout.new()
         view = layout.views(packed)
+        count = len(admissions)
         view["slot"][:] = self._shapes.scratch_slot
-        view["stop_ids"][:] = -1
-        view["bias_ids"][:] = -1
+        view["slot"][:count] = [admission.slot for admission in admissions]
         view["counts"][:, 0] = self._shapes.scratch_slot
         view["counts"][: len(counts)] = counts
-        for name, scalar in SLOT_SCALARS.items():
-            view[name].view(scalar.dtype)[: len(admissions)] = [scalar.value(admission) for admission in admissions]
+        newest, params = NEWEST.views(view["newest"]), SLOT_PARAMS.views(view["params"])
+        params["stop_ids"][:] = params["bias_ids"][:] = -1
+        for name, scalar in (NEWEST_SCALARS | PARAM_SCALARS).items():
+            row = (newest | params)[name].view(scalar.dtype)
+            row[:count] = [scalar.value(admission) for admission in admissions]
         for i, admission in enumerate(admissions):
-            _pack_lists(view, i, admission)
+            _pack_lists(params, i, admission)
+            for group, blocks in enumerate(admission.blocks):
+                view["tables"][group, i, : len(blocks)] = blocks
         return packed
 
 
@@ -160,8 +165,6 @@ def _pack_lists(view: dict[str, np.ndarray], i: int, admission: SlotInit) -> Non
     count = len(params.logit_bias)
     view["bias_ids"][i, :count] = list(params.logit_bias.keys())
     view["bias_values"].view(np.float32)[i, :count] = list(params.logit_bias.values())
-    for group, blocks in enumerate(admission.blocks):
-        view["tables"][group, i, : len(blocks)] = blocks
 
 
 def _count_entries(admissions: Sequence[SlotInit]) -> np.ndarray:

@@ -38,19 +38,18 @@ MAX_COUNT = SEEN_IN_PROMPT - 1
 
 
 class SlotScalar(NamedTuple):
-    """A number of each slot. value: a sequence's. dtype: of its array on the device. neutral: that of a free slot."""
+    """A number of each slot. value: a sequence's. dtype: as which the device reads it. neutral: that of a free slot."""
 
     value: Callable[[SlotInit], int | float]
     dtype: str = "int32"
     neutral: int | float = 0
 
 
-SLOT_SCALARS = {
-    "slot": SlotScalar(attrgetter("slot")),
-    "length": SlotScalar(attrgetter("length")),
-    "last_token": SlotScalar(attrgetter("last_token")),
+NEWEST_SCALARS = {name: SlotScalar(attrgetter(name)) for name in ("length", "last_token", "remaining")}
+"""By name, in the order of `layouts.NEWEST`: what every drawn token changes."""
+
+PARAM_SCALARS = {
     "prompt_len": SlotScalar(attrgetter("prompt_len")),
-    "remaining": SlotScalar(attrgetter("remaining")),
     "seed_low": SlotScalar(lambda init: init.seed & _WORD, "uint32"),
     "seed_high": SlotScalar(lambda init: init.seed >> 32 & _WORD, "uint32"),
     "sequence_index": SlotScalar(attrgetter("sequence_index")),
@@ -58,4 +57,4 @@ SLOT_SCALARS = {
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }
-"""By name, in the order of their sections in the layout of `admit`; packing and `SlotParams` follow the same table."""
+"""By name, in the order of `layouts.SLOT_PARAMS`: what stays as `admit` wrote it."""
