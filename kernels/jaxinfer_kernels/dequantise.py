@@ -3,6 +3,8 @@
 import jax
 import jax.numpy as jnp
 
+from jaxinfer_kernels.stack import Weights
+
 E2M1 = jnp.dtype(jnp.float4_e2m1fn)
 E8M0 = jnp.dtype(jnp.float8_e8m0fnu)
 QUANTISED = (jnp.dtype(jnp.int8), jnp.dtype(jnp.int4), jnp.dtype(jnp.float8_e4m3fn), E2M1)
@@ -18,7 +20,7 @@ CODES_FROM_E2M1 = 2**14
 """What `e5m2_of_e2m1` divides by."""
 
 
-def is_quantised(weight: jax.Array) -> bool:
+def is_quantised(weight: Weights) -> bool:
     """Whether `weight` is of a type that needs scales."""
     return weight.dtype in QUANTISED
 
@@ -33,7 +35,7 @@ PLAIN = (jnp.dtype(jnp.float32), jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)
 
 
 def check_activations(
-    x: jax.Array, weight: jax.Array, scales: jax.Array | None, zeros: jax.Array | None, backend: str
+    x: jax.Array, weight: Weights, scales: Weights | None, zeros: Weights | None, backend: str
 ) -> None:
     """Raises ValueError for x of other shapes and types than [T, K] of float32, bfloat16, float16, int8 and e4m3; and
     for codes with weights of another type, with several scales for a row of weights, and with zeros; and for float16
@@ -68,7 +70,7 @@ def widened_scales(scales: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits << 23, jnp.float32)
 
 
-def with_groups(weight: jax.Array, scales: jax.Array, name: str, types: tuple[jnp.dtype, ...] = _SCALES) -> jax.Array:
+def with_groups(weight: Weights, scales: Weights, name: str, types: tuple[jnp.dtype, ...] = _SCALES) -> Weights:
     """Scales, or zeros, as [..., N, K // group], where one scale a channel is a group of all K.
 
     weight: [..., N, K]. scales: [..., N] or [..., N, K // group], of one of the types. Raises ValueError, which calls
@@ -77,7 +79,7 @@ def with_groups(weight: jax.Array, scales: jax.Array, name: str, types: tuple[jn
     if scales.dtype not in types:
         *names, last = (dtype.name for dtype in types)
         raise ValueError(f"{name} must be {', '.join(names)} or {last}, not {scales.dtype}")
-    grouped = scales[..., None] if scales.shape == weight.shape[:-1] else scales
+    grouped = scales.reshape(*scales.shape, 1) if scales.shape == weight.shape[:-1] else scales
     depth = weight.shape[-1]
     if grouped.shape[:-1] != weight.shape[:-1] or grouped.shape[-1] < 1 or depth % grouped.shape[-1]:
         channels = weight.shape[:-1]
@@ -86,9 +88,7 @@ def with_groups(weight: jax.Array, scales: jax.Array, name: str, types: tuple[jn
     return grouped
 
 
-def sides_with_groups(
-    weight: jax.Array, scales: jax.Array, zeros: jax.Array | None
-) -> tuple[jax.Array, jax.Array | None]:
+def sides_with_groups(weight: Weights, scales: Weights, zeros: Weights | None) -> tuple[Weights, Weights | None]:
     """Scales and zeros, each as `with_groups` gives them. Raises ValueError as it does, for zeros of another shape than
     scales, and for zeros of e2m1."""
     grouped = with_groups(weight, scales, "scales")

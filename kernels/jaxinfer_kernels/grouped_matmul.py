@@ -1,5 +1,6 @@
 """Matmul of rows sorted by group, each with its group's weights: the experts of a mixture."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -18,15 +19,16 @@ from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
+from jaxinfer_kernels.stack import Weights, sliced
 
 
 def grouped_matmul(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weights,
     group_sizes: jax.Array,
     *,
-    scales: jax.Array | None = None,
-    zeros: jax.Array | None = None,
+    scales: Weights | None = None,
+    zeros: Weights | None = None,
     out_dtype: jnp.dtype | None = None,
     backend: str = "xla",
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None = None,
@@ -40,8 +42,9 @@ def grouped_matmul(
     sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales:
     for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they
-    need not be whole. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`,
-    GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    need not be whole. Weights, scales and zeros may be layers of stacks (`StackLayer`), of one index. out_dtype: by
+    default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by
+    default by the shapes. Returns [T, N].
 
     `xla` loops over pairs (row tile, group); it holds one expert's dequantised weights and a tile of products, never
     [E, T, N]. `mosaic_tpu` walks the same pairs as a grid; see `quantized_matmul` for where scales are applied.
@@ -64,18 +67,19 @@ def grouped_matmul(
     _check(x, weights, group_sizes, scales, zeros, backend, block_sizes)
     if scales is not None:
         scales, zeros = sides_with_groups(weights, scales, zeros)
-    if backend == "xla":
-        return _loop(x, weights, group_sizes, scales, zeros, out_dtype)
-    run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
-    return run(x, weights, group_sizes, scales, zeros, out_dtype, block_sizes)
+    if backend == "mosaic_tpu":
+        return _on_tpu(x, weights, group_sizes, scales, zeros, out_dtype, block_sizes)
+    matrices, its_scales, its_zeros = sliced((weights, scales, zeros))
+    run = _loop if backend == "xla" else partial(_on_gpu, sizes=block_sizes)
+    return run(x, matrices, group_sizes, its_scales, its_zeros, out_dtype)
 
 
 def _on_tpu(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weights,
     group_sizes: jax.Array,
-    scales: jax.Array | None,
-    zeros: jax.Array | None,
+    scales: Weights | None,
+    zeros: Weights | None,
     out_dtype: jnp.dtype,
     sizes: Any,
 ) -> jax.Array:
@@ -157,10 +161,10 @@ def _tile_rows(total: int, groups: int) -> int:
 
 def _check(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weights,
     group_sizes: jax.Array,
-    scales: jax.Array | None,
-    zeros: jax.Array | None,
+    scales: Weights | None,
+    zeros: Weights | None,
     backend: str,
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
 ) -> None:

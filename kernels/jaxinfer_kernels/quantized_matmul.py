@@ -15,14 +15,15 @@ from jaxinfer_kernels.dequantise import (
 from jaxinfer_kernels.gpu.matmul_blocks import GpuMatmulBlocks, check_gpu_matmul, gpu_matmul_blocks
 from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
+from jaxinfer_kernels.stack import Weights, sliced
 
 
 def quantized_matmul(
     x: jax.Array,
-    weight: jax.Array,
-    scales: jax.Array,
+    weight: Weights,
+    scales: Weights,
     *,
-    zeros: jax.Array | None = None,
+    zeros: Weights | None = None,
     out_dtype: jnp.dtype | None = None,
     backend: str = "xla",
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None = None,
@@ -34,8 +35,9 @@ def quantized_matmul(
     weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type. scales: [N], or
     [N, K // group] for a scale every `group` values of K, where x is no codes; float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are, and for
-    codes of x; they need not be whole. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for
-    `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by default by the shapes. Returns [T, N].
+    codes of x; they need not be whole. Weight, scales and zeros may be layers of stacks (`StackLayer`), of one index.
+    out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens
     weights in VMEM. There a scale a channel is applied to the sum, and one a group to the product of its group where a
@@ -64,14 +66,16 @@ def quantized_matmul(
     """
     out_dtype = jnp.dtype(out_dtype or (jnp.float32 if is_rounded(x) else x.dtype))
     scales, zeros = _checked(x, weight, scales, zeros, backend, block_sizes)
+    if backend == "mosaic_tpu":
+        return _on_tpu(x, weight, scales, zeros, out_dtype, block_sizes)
+    matrix, its_scales, its_zeros = sliced((weight, scales, zeros))
     if backend == "xla":
-        return multiply_scaled(x, weight, scales, zeros).astype(out_dtype)
-    run = _on_gpu if backend == "mosaic_gpu" else _on_tpu
-    return run(x, weight, scales, zeros, out_dtype, block_sizes)
+        return multiply_scaled(x, matrix, its_scales, its_zeros).astype(out_dtype)
+    return _on_gpu(x, matrix, its_scales, its_zeros, out_dtype, block_sizes)
 
 
 def _on_tpu(
-    x: jax.Array, weight: jax.Array, scales: jax.Array, zeros: jax.Array | None, out_dtype: jnp.dtype, sizes: Any
+    x: jax.Array, weight: Weights, scales: Weights, zeros: Weights | None, out_dtype: jnp.dtype, sizes: Any
 ) -> jax.Array:
     from jaxinfer_kernels.tpu.quantized_matmul import quantized_matmul_tpu
 
@@ -96,12 +100,12 @@ def _on_gpu(
 
 def _checked(
     x: jax.Array,
-    weight: jax.Array,
-    scales: jax.Array,
-    zeros: jax.Array | None,
+    weight: Weights,
+    scales: Weights,
+    zeros: Weights | None,
     backend: str,
     block_sizes: MatmulBlocks | GpuMatmulBlocks | None,
-) -> tuple[jax.Array, jax.Array | None]:
+) -> tuple[Weights, Weights | None]:
     check_backend(backend, block_sizes)
     check_activations(x, weight, scales, zeros, backend)
     if weight.ndim != 2 or weight.shape[1] != x.shape[1] or not is_quantised(weight):

@@ -10,23 +10,27 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks
-from jaxinfer_kernels.tpu.sides import Sides, sides_of
+from jaxinfer_kernels.stack import Weights, layer_index, whole
+from jaxinfer_kernels.tpu.sides import Sides, first, sides_of
 from jaxinfer_kernels.tpu.tile_product import Cut, Tile, cut_depth, multiply_tile, sums_scratch, vmem_bytes
+
+_ITEM_ARRAYS = 4
 
 
 def grouped_matmul_tpu(
     x: jax.Array,
-    weights: jax.Array,
+    weights: Weights,
     group_sizes: jax.Array,
-    scales: jax.Array | None,
-    zeros: jax.Array | None,
+    scales: Weights | None,
+    zeros: Weights | None,
     out_dtype: jnp.dtype,
     blocks: MatmulBlocks,
 ) -> jax.Array:
     """The kernel behind `grouped_matmul`; scales and zeros: [E, N, K // group] or None.
 
     The grid is (column blocks, items of work), and its second size is known at run time: an empty group costs
-    nothing. Items of one group follow each other, so its block of weights arrives once for all its rows.
+    nothing. Items of one group follow each other, so its block of weights arrives once for all its rows. The number of
+    a layer in a stack arrives with the items.
     """
     (total, depth), columns = x.shape, weights.shape[1]
     given = [array for array in (scales, zeros) if array is not None]
@@ -34,13 +38,15 @@ def grouped_matmul_tpu(
     cut = cut_depth(depth, depth // sides.groups, blocks.rows, weights.dtype, zeros is not None)
     sums = sums_scratch(blocks.rows, sides.groups, zeros)
     items = group_tiles(group_sizes, total, blocks.rows)
+    layer = layer_index(weights)
+    lead = len(layer) + 1
     spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=4,
+        num_scalar_prefetch=_ITEM_ARRAYS + len(layer),
         grid=(pl.cdiv(columns, blocks.columns), items.count),
         in_specs=[
             pl.BlockSpec((blocks.rows, depth), lambda column, item, group, tile, *_: (tile[item], 0)),
-            pl.BlockSpec((None, blocks.columns, depth), lambda column, item, group, *_: (group[item], column, 0)),
-            *sides.specs(blocks.columns, lambda column, item, group, *_: (group[item], column), lead=1),
+            pl.BlockSpec((*[None] * lead, blocks.columns, depth), lambda column, *at: (*_group_place(*at), column, 0)),
+            *sides.specs(blocks.columns, lambda column, *at: (*_group_place(*at), column), lead=lead),
         ],
         out_specs=pl.BlockSpec(
             (blocks.rows, blocks.columns), lambda column, item, group, tile, *_: (tile[item], column)
@@ -53,7 +59,7 @@ def grouped_matmul_tpu(
     )
     vmem = vmem_bytes(blocks, depth, x.dtype, weights.dtype, out_dtype, sides.groups, cut, bool(sums))
     return pl.pallas_call(
-        partial(_kernel, sides=sides, cut=cut),
+        partial(_kernel, stacked=len(layer), sides=sides, cut=cut),
         out_shape=jax.ShapeDtypeStruct((total, columns), out_dtype),
         grid_spec=spec,
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=vmem),
@@ -63,20 +69,27 @@ def grouped_matmul_tpu(
         items.tile,
         items.low,
         items.high,
+        *layer,
         x,
-        pltpu.with_memory_space_constraint(weights, pltpu.HBM),
-        *sides.lay(given),
+        pltpu.with_memory_space_constraint(whole(weights), pltpu.HBM),
+        *map(whole, sides.lay(given)),
     )
 
 
-def _kernel(
-    group: Any, tile: Any, low: Any, high: Any, x: Any, weight: Any, *rest: Any, sides: Sides, cut: Cut
-) -> None:
+def _group_place(item: Any, group: Any, tile: Any, low: Any, high: Any, *layer: Any) -> tuple[Any, ...]:
+    """Of the weights of an item: the layer in a stack, and the group."""
+    del tile, low, high
+    return *first(layer), group[item]
+
+
+def _kernel(*refs: Any, stacked: int, sides: Sides, cut: Cut) -> None:
+    _, tile, low, high = refs[:_ITEM_ARRAYS]
+    x, weight, *rest = refs[_ITEM_ARRAYS + stacked :]
     narrow, (out, acc, *wide) = rest[: sides.count], rest[sides.count :]
     item = pl.program_id(1)
-    first = (item == 0) | (tile[item] != tile[jnp.maximum(item - 1, 0)])
+    begins = (item == 0) | (tile[item] != tile[jnp.maximum(item - 1, 0)])
 
-    @pl.when(first)
+    @pl.when(begins)
     def _() -> None:
         out[...] = jnp.zeros_like(out)
 

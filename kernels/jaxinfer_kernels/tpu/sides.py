@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.dequantise import CODES_FROM_E2M1, E2M1, widened_scales
 from jaxinfer_kernels.matmul_blocks import LANES
+from jaxinfer_kernels.stack import Weights
 
 
 class Sides(NamedTuple):
@@ -27,7 +27,7 @@ class Sides(NamedTuple):
     lanes_hold_groups: bool
     times: int = 1
 
-    def lay(self, arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    def lay(self, arrays: Sequence[Weights]) -> list[Weights]:
         """The arrays [..., N, G] as the kernel takes them; by XLA's default layouts this moves nothing."""
         return [array if self.lanes_hold_groups else array.swapaxes(-1, -2) for array in arrays]
 
@@ -64,7 +64,12 @@ class Sides(NamedTuple):
                 wide[wide.shape[0] - 1, :rest] = values[self.groups - rest :]
 
 
-def sides_of(arrays: Sequence[jax.Array], weight: jnp.dtype) -> Sides:
+def first(refs: Sequence[Any]) -> tuple[Any, ...]:
+    """The first number of each array of scalars: where in a stack a layer lies, nothing where there is no stack."""
+    return tuple(ref[0] for ref in refs)
+
+
+def sides_of(arrays: Sequence[Weights], weight: jnp.dtype) -> Sides:
     """`Sides` of arrays [..., N, G] of one shape; of none of them: a single group. weight: type of the codes."""
     groups = arrays[0].shape[-1] if arrays else 1
     return Sides(len(arrays), groups, groups % LANES == 0, CODES_FROM_E2M1 if weight == E2M1 else 1)

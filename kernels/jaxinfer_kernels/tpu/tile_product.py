@@ -9,6 +9,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxinfer_kernels.dequantise import E2M1, e5m2_of_e2m1, multiply
 from jaxinfer_kernels.matmul_blocks import LANES, MatmulBlocks, value_bytes
+from jaxinfer_kernels.stack import Weights
 
 _CHUNKS = (1024, 512, 256, 128)
 _SHORT_CHUNKS = (512, 256, 128)
@@ -75,7 +76,7 @@ def cut_depth(depth: int, group: int, rows: int, weight: jnp.dtype, zeros: bool 
     return Cut(next((chunk for chunk in sizes if depth % chunk == 0 and chunk % group == 0), group), group, early)
 
 
-def sums_scratch(rows: int, groups: int, zeros: jax.Array | None) -> list[Any]:
+def sums_scratch(rows: int, groups: int, zeros: Weights | None) -> list[Any]:
     """What holds the sums of x over groups, by as many as there are lanes, where several groups have zeros.
 
     Zeros come off a tile as one product, of these sums and zeros * scales. Taken off group by group, from its product
