@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
+from jaxinfer_kernels.stack import StackLayer
 
 from jaxinfer.layers.exchange import exchanged
 from jaxinfer.layers.linear import flattened
 from jaxinfer.layers.mlp import gated
-from jaxinfer.layers.param import Matrix
+from jaxinfer.layers.param import ExpertMatrix
 from jaxinfer.model_config.mlp_kind import MlpKind
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import spec
-from jaxinfer.quantization.array import QuantizedArray
+from jaxinfer.quantization.array import QuantizedArray, weight_spec
 from jaxinfer.quantization.product import quantized_grouped_product
 
 DispatchForm = Literal["reduce", "exchange"]
@@ -56,8 +57,8 @@ class Dispatch(NamedTuple):
 class ExpertWeights(NamedTuple):
     """gate_up: [E, ff / B, 2, B, hidden], down: [E, hidden, ff]; their biases: [E, ff / B, 2, B], [E, hidden]."""
 
-    gate_up: Matrix
-    down: Matrix
+    gate_up: ExpertMatrix
+    down: ExpertMatrix
     gate_up_bias: jax.Array | None
     down_bias: jax.Array | None
 
@@ -119,7 +120,7 @@ class _Experts(NamedTuple):
         first = jax.lax.axis_index(self.channels) == 0 if self.channels else True
         return (of_one & first)[:, None]
 
-    def _multiply(self, x: jax.Array, weights: Matrix, sizes: jax.Array, over: Split) -> jax.Array:
+    def _multiply(self, x: jax.Array, weights: ExpertMatrix, sizes: jax.Array, over: Split) -> jax.Array:
         """x [R, K], sorted by expert, times the weights [E, N, K] of each row's expert; 0 for rows of none. over: mesh
         axes that K is split over."""
         if isinstance(weights, QuantizedArray):
@@ -201,5 +202,5 @@ def _specs(held: ExpertWeights, shards: ExpertShards) -> ExpertWeights:
     return ExpertWeights(*found)
 
 
-def _matrix_specs(weight: Matrix, axes: tuple[Split, ...]) -> QuantizedArray | PartitionSpec:
-    return weight.specs(axes, lead=1) if isinstance(weight, QuantizedArray) else spec(*axes)
+def _matrix_specs(weight: ExpertMatrix, axes: tuple[Split, ...]) -> QuantizedArray | StackLayer | PartitionSpec:
+    return weight.specs(axes, lead=1) if isinstance(weight, QuantizedArray) else weight_spec(weight, *axes)

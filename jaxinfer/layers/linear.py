@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.layers.param import Matrix, precision
+from jaxinfer.layers.param import ExpertMatrix, Matrix, precision
 from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.shards import Shards, spec
 from jaxinfer.quantization.array import QuantizedArray
@@ -45,7 +45,7 @@ def _settled(x: jax.Array) -> jax.Array:
     return jax.lax.platform_dependent(x, tpu=jax.lax.optimization_barrier, default=lambda x: x)
 
 
-def flattened(weight: Matrix, lead: int = 0) -> Matrix:
+def flattened(weight: ExpertMatrix, lead: int = 0) -> ExpertMatrix:
     """All axes of a weight between the first `lead` and the last made one."""
     if isinstance(weight, QuantizedArray):
         return weight.flattened(lead)

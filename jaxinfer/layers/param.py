@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxinfer_kernels.stack import StackLayer
 
 from jaxinfer.parallel.shards import Shards
 from jaxinfer.quantization.array import MatrixShape, QuantizedArray, part_type
@@ -56,11 +57,13 @@ class QuantizedParam(nnx.Module):
     @property
     def value(self) -> QuantizedArray:
         """What it holds."""
-        parts = {part: getattr(self, part)[...] for part in self.scheme.parts}
+        parts = {part: getattr(self, part).get_value() for part in self.scheme.parts}
         return QuantizedArray(self.scheme, **parts, backend=self.backend, shards=self.shards)
 
 
 Matrix = jax.Array | QuantizedArray
+ExpertMatrix = Matrix | StackLayer
+"""Of stacked layers, one where it lies."""
 
 
 def matrix(
@@ -80,6 +83,11 @@ def value(parameter: nnx.Param) -> jax.Array:
 def held(parameter: nnx.Param | QuantizedParam) -> Matrix:
     """What a matrix holds."""
     return parameter.value if isinstance(parameter, QuantizedParam) else parameter[...]
+
+
+def held_experts(parameter: nnx.Param | QuantizedParam) -> ExpertMatrix:
+    """What a matrix of experts holds."""
+    return parameter.value if isinstance(parameter, QuantizedParam) else parameter.get_value()
 
 
 def precision(dtype: jnp.dtype) -> jax.lax.Precision | None:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jaxinfer_kernels.stack import StackLayer
 
 Layout = Literal["unrolled", "stacked"]
 Carry = TypeVar("Carry")
@@ -90,17 +91,27 @@ def layers(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry) 
 def _looped(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry) -> Carry:
     graph, state = nnx.split(nnx.List(blocks))
     leaves, tree = jax.tree.flatten(state)
-    axes = [parameter.get_metadata()["axes"] for _, parameter in nnx.to_flat_state(state)]
-    stacks = [leaf if "expert" in of else _of_matrices(leaf) for leaf, of in zip(leaves, axes, strict=True)]
+    whole = [_is_read_whole(parameter) for _, parameter in nnx.to_flat_state(state)]
+    scanned = [None if read else _of_matrices(leaf) for leaf, read in zip(leaves, whole, strict=True)]
 
-    def body(carry: Carry, inputs: tuple[list[jax.Array], jax.Array]) -> tuple[Carry, None]:
+    def body(carry: Carry, inputs: tuple[list[jax.Array | None], jax.Array]) -> tuple[Carry, None]:
         parts, repeat = inputs
-        own = [part.reshape(leaf.shape[1:]) for part, leaf in zip(parts, leaves, strict=True)]
+        own = [
+            StackLayer(leaf, repeat) if part is None else part.reshape(leaf.shape[1:])
+            for part, leaf in zip(parts, leaves, strict=True)
+        ]
         for number, block in enumerate(nnx.merge(graph, jax.tree.unflatten(tree, own)), start=repeats.prefix):
             carry = step(block, number, repeat, carry)
         return carry, None
 
-    return jax.lax.scan(body, carry, (stacks, jnp.arange(repeats.count, dtype=jnp.int32)))[0]
+    return jax.lax.scan(body, carry, (scanned, jnp.arange(repeats.count, dtype=jnp.int32)))[0]
+
+
+def _is_read_whole(parameter: nnx.Variable) -> bool:
+    """Whether a layer of it is what a kernel multiplies with: of experts, or codes and their sides. Scanned, each layer
+    would be copied."""
+    of = parameter.get_metadata()
+    return ("expert" in of["axes"] or "part" in of) and of.get("part", "codes") in ("codes", "scales", "zeros")
 
 
 def _of_matrices(leaf: jax.Array) -> jax.Array:

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
+from jaxinfer_kernels.stack import StackLayer
 
 from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import Shards, spec
@@ -73,8 +74,8 @@ class QuantizedArray:
     float32; order [K], or [E, K] of experts, int32: column k of the codes is column order[k] of the values; factors
     [..., N, 1] float32.
 
-    backend: of the kernels that multiply it. shards: how the devices of a mesh share it; None: there is one device, or
-    this is one device's part.
+    codes, scales and zeros may be a layer of stacks (`StackLayer`). backend: of the kernels that multiply it. shards:
+    how the devices of a mesh share it; None: there is one device, or this is one device's part.
     """
 
     scheme: Scheme
@@ -104,9 +105,9 @@ class QuantizedArray:
         """A PartitionSpec in place of each part, for values that are split over these mesh axes; `lead` of the axes are
         of matrices. A device gets the order of its own columns."""
 
-        def of(part: Part) -> PartitionSpec:
+        def of(part: Part) -> PartitionSpec | StackLayer:
             split = (*axes[:lead], axes[-1]) if part == "order" else self.scheme.axes(part, axes, lead)
-            return spec(*split)
+            return weight_spec(getattr(self, part), *split)
 
         return replace(self, **{part: of(part) for part in self.scheme.parts})
 
@@ -118,6 +119,15 @@ class QuantizedArray:
         if self.zeros is not None:
             cut = cut - self.zeros[index][..., None]
         return (cut * self.scales[index].astype(jnp.float32)[..., None]).reshape(*index.shape, -1)
+
+
+def weight_spec(weight: jax.Array | StackLayer, *axes: Split | None) -> PartitionSpec | StackLayer:
+    """The PartitionSpec of a weight whose axes are split so; of a layer of a stack, those of its parts."""
+    own = spec(*axes)
+    if not isinstance(weight, StackLayer):
+        return own
+    parts: Any = (PartitionSpec(None, *own), PartitionSpec())
+    return StackLayer(*parts)
 
 
 def quantise(values: jax.Array, scheme: Scheme) -> tuple[jax.Array, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxinfer_kernels.dequantise import multiply
 from jaxinfer_kernels.grouped_matmul import grouped_matmul
 from jaxinfer_kernels.quantized_matmul import quantized_matmul
+from jaxinfer_kernels.stack import sliced
 
 from jaxinfer.parallel.rules import Split
 from jaxinfer.quantization.array import QuantizedArray, quantise_rows
@@ -21,7 +22,7 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
 
     over: mesh axes that K is split over, in a shard_map: x and weight are one device's parts, and so is the sum.
     """
-    scheme = weight.scheme
+    weight, scheme = _read(weight, weight.backend), weight.scheme
     if weight.order is not None:
         # Without the barrier XLA lays x out by columns, and a CPU's products of bfloat16 refuse that (jax 0.10.2).
         x = jax.lax.optimization_barrier(jnp.take(_whole(x, over), weight.order, axis=1, mode="clip"))
@@ -32,6 +33,11 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
         return jax.lax.platform_dependent(x, weight, cpu=_by_integers, default=_multiplied)
     sums = _multiplied(x, weight)
     return sums if weight.factors is None else sums * weight.factors[:, 0]
+
+
+def _read(weight: QuantizedArray, backend: str) -> QuantizedArray:
+    """The weight with arrays of its own, but for a backend that reads a layer where it lies in a stack."""
+    return weight if backend == "mosaic_tpu" else sliced(weight)
 
 
 def _multiplied(x: jax.Array, weight: QuantizedArray) -> jax.Array:
@@ -78,6 +84,7 @@ def quantized_grouped_product(
 ) -> jax.Array:
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
     int32, rows of each group. over: of `quantized_product`."""
+    weights = _read(weights, backend)
     if weights.order is not None:
         x = jnp.take_along_axis(_whole(x, over), weights.order[_groups(x, sizes)], axis=1, mode="clip")
     held = {"weights": weights.codes, "scales": weights.scales, "zeros": weights.zeros}

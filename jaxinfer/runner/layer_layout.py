@@ -14,12 +14,10 @@ def layer_layout(asked: Literal["auto", "on", "off"], plan: ModelPlan, platform:
     """The layout of `--scan-layers`. plan: of the model in either layout.
 
     What eight devices cost at dispatch is mostly one hold of each buffer of each device, and stacked layers have few
-    (benchmarks/README.md, "Steps for several devices"). XLA for a TPU reads a layer's matrices where they lie in the
-    stack. It copies those that a kernel multiplies, quantised ones and experts, and XLA for a GPU copies all
-    (`scripts/check_programs.py` compiles both).
+    (benchmarks/README.md, "Steps for several devices"). XLA for a TPU, and our kernels there, read a layer's matrices
+    where they lie in the stack; XLA for a GPU copies each (`scripts/check_programs.py` compiles both).
     """
     if asked != "auto":
         return "stacked" if asked == "on" else "unrolled"
-    kernels = any(one.layers and (one.scheme is not None or "expert" in one.axes) for one in plan.weights)
     inner = any(mesh.shards(axis) > 1 for axis in _INNER_AXES)
-    return "stacked" if platform == "tpu" and mesh.size > 1 and not kernels and not inner else "unrolled"
+    return "stacked" if platform == "tpu" and mesh.size > 1 and not inner else "unrolled"

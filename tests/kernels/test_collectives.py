@@ -74,6 +74,34 @@ LOOPS = """HloModule jit_step
 %inner (q: (s32[], f32[8])) -> (s32[], f32[8]) {
   %call-start.1 = ((f32[64]), f32[64], s32[]) call-start(%y), async_execution_thread="sparsecore", to_apply=%elsewhere
   %fusion.1 = f32[8]{0} fusion(%x), kind=kCustom, calls=%fused
+  %conditional.1 = f32[128]{0} conditional(%i, %a, %b), branch_computations={%nothing, %some}
+  %conditional.2 = f32[256]{0} conditional(%q, %a, %b), true_computation=%more, false_computation=%nothing
+}
+
+%nothing (p: f32[128]) -> f32[128] {
+  ROOT %p = f32[128]{0} parameter(0)
+}
+
+%some (p: f32[128]) -> f32[128] {
+  ROOT %all-reduce.5 = f32[128]{0} all-reduce(%p), to_apply=%add
+}
+
+%more (p: f32[256]) -> f32[256] {
+  ROOT %all-reduce.6 = f32[256]{0} all-reduce(%p), to_apply=%add
+}
+
+%compare_fusion (i: s32[], n: s32[]) -> pred[] {
+  ROOT %lt.3 = pred[] compare(%i, %n), direction=LT
+}
+
+%counted_in_a_fusion (s: (s32[], f32[8])) -> pred[] {
+  %constant.6 = s32[] constant(5)
+  %i = s32[] get-tuple-element(%s), index=0
+  ROOT %fusion.2 = pred[] fusion(%i, %constant.6), kind=kLoop, calls=%compare_fusion
+}
+
+%five (p: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %all-reduce.7 = f32[512]{0} all-reduce(%x), to_apply=%add
 }
 
 %outer (p: (s32[], f32[8])) -> (s32[], f32[8]) {
@@ -87,17 +115,18 @@ LOOPS = """HloModule jit_step
 
 ENTRY %main (p0: f32[8]) -> f32[8] {
   %while.2 = (s32[], f32[8]) while(%u), condition=%told, body=%outer, backend_config={"known_trip_count":{"n":"3"}}
+  %while.4 = (s32[], f32[8]) while(%w), condition=%counted_in_a_fusion, body=%five
   ROOT %while.3 = (pred[], f32[8]) while(%v), condition=%asked, body=%unknown
 }
 """
 
 
 def test_collectives_of_loops_count_for_each_pass():
-    """Passes that XLA tells, those that a condition counts, and a loop that ends when it will; in fusions and
-    calls, too."""
+    """Passes that XLA tells, those that a condition counts, itself or in a fusion, and a loop that ends when it will;
+    in fusions, calls and branches, too."""
     assert Counter(one.array for one in read_collectives(LOOPS)) == {
-        **{"f32[8]": 12, "f32[64]": 12},
-        **{"f32[16]": 3, "f32[32]": 1},
+        **{"f32[8]": 12, "f32[64]": 12, "f32[128]": 12, "f32[256]": 12},
+        **{"f32[16]": 3, "f32[32]": 1, "f32[512]": 5},
     }
 
 

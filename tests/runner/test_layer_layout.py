@@ -23,8 +23,8 @@ TP8 = MeshConfig({"tensor": 8})
         ("llama3", "none", "tpu", ONE_DEVICE, "unrolled"),
         ("llama3", "none", "gpu", TP8, "unrolled"),
         ("llama3", "none", "cpu", TP8, "unrolled"),
-        ("llama3", "int8", "tpu", TP8, "unrolled"),
-        ("minicpm_moe", "none", "tpu", TP8, "unrolled"),
+        ("llama3", "int8", "tpu", TP8, "stacked"),
+        ("minicpm_moe", "none", "tpu", TP8, "stacked"),
         (
             "llama3",
             "none",

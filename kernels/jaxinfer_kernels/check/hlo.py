@@ -14,7 +14,10 @@ _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(([^
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
 _ELSEWHERE = re.compile(r"S\([1-9]\d*\)")
 _CALLED = re.compile(r"calls=%?([\w.\-]+)")
-_CALLS = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
+_CALLS = re.compile(
+    r"(?:calls|to_apply|body|condition|true_computation|false_computation|branch_computations)=(%?[\w.\-]+|\{[^}]*\})"
+)
+_NAME = re.compile(r"[\w.\-]+")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
 _PASSES = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _SCOPED = re.compile(r'"used_scoped_memory_configs":\[([^\]]*)\]')
@@ -80,7 +83,7 @@ def passes(computations: Mapping[str, Sequence[Instruction]]) -> dict[str, int]:
     for name, body in computations.items():
         for instruction in body:
             count = _passes(instruction, computations) if instruction.operation == "while" else 1
-            for called in _CALLS.findall(instruction.rest):
+            for called in _called(instruction):
                 callers.setdefault(called, []).append((name, count))
 
     @cache
@@ -90,12 +93,18 @@ def passes(computations: Mapping[str, Sequence[Instruction]]) -> dict[str, int]:
     return {name: runs(name) for name in computations}
 
 
+def _called(instruction: Instruction) -> Iterator[str]:
+    for named in _CALLS.findall(instruction.rest):
+        yield from _NAME.findall(named)
+
+
 def _passes(loop: Instruction, computations: Mapping[str, Sequence[Instruction]]) -> int:
     """XLA for a TPU does not tell: there it is the number that the condition compares with."""
     if told := _PASSES.search(loop.rest):
         return int(told[1])
     named = _CONDITION.search(loop.rest)
-    condition = computations.get(named[1], ()) if named else ()
+    condition = [*computations.get(named[1], ())] if named else []
+    condition += [one for own in condition if own.root for one in computations.get(own.called or "", ())]
     compares = any(one.root and one.operation == "compare" and "direction=LT" in one.rest for one in condition)
     bounds = [one.operands[0] for one in condition if one.operation == "constant" and one.operands]
     return int(bounds[0]) if compares and len(bounds) == 1 and bounds[0].isdigit() else 1
