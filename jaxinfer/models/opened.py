@@ -26,7 +26,7 @@ from jaxinfer.models.kv_scales import checkpoint_kv_scales, with_kv_scales
 from jaxinfer.models.leaf_key import KV_SCALES, check_key, leaf_forms
 from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.tied_head import with_own_head
-from jaxinfer.models.weight import Weight
+from jaxinfer.models.weight import Sources, Weight
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.kv import ScaledKVCodes
 
@@ -184,13 +184,17 @@ class OpenCheckpoint:
         sources = [self.sources(one) for one in every]
         _warn_of_values(self.config, every, sources, self.reader, mesh)
         total, done = self._size(sources), 0
-        for one, several in zip(every, sources, strict=True):
-            yield from weight.load(one, several, self.reader, rules, mesh)
+
+        def loaded(several: Sources) -> None:
+            nonlocal done
             done += self._size([several])
             if progress is not None:
                 progress(done, total)
 
-    def _size(self, sources: Iterable[list[list[Source]]]) -> int:
+        for one, several in zip(every, sources, strict=True):
+            yield from weight.load(one, several, self.reader, rules, mesh, loaded)
+
+    def _size(self, sources: Iterable[Sources]) -> int:
         return self.reader.size({tensor.name for tensor in _tensors(sources)})
 
 
@@ -214,7 +218,7 @@ def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> 
 def _warn_of_values(
     config: DecoderConfig,
     every: Sequence[Weight],
-    sources: Sequence[list[list[Source]]],
+    sources: Sequence[Sources],
     checkpoint: Checkpoint,
     mesh: Mesh,
 ) -> None:
@@ -232,6 +236,6 @@ def _warn_of_values(
         log.warning(message, config.declared.forms, f"{held:,}", every[0].dtype, f"{read:,}")
 
 
-def _tensors(sources: Iterable[list[list[Source]]]) -> Collection[Tensor]:
+def _tensors(sources: Iterable[Sources]) -> Collection[Tensor]:
     """Each once."""
     return dict.fromkeys(tensor for parts in sources for several in parts for one in several for tensor in one.tensors)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -59,6 +60,11 @@ class Weight(NamedTuple):
     def stacked(self) -> bool:
         """True where the first axis is over layers."""
         return self.axes[0] == "layers"
+
+    def of_layer(self) -> "Weight":
+        """Of a stacked weight, what each layer has."""
+        assert self.stacked
+        return self._replace(shape=self.shape[1:], axes=self.axes[1:], layers=None)
 
     @property
     def holds_slots(self) -> bool:
@@ -147,14 +153,58 @@ def _described(state: nnx.State, repeats: Repeats, held: dict[str, tuple[int, ..
         yield Weight(names, value.shape, dtype, axes, std, offset, layers, scheme)
 
 
-def load(
-    weight: Weight, sources: Sequence[Sequence[Source]], checkpoint: Reader, rules: ShardingRules, mesh: Mesh
-) -> tuple[jax.Array, ...]:
-    """Reads each shard's part of a weight.
+Sources = Sequence[Sequence[Source]]
+"""Of a weight's values, or of each of its leaves where a checkpoint has those: one source, or one for each of its
+layers."""
 
-    sources: of its values, or of each of its leaves where the checkpoint has those; each is one source, or one for each
-    of the weight's layers.
+_LARGE = 64 << 20
+"""Bytes of a stack below which all layers are read at once."""
+
+
+def load(
+    weight: Weight,
+    sources: Sources,
+    checkpoint: Reader,
+    rules: ShardingRules,
+    mesh: Mesh,
+    loaded: Callable[[Sources], None] | None = None,
+) -> tuple[jax.Array, ...]:
+    """Reads each shard's part of a weight. loaded: is told of sources whose values are on the devices.
+
+    Of a large stack one layer is in the host's memory at a time: all of a model's experts in one would not fit there.
     """
+    if not weight.stacked or weight.bytes(_platform(mesh)) < _LARGE:
+        made = _load(weight, sources, checkpoint, rules, mesh)
+        if loaded is not None:
+            loaded(sources)
+        return made
+    shardings, layer = weight.shardings(rules, mesh), weight.of_layer()
+    stacks = jax.jit(partial(_empty, weight.leaves(_platform(mesh))), out_shardings=shardings)()
+    places = (shardings, layer.shardings(rules, mesh), None)
+    put = jax.jit(_put, donate_argnums=0, in_shardings=places, out_shardings=shardings)
+    for number in range(weight.shape[0]):
+        own = [several[number : number + 1] for several in sources]
+        stacks = put(stacks, _load(layer, own, checkpoint, rules, mesh), np.int32(number))
+        jax.block_until_ready(stacks)  # or the next layer arrives while this one is still there
+        if loaded is not None:
+            loaded(own)
+    return stacks
+
+
+def _empty(leaves: Sequence[Leaf]) -> tuple[jax.Array, ...]:
+    return tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def _put(stacks: tuple[jax.Array, ...], parts: tuple[jax.Array, ...], number: jax.Array) -> tuple[jax.Array, ...]:
+    """The stacks with the parts of one layer in their place."""
+    pairs = zip(stacks, parts, strict=True)
+    return tuple(jax.lax.dynamic_update_index_in_dim(stack, part, number, 0) for stack, part in pairs)
+
+
+def _load(
+    weight: Weight, sources: Sources, checkpoint: Reader, rules: ShardingRules, mesh: Mesh
+) -> tuple[jax.Array, ...]:
+    """All of a weight at once."""
     shardings, leaves = weight.shardings(rules, mesh), weight.leaves(_platform(mesh))
     if len(sources) == len(leaves):
         read = zip(leaves, sources, shardings, strict=True)

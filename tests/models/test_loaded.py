@@ -1,27 +1,51 @@
 """Random models, the layers seam, sharding over a mesh, and the shapes that cross to the runner."""
 
+import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.layers.stack import Repeats, repeats_of
-from jaxinfer.models.loaded import random_model
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models import weight
+from jaxinfer.models.loaded import load_model, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 
 from .dense import CONFIG, TOKENS, dense_logits
+from .goldens import GOLDENS
 
 
 def test_layouts_give_equal_results():
     unrolled, stacked = (random_model(CONFIG, dtype=jnp.float32, seed=3, layout=x) for x in ("unrolled", "stacked"))
     assert len(stacked.weights) < len(unrolled.weights)
     np.testing.assert_allclose(dense_logits(unrolled, TOKENS), dense_logits(stacked, TOKENS), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "quantization"), [("llama3", "none"), ("llama3", "int4"), ("qwen3_moe", "none"), ("qwen3_moe", "int8")]
+)
+def test_of_a_large_stack_one_layer_is_read_at_a_time(family: str, quantization: str, monkeypatch):
+    config = parse_config(json.loads((GOLDENS / family / "config.json").read_text())).quantised(quantization)
+
+    def read(large: int) -> tuple[tuple[jax.Array, ...], list[int]]:
+        monkeypatch.setattr(weight, "_LARGE", large)
+        done: list[int] = []
+        options = {"dtype": jnp.dtype("float32"), "layout": "stacked", "progress": lambda now, _: done.append(now)}
+        return load_model(GOLDENS / family, config, **options).weights, done
+
+    (at_once, steps), (one_by_one, more_steps) = read(2**60), read(0)
+    for expected, leaf in zip(at_once, one_by_one, strict=True):
+        np.testing.assert_array_equal(leaf, expected)
+    assert more_steps[-1] == steps[-1]
+    assert len(more_steps) > len(steps)
 
 
 @pytest.mark.parametrize(("tied", "hidden"), [(True, 64), (False, 256)])
@@ -97,7 +121,9 @@ import numpy as np, jax.numpy as jnp
 from tests.models.dense import CONFIG, TOKENS, dense_logits
 from tests.models.goldens import GOLDENS, load
 from jaxinfer.errors import ParameterError
-from jaxinfer.models.loaded import random_model
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models import weight
+from jaxinfer.models.loaded import load_model, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
@@ -111,6 +137,7 @@ for layout in ("unrolled", "stacked"):
     split = [leaf.addressable_shards[0].data.size * 2 == leaf.size for leaf in two.weights]
     assert sum(split) > len(split) / 2, split
     assert two.kv_sharding(0, 8, 4).shard_shape(two.kv_shape(0, 8, 4)) == (2, 2, 8, 4, 1, 16)
+weight._LARGE = 0  # of stacks a layer at a time
 for family in ("llama2", "qwen2"):
     for layout in ("unrolled", "stacked"):
         whole, parts = (load(GOLDENS / family, mesh=m, layout=layout) for m in (None, mesh))
