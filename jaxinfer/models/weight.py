@@ -103,19 +103,20 @@ class Weight(NamedTuple):
         whole = rules.sharding(mesh, self.axes, self.shape)
         if self.scheme is not None:
             self._check_groups(self.scheme, whole)
-        leaves = self.leaves(_platform(mesh))
+        leaves, columns = self.leaves(_platform(mesh)), whole.shard_shape(self.shape)[-1]
         found = [rules.sharding(mesh, leaf.axes, leaf.shape) for leaf in leaves]
-        if self.path[-1] not in _GATHERED and not self._has_odd_parts(whole):
-            return tuple(found)
         return tuple(
-            Format(_by_rows(leaf), place) if leaf.shape[-1] > 1 else place
+            place if self.order(leaf, columns) is None else Format(_by_rows(leaf), place)
             for leaf, place in zip(leaves, found, strict=True)
         )
 
-    def _has_odd_parts(self, whole: NamedSharding) -> bool:
-        """True for experts of which a device has some columns, and no whole tiles."""
-        columns = whole.shard_shape(self.shape)[-1]
-        return "expert" in self.axes and columns < self.shape[-1] and columns % _LANES > 0
+    def order(self, leaf: Leaf, columns: int) -> tuple[int, ...] | None:
+        """In which the axes of a leaf lie on a device, the minor one last; None: as XLA likes best. columns: of the
+        device's part of the values."""
+        odd = "expert" in self.axes and columns < self.shape[-1] and columns % _LANES > 0
+        if (self.path[-1] in _GATHERED or odd) and leaf.shape[-1] > 1:
+            return tuple(range(len(leaf.shape)))
+        return None
 
     def _check_groups(self, scheme: Scheme, whole: NamedSharding) -> None:
         depth, part = self.shape[-1], whole.shard_shape(self.shape)[-1]

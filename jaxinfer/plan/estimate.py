@@ -15,7 +15,7 @@ from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
-from jaxinfer.runner.memory import fit_blocks, sequence_blocks, slot_bytes, useful_blocks, with_blocks
+from jaxinfer.runner.memory import fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
 from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
 
@@ -220,7 +220,7 @@ def plan_mesh(
 def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str) -> MemoryPlan:
     usable = usable_of(total, config.cache.gpu_memory_utilization, platform)
     columns = model.config.table_shape[0] // model.mesh.shards("vocab")
-    slots = shapes.num_slots * slot_bytes(columns, len(shapes.groups), shapes.blocks_per_row)
+    slots = state_bytes(shapes, columns, platform)
     temporaries = estimated_temporaries(model.config, model.mesh, shapes, platform, model.dtype.itemsize)
     left = usable - model.weight_bytes - slots - temporaries
     costs = [token * shapes.block_size for token in model.kv_bytes]

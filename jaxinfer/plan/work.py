@@ -14,12 +14,11 @@ import jax.numpy as jnp
 
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.models.plan import plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
-from jaxinfer.runner.inspection import device_bytes, kv_token_bytes
+from jaxinfer.runner.inspection import device_bytes, kv_token_bytes, placed_plan
 
 _PRODUCTS = {"none": "bfloat16", "int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to."""
@@ -99,7 +98,7 @@ class DeviceExperts(NamedTuple):
 def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
     """platform: `tpu`, `gpu`, `cpu`. Raises ParameterError where the model cannot be split so."""
     config = config.over(*mesh.parts)
-    plan = plan_model(config, dtype)
+    plan = placed_plan(config, dtype, platform, mesh)
     weights: dict[str, tuple[int, int]] = {}
     tables: list[Weight] = []
     experts: dict[LayerKind, list[Weight]] = {}

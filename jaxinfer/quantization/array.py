@@ -14,6 +14,7 @@ from jaxinfer_kernels.stack import StackLayer
 
 from jaxinfer.parallel.rules import Split
 from jaxinfer.parallel.shards import Shards, spec
+from jaxinfer.parallel.tpu_tiles import tiled_bytes
 from jaxinfer.quantization.scheme import Activations, CodeType, Part, ScaleType, Scheme
 
 CODE_TYPES: dict[CodeType, jnp.dtype] = {
@@ -40,6 +41,14 @@ def stored_bytes(shape: Sequence[int], dtype: jnp.dtype) -> int:
     """Bytes of an array on a GPU or TPU, which keep two int4 or e2m1 in a byte; a CPU keeps one."""
     bits = 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize
     return -(-math.prod(shape) * bits // 8)
+
+
+def held_bytes(shape: Sequence[int], dtype: jnp.dtype, platform: str, order: Sequence[int] | None = None) -> int:
+    """Bytes that an array takes of a platform's device, with what fills up a TPU's tiles. order: its axes, the minor one
+    last, where it does not lie as XLA likes best."""
+    if platform != "tpu":
+        return stored_bytes(shape, dtype)
+    return tiled_bytes(shape, 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize, order)
 
 
 def part_type(scheme: Scheme, part: Part, platform: str) -> jnp.dtype:

@@ -16,8 +16,9 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.auto_mesh import Taken
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.quantization.array import stored_bytes
+from jaxinfer.quantization.array import held_bytes
 from jaxinfer.quantization.made import MADE
+from jaxinfer.runner.layer_layout import layer_layout
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks
 from jaxinfer.runner.platform import platform_name, usable_memory
 
@@ -107,14 +108,24 @@ def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: 
 
 
 def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
-    plan = plan_model(config, dtype)
+    plan = placed_plan(config, dtype, platform, mesh)
     return sum(device_bytes(one, platform, mesh) for one in (*plan.weights, *plan.head))
+
+
+def placed_plan(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> ModelPlan:
+    """The model's structure in the layout that an engine there would choose. config: over the mesh's parts."""
+    plan = plan_model(config, dtype)
+    layout = layer_layout("auto", plan, platform, mesh)
+    return plan if layout == "unrolled" else plan_model(config, dtype, layout)
 
 
 def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
     """What one device of a mesh holds of a weight."""
-    leaves = weight.leaves(platform)
-    return sum(stored_bytes(shard_shape(mesh, leaf.axes, leaf.shape), leaf.dtype) for leaf in leaves)
+    columns, total = shard_shape(mesh, weight.axes, weight.shape)[-1], 0
+    for leaf in weight.leaves(platform):
+        part = shard_shape(mesh, leaf.axes, leaf.shape)
+        total += held_bytes(part, leaf.dtype, platform, weight.order(leaf, columns))
+    return total
 
 
 def count_parameters(model: LoadedModel) -> int:

@@ -3,17 +3,21 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.quantization.array import stored_bytes
+from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
+from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.xla_options import Options, described
 
 _SHARE_BITS, _MOST_BITS = 7, 6
@@ -104,9 +108,15 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, options: Options 
 
 
 def slot_bytes(columns: int, groups: int, blocks_per_row: int) -> int:
-    """Bytes of a slot's state on one device: counts of as many columns of the vocabulary as it holds, block tables, and
-    the rest rounded up."""
+    """About the bytes of a slot's state on one device: counts of as many columns of the vocabulary as it holds, block
+    tables, and the rest rounded up."""
     return 2 * columns + 4 * groups * blocks_per_row + 4096
+
+
+def state_bytes(shapes: EngineShapes, columns: int, platform: str) -> int:
+    """Bytes of the state of all slots of a shard on one device, which has counts of so many columns."""
+    slots = jax.eval_shape(partial(zero_slots, replace(shapes, shards=1), columns))
+    return sum(held_bytes(array.shape, array.dtype, platform) for array in jax.tree.leaves(slots))
 
 
 def device_blocks(
@@ -127,7 +137,7 @@ def device_blocks(
     # A tied head is one of the weights.
     weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
     columns = model.config.table_shape[0] // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
-    state = shapes.num_slots * slot_bytes(columns, len(shapes.groups), shapes.blocks_per_row)
+    state = state_bytes(shapes, columns, platform_of(model.mesh))
     costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:
@@ -150,5 +160,7 @@ def remembered(cache: Path | None, key: str, measure: Callable[[], int]) -> int:
     return value
 
 
-def _on_one_device(array: jax.Array) -> int:
-    return stored_bytes(array.sharding.shard_shape(array.shape), array.dtype)
+def _on_one_device(array: Any) -> int:
+    layout, platform = array.format.layout, next(iter(array.sharding.device_set)).platform
+    order = None if layout is None else layout.major_to_minor
+    return held_bytes(array.sharding.shard_shape(array.shape), array.dtype, platform, order)
