@@ -26,6 +26,7 @@ class ModelPlan:
     tree: Any
     weights: tuple[Weight, ...]
     head: tuple[Weight, ...]
+    layout: Layout = "unrolled"
 
 
 def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:
@@ -34,7 +35,7 @@ def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unroll
     graph, state = nnx.split(model)
     weights = tuple(_placed(one, config) for one in weight.describe(state, model.repeats, model.vectors.layers))
     head = () if config.tie_word_embeddings else weight.describe(nnx.state(Head(config, dtype)), model.repeats, {})
-    return ModelPlan(config, graph, jax.tree.structure(state), weights, head)
+    return ModelPlan(config, graph, jax.tree.structure(state), weights, head, layout)
 
 
 def _placed(one: Weight, config: DecoderConfig) -> Weight:

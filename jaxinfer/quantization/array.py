@@ -44,8 +44,8 @@ def stored_bytes(shape: Sequence[int], dtype: jnp.dtype) -> int:
 
 
 def held_bytes(shape: Sequence[int], dtype: jnp.dtype, platform: str, order: Sequence[int] | None = None) -> int:
-    """Bytes that an array takes of a platform's device, with what fills up a TPU's tiles. order: its axes, the minor one
-    last, where it does not lie as XLA likes best."""
+    """Bytes that an array takes of a platform's device, with what fills up a TPU's tiles. order: its axes, the minor
+    one last, where it does not lie as XLA likes best."""
     if platform != "tpu":
         return stored_bytes(shape, dtype)
     return tiled_bytes(shape, 4 if dtype in _HALF_BYTES else 8 * dtype.itemsize, order)

@@ -9,14 +9,20 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxinfer.engine.device.runner import ExpertTokens
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.parallel.expert_placement import device_tokens, first_placement
 
 
 def load_shape(model: LoadedModel) -> tuple[int, int] | None:
+    """Of a model's counts; None for a model without experts."""
+    return load_shape_of(model.config)
+
+
+def load_shape_of(config: DecoderConfig) -> tuple[int, int] | None:
     """[layers with experts, the most slots of experts that one of them has]; None for a model without."""
-    found = _experts(model)
+    found = _experts(config)
     return (len(found), max(experts.slots for experts in found)) if found else None
 
 
@@ -42,7 +48,7 @@ class ExpertLoad:
         self._sharding = NamedSharding(model.mesh, PartitionSpec())
         self._devices = model.expert_devices
         self._lock = threading.Lock()
-        kinds = _experts(model)
+        kinds = _experts(model.config)
         self.placements = [np.array(first_placement(experts.count, experts.redundant)) for experts in kinds]
         self.placed = self._settled = 0
         self._counts = [experts.count for experts in kinds]
@@ -110,6 +116,6 @@ class ExpertLoad:
         self._read = now
 
 
-def _experts(model: LoadedModel) -> list[ExpertsKind]:
+def _experts(config: DecoderConfig) -> list[ExpertsKind]:
     """Of each layer that has some."""
-    return [layer.mlp.experts for layer in model.config.layers if layer.mlp.experts is not None]
+    return [layer.mlp.experts for layer in config.layers if layer.mlp.experts is not None]

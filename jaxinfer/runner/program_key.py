@@ -37,7 +37,7 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
     devices = [(device.id, device.process_index, device.device_kind) for device in model.mesh.devices.flat]
     arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
     client = model.mesh.devices.flat[0].client
-    versions = [_version(name) for name in _COMPILERS]
+    versions = compiler_versions()
     settings = sorted((name, str(value)) for name, value in jax.config.values.items() if _matters(name))
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
     made_for = [
@@ -59,6 +59,11 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
 
 def _matters(setting: str) -> bool:
     return not setting.startswith(_NO_MATTER)
+
+
+def compiler_versions() -> list[str]:
+    """Of JAX and what it compiles with; empty where it is not installed."""
+    return [_version(name) for name in _COMPILERS]
 
 
 def _version(name: str) -> str:

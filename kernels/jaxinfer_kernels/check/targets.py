@@ -44,25 +44,35 @@ class Target:
     host_accelerator_type: str = ""
     description: str = ""
 
-    def variables(self, dump: Path) -> dict[str, str]:
+    def variables(self, dump: Path | None = None) -> dict[str, str]:
         """Environment variables that must be set before JAX is imported. dump: where compilers tell of kernels."""
-        common = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+        found = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "false"}
+        if self.platform == "tpu":
+            found |= {
+                "TPU_ACCELERATOR_TYPE": self.accelerator_type,
+                "TPU_SKIP_MDS_QUERY": "1",
+                "TPU_WORKER_HOSTNAMES": "localhost",
+                "TPU_STDERR_LOG_LEVEL": "3",
+                "TPU_MIN_LOG_LEVEL": "3",
+                "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+            }
+        return found if dump is None else found | self._dumps(dump)
+
+    def _dumps(self, dump: Path) -> dict[str, str]:
         if self.platform == "cuda":
-            return common | {
+            return {
                 "XLA_FLAGS": f"--xla_dump_to={dump} --xla_dump_emitter_re=ptx",
                 "MOSAIC_GPU_DUMP_PTX": "1",
                 "MOSAIC_GPU_DUMP_TO": str(dump),
             }
-        return common | {
-            "TPU_ACCELERATOR_TYPE": self.accelerator_type,
-            "TPU_SKIP_MDS_QUERY": "1",
-            "TPU_WORKER_HOSTNAMES": "localhost",
-            "TPU_STDERR_LOG_LEVEL": "3",
-            "TPU_MIN_LOG_LEVEL": "3",
-            "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        return {
             "LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true "
             f"--xla_jf_dump_llo_pass_label_regex={DUMPED}",
         }
+
+    def on(self, topology: str) -> "Target":
+        """The same with other devices, by XLA's name of their topology."""
+        return replace(self, topology=topology)
 
     def host(self) -> "Target":
         """The same with the devices of a host. Raises TargetError where that is not known."""

@@ -1,0 +1,204 @@
+"""Programs compiled in processes of their own, within limits of time and memory; results are kept by what they follow
+from."""
+
+import hashlib
+import json
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from jaxinfer_kernels.check.targets import Target, TargetError, read_target
+
+from jaxinfer.plan.chip import Chip
+from jaxinfer.plan.compiled import MARK, Compiled, ProgramName, Request, label
+from jaxinfer.runner.autotune_cache import write_note
+from jaxinfer.runner.compile_cache import user_folder
+from jaxinfer.runner.program_key import compiler_versions, source_digest
+
+_PACKAGE = Path(__file__).parents[1]
+_FOLDERS = (_PACKAGE / "targets", _PACKAGE.parent / "configs" / "targets")
+"""Of an installed package (pyproject.toml puts them there), and of a checkout."""
+_LOOKS = 0.5
+"""Seconds between two looks at a process."""
+_LONGEST_ERROR = 300
+_COMMAND = (sys.executable, "-m", "jaxinfer.plan.compile_worker")
+
+
+class Bounds(NamedTuple):
+    """seconds: of one program; of the first, of starting the process too. bytes: of the process."""
+
+    seconds: float = 900.0
+    bytes: int = 16 << 30
+
+
+class Answer(NamedTuple):
+    """Of one program. compiled: None where `problem` says why it was not. kept: whether it was known before."""
+
+    name: ProgramName
+    compiled: Compiled | None
+    problem: str = ""
+    kept: bool = False
+
+
+def target_folder() -> Path:
+    """Where the targets that can be compiled for are described."""
+    return next(folder for folder in _FOLDERS if folder.is_dir())
+
+
+def target_of(chip: Chip) -> Target | None:
+    """What is compiled for a kind of chip; None where nothing is known that could be."""
+    with suppress(TargetError):
+        return read_target(target_folder(), chip.name)
+    return None
+
+
+def compile_programs(request: Request, bounds: Bounds, told: Callable[[Answer], None] | None = None) -> list[Answer]:
+    """Each program of the request, in its order. told: hears of each as soon as it is known."""
+    target = read_target(Path(request.folder), request.topology.target)
+    keys = {name: _key(request, target, name) for name in request.names}
+    answers: dict[ProgramName, Answer] = {}
+    for name in request.names:
+        if (known := _known(keys[name])) is not None:
+            answers[name] = Answer(name, known, kept=True)
+    for answer in answers.values():
+        _tell(told, answer)
+    missing = [name for name in request.names if name not in answers]
+    while missing:
+        for answer in _compile(request._replace(names=tuple(missing)), target, bounds):
+            answers[answer.name] = answer
+            missing.remove(answer.name)
+            if answer.compiled is not None:
+                _keep(keys[answer.name], answer.compiled)
+            _tell(told, answer)
+    return [answers[name] for name in request.names]
+
+
+def _tell(told: Callable[[Answer], None] | None, answer: Answer) -> None:
+    if told is not None:
+        told(answer)
+
+
+def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answer]:
+    """What one process makes of the programs, the first at least; others are left where it ended before."""
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=os.environ | target.variables(),
+            start_new_session=True,
+        )
+        try:
+            lines = _lines(process, pickle.dumps(request))
+            for name in request.names:
+                answer = _answer(process, lines, name, bounds)
+                if answer is None:
+                    errors.seek(0)
+                    yield Answer(name, None, _last_words(process, errors.read()))
+                    return
+                yield answer
+                if process.returncode is not None:
+                    return
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _lines(process: "subprocess.Popen[bytes]", job: bytes) -> "queue.Queue[bytes | None]":
+    """What a process says, as it says it; None at its end."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(job)
+        process.stdin.close()
+    lines: queue.Queue[bytes | None] = queue.Queue()
+    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    return lines
+
+
+def _read(stream: IO[bytes], lines: "queue.Queue[bytes | None]") -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+def _answer(
+    process: "subprocess.Popen[bytes]", lines: "queue.Queue[bytes | None]", name: ProgramName, bounds: Bounds
+) -> Answer | None:
+    """None where the process ended without one. One that takes too much is ended."""
+    deadline = time.monotonic() + bounds.seconds
+    while True:
+        try:
+            line = lines.get(timeout=_LOOKS)
+        except queue.Empty:
+            taken = _resident_bytes(process.pid)
+            if time.monotonic() > deadline:
+                return _ended(process, name, f"took more than {bounds.seconds:g} s")
+            if taken > bounds.bytes:
+                return _ended(process, name, f"took more than {bounds.bytes >> 30} GiB of memory")
+            continue
+        if line is None:
+            return None
+        if line.startswith(MARK.encode()):
+            values = json.loads(line[len(MARK) :])
+            problem = values.get("error", "")
+            return Answer(name, None if problem else Compiled.of(values), problem)
+
+
+def _ended(process: "subprocess.Popen[bytes]", name: ProgramName, problem: str) -> Answer:
+    process.kill()
+    process.wait()
+    return Answer(name, None, problem)
+
+
+def _last_words(process: "subprocess.Popen[bytes]", errors: bytes) -> str:
+    lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    return f"the compiler ended with status {process.wait()}: {' '.join(lines[-1:])[:_LONGEST_ERROR]}"
+
+
+def _resident_bytes(pid: int) -> int:
+    """Of a process; 0 where the system does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def _key(request: Request, target: Target, name: ProgramName) -> str:
+    """32 hexadecimal digits of all that a program's figures follow from."""
+    own = Path(__file__).with_name("stand_in.py").read_bytes()
+    parts = (source_digest(), own, compiler_versions(), target, label(name))
+    made_for = (request.decoder, request.dtype, request.mesh, request.topology, request.shapes)
+    return hashlib.sha256(repr((*parts, *made_for)).encode()).hexdigest()[:32]
+
+
+def _file(key: str) -> Path | None:
+    with suppress(OSError):
+        return user_folder() / "plan" / f"{key}.json"
+    return None
+
+
+def _known(key: str) -> Compiled | None:
+    file = _file(key)
+    if file is not None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return Compiled.of(json.loads(file.read_text()))
+    return None
+
+
+def _keep(key: str, compiled: Compiled) -> None:
+    file = _file(key)
+    if file is not None:
+        with suppress(OSError):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_note(file, compiled._asdict())
