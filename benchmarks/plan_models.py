@@ -37,10 +37,10 @@ def main() -> None:
 
 def _planned(config: Path, mesh: str) -> dict[str, Any]:
     model, out = config.name.split(".json")[0].removesuffix(".shapes"), io.StringIO()
-    flags = ["--chip", CHIP, "--batch", str(BATCH), "--workload", WORKLOAD, "--context", str(CONTEXT), "--json"]
+    flags = ["--chip", CHIP, "--batch", str(BATCH), "--workload", WORKLOAD, "--context", str(CONTEXT)]
     try:
         with redirect_stdout(out):
-            plan.run([str(config), "--mesh", mesh, *flags])
+            plan.run([str(config), "--mesh", mesh, *flags, "--no-compile", "--json"])
     except ParameterError as error:
         return {"model": model, "mesh": mesh, "error": error.message}
     (told,) = json.loads(out.getvalue())["meshes"]

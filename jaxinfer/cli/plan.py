@@ -29,6 +29,7 @@ from jaxinfer.quantization.kv import KV_CODES
 if TYPE_CHECKING:
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.parallel.mesh_config import MeshConfig
+    from jaxinfer.plan.compilation import Compilation
     from jaxinfer.plan.estimate import MeshPlan, Workload
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import Sweep
@@ -53,6 +54,7 @@ class _Asked(NamedTuple):
     sweep: int | None
     fit: bool
     expert_imbalance: float
+    compile: bool
     explain: bool
     json: bool
     html: Path | None
@@ -68,8 +70,9 @@ def run(arguments: Sequence[str]) -> int:
     decoder = _held(asked, declared, asked.quantization)
     asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
     found = _plans(asked, decoder)
+    compiled = _compile(asked, found.plans) if asked.compile else []
     fits_with = partial(_remedies, asked, declared)
-    told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out)
+    told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out, compiled)
     if asked.html is not None:
         _write("html", asked.html, html(told))
     if asked.emit is not None:
@@ -103,6 +106,7 @@ def _flags(
     ttft: float | None = None,
     price: float | None = None,
     expert_imbalance: float = 1.0,
+    compile: bool = True,
     explain: bool = False,
     json: bool = False,
     html: Path | None = None,
@@ -133,6 +137,8 @@ def _flags(
         ttft: Milliseconds until the first token, at most.
         price: Of a chip for an hour: adds what a million tokens of output cost.
         expert_imbalance: Tokens of the busiest device's experts over the mean, where devices have whole experts.
+        compile: Compile the programs of meshes that --mesh names, where their compiler is installed: memory is what it
+            tells, and the rest is compared with it. Minutes for a large model; what was compiled before is kept.
         explain: Print every part of a step, and of a device's memory.
         json: Print JSON.
         html: A file for a page with pictures, which loads nothing.
@@ -171,7 +177,7 @@ def _flags(
     return _Asked(
         *(model, mesh, chip, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, explain, json, html, emit),
+        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit),
     )
 
 
@@ -216,6 +222,22 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
     if asked.fit:
         workload = asked.question.workload
         found.plans.append(smallest(planner, workload.tokens_in + workload.tokens_out))
+    return found
+
+
+def _compile(asked: _Asked, plans: "list[MeshPlan]") -> "list[Compilation | str]":
+    """Of the meshes that were named, which come first. Their plans are replaced by what compilers tell."""
+    from jaxinfer.plan.compilation import compile_plan, obstacle
+    from jaxinfer.plan.compiling import Bounds
+
+    found: list[Compilation | str] = []
+    for number, plan in enumerate(plans[: len(asked.mesh)]):
+        if (reason := obstacle(plan)) is not None:
+            found.append(reason)
+            continue
+        tell = partial(print, file=sys.stderr, flush=True)
+        plans[number], compiled = compile_plan(plan, asked.question.batch, Bounds(), tell)
+        found.append(compiled)
     return found
 
 

@@ -1,9 +1,10 @@
-"""The process that compiles programs for devices that are not here: a pickled `Request` in, a line for each program out.
+"""The process that compiles programs for devices that are not here: a pickled `Request` in, a line a program out.
 
 Started by `plan/compiling.py`, which sets its environment and its limits.
 """
 
 import json
+import math
 import pickle
 import resource
 import sys
@@ -50,8 +51,11 @@ def programs_of(request: Request) -> tuple[Programs, Mesh]:
 
 
 def _devices(target: Target, request: Request) -> list[Any]:
-    """Of the request's topology; a kind of chip has one name for JAX and may have another for XLA."""
-    kind, colon, _ = target.topology.rpartition(":")
+    """Of the request's topology, or the first of the target's own where that is larger: XLA knows no part of a host. A
+    kind of chip has one name for JAX and may have another for XLA."""
+    kind, colon, least = target.topology.rpartition(":")
+    if request.topology.chips < math.prod(map(int, least.split("x"))):
+        return target.devices()
     shape = "x".join(map(str, request.topology.shape))
     return target.on(f"{kind}{colon}{shape}").devices()
 

@@ -28,7 +28,7 @@ class Request(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """array: type and shape of what a device gets, as `bf16[16,4096]`; bytes: of it. count: how often in the program."""
+    """array: type and shape of what a device gets, as `bf16[16,4096]`; bytes: of it. count: how often it is there."""
 
     kind: str
     array: str

@@ -30,6 +30,8 @@ _FOLDERS = (_PACKAGE / "targets", _PACKAGE.parent / "configs" / "targets")
 _LOOKS = 0.5
 """Seconds between two looks at a process."""
 _LONGEST_ERROR = 300
+_ENVIRONMENT = {"JAX_TRACEBACK_FILTERING": "off"}
+"""The last line of a traceback is the reason then."""
 _COMMAND = (sys.executable, "-m", "jaxinfer.plan.compile_worker")
 
 
@@ -95,7 +97,7 @@ def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answe
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=os.environ | target.variables(),
+            env=os.environ | target.variables() | _ENVIRONMENT,
             start_new_session=True,
         )
         try:

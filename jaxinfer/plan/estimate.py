@@ -1,7 +1,7 @@
 """MeshPlan: what a model takes of a mesh's devices, and the time of its steps at peak rates, from shapes alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from jaxinfer.config import EngineConfig
@@ -79,7 +79,8 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """A model on a mesh. refused: why no engine would start on it."""
+    """A model on a mesh. refused: why no engine would start on it. estimated_temporaries: what was reckoned where
+    `memory` has what a compiler told; None: that has what was reckoned."""
 
     mesh: MeshConfig
     name: str
@@ -90,6 +91,13 @@ class MeshPlan:
     memory: MemoryPlan
     imbalance: float = 1.0
     refused: str | None = None
+    estimated_temporaries: int | None = None
+
+    def with_temporaries(self, size: int) -> "MeshPlan":
+        """The same with what a compiler says that they take, and as many blocks as that leaves room for."""
+        memory = _with_blocks(self.memory._replace(temporaries=size), self.model, self.shapes)
+        shapes = with_blocks(self.shapes, memory.blocks) if memory.blocks else self.shapes
+        return replace(self, memory=memory, shapes=shapes)
 
     @property
     def chips(self) -> int:
@@ -222,8 +230,12 @@ def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, tota
     columns = model.config.table_shape[0] // model.mesh.shards("vocab")
     slots = state_bytes(shapes, columns, platform)
     temporaries = estimated_temporaries(model.config, model.mesh, shapes, platform, model.dtype.itemsize)
-    left = usable - model.weight_bytes - slots - temporaries
+    memory = MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), ())
+    return _with_blocks(memory, model, shapes)
+
+
+def _with_blocks(memory: MemoryPlan, model: DeviceModel, shapes: EngineShapes) -> MemoryPlan:
+    """The same with as many blocks as there is room for."""
     costs = [token * shapes.block_size for token in model.kv_bytes]
-    blocks = fit_blocks(max(left, 0), costs, useful_blocks(shapes))
-    kept = tuple(blocks) if min(blocks) > 1 else ()
-    return MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), kept)
+    blocks = fit_blocks(max(memory.left, 0), costs, useful_blocks(shapes))
+    return memory._replace(blocks=tuple(blocks) if min(blocks) > 1 else ())

@@ -1,8 +1,11 @@
 """A report over several MeshPlans: for programs, and as a table of at most 80 columns."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxinfer.plan.compilation import Compilation
+from jaxinfer.plan.compiled import label
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
 from jaxinfer.plan.page import page
 from jaxinfer.plan.search import Limits, largest_service
@@ -31,9 +34,13 @@ def report(
     question: Question,
     remedies_of: Callable[[MeshPlan], list[str]],
     left_out: Mapping[str, str],
+    compiled: Sequence[Compilation | str] = (),
 ) -> dict[str, Any]:
     """Sizes in bytes, times in seconds; an entry a mesh, of those that do not fit too. remedies_of: what would make a
-    request fit on a mesh that does not hold it. left_out: meshes that are refused, and why."""
+    request fit on a mesh that does not hold it. left_out: meshes that are refused, and why. compiled: of the first
+    meshes, or why nothing was; of those that were not to be compiled nothing."""
+    of_compiler = [_compiled(one) for one in compiled]
+    of_compiler += [None] * (len(plans) - len(of_compiler))
     return {
         "model": model,
         "architecture": architecture,
@@ -41,8 +48,12 @@ def report(
         "workload": {"tokens_in": question.workload.tokens_in, "tokens_out": question.workload.tokens_out},
         "limits": question.limits._asdict(),
         "meshes": [
-            {**_of_mesh(plan, question), "remedies": remedies_of(plan) if _lacks(plan, question) else []}
-            for plan in plans
+            {
+                **_of_mesh(plan, question),
+                "remedies": remedies_of(plan) if _lacks(plan, question) else [],
+                "compiled": told,
+            }
+            for plan, told in zip(plans, of_compiler, strict=True)
         ],
         "left_out": dict(left_out),
         "assumptions": list(ASSUMPTIONS),
@@ -73,6 +84,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "kv_bytes_per_token_per_device": memory.kv_token,
         "slots_bytes_per_device": memory.slots,
         "temporary_bytes": memory.temporaries,
+        "estimated_temporary_bytes": plan.estimated_temporaries or memory.temporaries,
         "memory_bytes": memory.usable,
         "left_bytes": memory.left,
         "lacking_bytes": _lacks(plan, question),
@@ -84,6 +96,21 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "bound": step.bound,
         "service": None if found is None else _service(found, plan.chips, question.price),
         "curve": [one._asdict() for one in _curve(plan, question)],
+    }
+
+
+def _compiled(found: Compilation | str) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"programs": [], "problems": {}, "differs": [], "obstacle": found}
+    return {
+        "obstacle": None,
+        "programs": [
+            {**answer.compiled._asdict(), "collectives": [one._asdict() for one in answer.compiled.collectives]}
+            for answer in found.answers
+            if answer.compiled is not None
+        ],
+        "problems": {label(answer.name): answer.problem for answer in found.answers if answer.compiled is None},
+        "differs": list(found.differs),
     }
 
 
@@ -102,6 +129,7 @@ def _service(found: Service, chips: int, price: float | None) -> dict[str, Any]:
     return {**found._asdict(), "tokens_per_second_per_chip": rate, "cost_per_million_tokens": cost}
 
 
+_WIDTH = 80
 _COLUMNS = ("mesh", "on", "weights", "left", "requests", "step ms", "bound", "tokens/s", "TTFT ms")
 _PRICED = ("mesh", "on", "weights", "cost/M", "requests", "step ms", "bound", "tokens/s", "TTFT ms")
 _WORDS = ("mesh", "on", "bound")
@@ -125,7 +153,8 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
     for row in (columns, *rows):
         yield " ".join(map(_cell, columns, row, widths)).rstrip()
     yield ""
-    yield from _notes(told)
+    for note in _notes(told):
+        yield from textwrap.wrap(note, _WIDTH, subsequent_indent="  ")
     if explain:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
@@ -148,6 +177,12 @@ def _table(meshes: Sequence[dict[str, Any]]) -> tuple[Sequence[str], list[list[s
 
 def _notes(told: dict[str, Any]) -> Iterator[str]:
     yield from _best(told["meshes"])
+    obstacles: dict[str, list[str]] = {}
+    for mesh in told["meshes"]:
+        if mesh["compiled"] is not None:
+            yield from _of_compiler(mesh)
+            obstacles.setdefault(mesh["compiled"]["obstacle"], []).append(mesh["mesh"])
+    yield from (f"From shapes alone: {', '.join(names)} ({reason})." for reason, names in obstacles.items() if reason)
     yield from (f"Left out: {name} ({reason})" for name, reason in told["left_out"].items())
 
 
@@ -192,6 +227,21 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{mesh['mesh']} lacks {_size(mesh['lacking_bytes'])} a device{helps}"
         elif not mesh["service"]:
             yield f"{mesh['mesh']} does not serve even one such request within the limits."
+
+
+def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:
+    name, found = mesh["mesh"], mesh["compiled"]
+    programs = found["programs"]
+    if programs:
+        seconds, peak = sum(one["seconds"] for one in programs), max(one["peak"] for one in programs)
+        told, own = _size(mesh["temporary_bytes"]), _size(mesh["estimated_temporary_bytes"])
+        agrees = "differs from what was reckoned" if found["differs"] else "arguments and exchanges as reckoned"
+        yield (
+            f"{name}: {len(programs)} programs compiled in {seconds:.0f} s and {_size(peak)}: temporaries {told} "
+            f"({own} from shapes); {agrees}."
+        )
+    yield from (f"  {text}" for text in found["differs"])
+    yield from (f"{name}: {program} was not compiled: {reason}." for program, reason in found["problems"].items())
 
 
 def _explained(mesh: dict[str, Any]) -> Iterator[str]:

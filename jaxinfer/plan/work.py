@@ -18,6 +18,7 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
+from jaxinfer.quantization.array import part_type, stored_bytes
 from jaxinfer.runner.inspection import device_bytes, kv_token_bytes, placed_plan
 
 _PRODUCTS = {"none": "bfloat16", "int8": "int8", "e4m3": "float8"}
@@ -57,7 +58,8 @@ class DeviceModel:
     config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products:
     (numbers, bytes). tables: bytes of an embedding that is no head, of which a step reads a row a token. experts: of
     layers whose experts are alike. kv_bytes: of a token, an entry a KV group. pair_ops: of one query and one key in all
-    layers, an entry a KV group. sums: how often a step adds hidden states up along some axes of the mesh.
+    layers, an entry a KV group. sums: how often a step's layers add hidden states up along some axes of the mesh. row:
+    bytes of each array that devices send of a row of the embedding, codes and scales apart.
     """
 
     config: DecoderConfig
@@ -70,6 +72,7 @@ class DeviceModel:
     kv_bytes: tuple[int, ...]
     pair_ops: tuple[float, ...]
     sums: tuple[tuple[tuple[str, ...], int], ...]
+    row: tuple[int, ...]
 
     @property
     def weight_bytes(self) -> int:
@@ -125,6 +128,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         kv_token_bytes(config, dtype, platform, mesh),
         tuple(_pair_ops(config, mesh, group) for group in config.kv_groups),
         tuple(_sums(config, mesh).items()),
+        _row(config, dtype, platform),
     )
 
 
@@ -199,7 +203,6 @@ def _seen(rows: Rows, window: int | None) -> tuple[float, int]:
 
 def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
     counts: Counter[tuple[str, ...]] = Counter()
-    counts[_axes(mesh, "vocab")] += 1
     for layer in config.layers:
         counts[_axes(mesh, "kv_heads")] += 1
         counts[_axes(mesh, *(("mlp",) if layer.mlp.experts is None else ("expert", "expert_mlp")))] += 1
@@ -207,10 +210,22 @@ def _sums(config: DecoderConfig, mesh: MeshConfig) -> Counter[tuple[str, ...]]:
     return counts
 
 
+def _row(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> tuple[int, ...]:
+    scheme, shape = config.tables.embed, (1, config.hidden_size)
+    if scheme is None:
+        return (stored_bytes(shape, dtype),)
+    return tuple(stored_bytes(scheme.shape(part, shape), part_type(scheme, part, platform)) for part in scheme.parts)
+
+
 def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
     tokens = sum(each.count * each.tokens for each in rows)
-    size = tokens * model.config.hidden_size * model.dtype.itemsize
+    counts: Counter[tuple[int, tuple[str, ...]]] = Counter()
+    if vocabulary := _axes(model.mesh, "vocab"):
+        for each in model.row:
+            counts[tokens * each, vocabulary] += 1
     for axes, count in model.sums:
+        counts[tokens * model.config.hidden_size * model.dtype.itemsize, axes] += count
+    for (size, axes), count in counts.items():
         yield Exchange("all-reduce", size, axes, count)
 
 

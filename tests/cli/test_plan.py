@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from jaxinfer.cli import main, plan
 from jaxinfer.config import ParallelConfig
 from jaxinfer.parallel.asked_mesh import served_mesh
+from jaxinfer.plan import compilation
+from jaxinfer.plan.compiled import Compiled, Request, label
+from jaxinfer.plan.compiling import Answer, Bounds
 from tests.runner.mesh_matrix import MODELS
 
 
@@ -18,10 +22,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tiny.json` in the current folder."""
     (tmp_path / "tiny.json").write_text(json.dumps(MODELS["experts"]))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilation, "obstacle", lambda plan: "nothing compiles here")
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert plan.run(["tiny.json", *arguments, "--json"]) == 0
+    assert plan.run(["tiny.json", *arguments, "--no-compile", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -203,6 +208,45 @@ def test_a_mesh_that_no_engine_runs_on_says_so(capsys: pytest.CaptureFixture[str
     Path("mine.yaml").write_text("axes: {tensor: 16}\ntopology: v6e:4x4\n")
     Path("wide.json").write_text(json.dumps(MODELS["dense"] | {"num_attention_heads": 16, "num_key_value_heads": 16}))
     assert plan.run(["wide.json", "--mesh", "mine.yaml"]) == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "mine is not served yet: v6e:4x4 is 4 hosts; 1 is allowed, more are not supported yet." in out
     assert "\nmine v6e:4x4" in out
+
+
+def test_what_compilers_tell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is theirs where they were asked; the meshes that are looked for are not compiled."""
+    asked: list[str] = []
+
+    def compiled(request: Request, bounds: Bounds, told: Callable[[Answer], None]) -> list[Answer]:
+        asked.append(str(request.mesh))
+        for name in request.names:
+            problem = "took more than 900 s" if name[0] == "admit" else ""
+            told(Answer(name, None if problem else Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()), problem))
+        return [
+            Answer(name, Compiled(label(name), 2.0, 3 << 30, 1, 1, 1, 64 << 20, ()))
+            if name[0] != "admit"
+            else Answer(name, None, "took more than 900 s")
+            for name in request.names
+        ]
+
+    monkeypatch.setattr(compilation, "obstacle", lambda plan: None if plan.name == "tp2" else "nothing compiles here")
+    monkeypatch.setattr(compilation, "compile_programs", compiled)
+    flags = ["tiny.json", "--mesh", "tp2", "tp4", "--sweep", "2", "--chip", "v6e"]
+    assert plan.run([*flags, "--json"]) == 0
+    out, err = capsys.readouterr()
+    first, second, *swept = json.loads(out)["meshes"]
+    assert len(asked) == 1
+    assert first["temporary_bytes"] == 64 << 20 != first["estimated_temporary_bytes"]
+    assert [one["program"].split()[0] for one in first["compiled"]["programs"]] == ["decode", "mixed", "sample"]
+    assert first["compiled"]["problems"] == {"admit": "took more than 900 s"}
+    assert first["compiled"]["differs"]
+    assert second["compiled"]["obstacle"] == "nothing compiles here"
+    assert [mesh["compiled"] for mesh in swept] == [None] * len(swept)
+    assert "tp2: decode 32 compiled in 2.0 s" in err
+    assert "tp2: admit was not compiled: took more than 900 s" in err
+    assert plan.run(flags) == 0
+    text = capsys.readouterr().out
+    assert "tp2: 3 programs compiled in 6 s and 3.0G: temporaries 64.0M" in text
+    assert "  decode 32: arguments take 1 bytes" in text
+    assert "From shapes alone: tp4 (nothing compiles here)." in text
+    assert max(map(len, text.splitlines())) <= 120

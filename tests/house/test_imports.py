@@ -86,14 +86,14 @@ ARROWS = {
     "layers": (*BASE, "parallel", "quantization", "model_config"),
     "models": (*BASE, *WEIGHTS, "model_config", "layers"),
     "convert": (*BASE, *WEIGHTS, "model_config", "layers", "models"),
-    "plan": (*BASE, "parallel", "quantization", "model_config", "models", "engine", "runner"),
+    "plan": (*BASE, "parallel", "quantization", "model_config", "layers", "models", "engine", "runner"),
     "runner": (*BASE, *WEIGHTS, "model_config", "layers", "models", "engine", "metrics", "speculative", "kvtransfer"),
 }
 """What each package may import; `engine.kv` knows no sequence and no step. Composers put the parts together and may
 import any."""
 
 COMPOSERS = ("cli", "llm", "build")
-KERNEL_USERS = ("runner", "models", "layers", "quantization")
+KERNEL_USERS = ("runner", "models", "layers", "quantization", "plan")
 
 
 def parts() -> set[str]:

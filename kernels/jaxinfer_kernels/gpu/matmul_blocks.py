@@ -140,7 +140,7 @@ def _spread(rows: int, columns: int, depth: int, item: float, sizes: list[int], 
 
     def cost(choice: tuple[int, int]) -> float:
         outputs, splits = choice
-        work = columns // outputs * splits
+        work = -(-columns // outputs) * splits
         filled = work / (-(-work // _PROGRAMS) * _PROGRAMS)
         if outputs // WARPGROUP_ROWS < _warpgroups(rows):
             filled *= _FEW_WARPGROUPS

@@ -1,0 +1,94 @@
+"""A MeshPlan whose programs were compiled: its temporaries are the compiler's, and the rest is held against it."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from jaxinfer.engine.step.buckets import bucket_of, make_buckets
+from jaxinfer.plan.compiled import ProgramName, Request, label
+from jaxinfer.plan.compiling import Answer, Bounds, compile_programs, target_folder, target_of
+from jaxinfer.plan.estimate import MeshPlan
+from jaxinfer.plan.expected import differences
+
+_COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
+"""The module that compiles for a platform, which the extra of that name brings."""
+_EXTRAS = {"tpu": "compile-tpu", "cuda": "compile-gpu"}
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Of the programs of a mesh. differs: where a compiler tells something else than shapes do."""
+
+    answers: tuple[Answer, ...]
+    differs: tuple[str, ...]
+
+    @property
+    def temporaries(self) -> int | None:
+        """Of the largest program, as an engine measures it; None where one that counts was not compiled."""
+        counted = [answer for answer in self.answers if answer.name[0] in ("mixed", "sample", "multi_step")]
+        if not counted or any(answer.compiled is None for answer in counted):
+            return None
+        return max(answer.compiled.temporary for answer in counted if answer.compiled is not None)
+
+
+def obstacle(plan: MeshPlan) -> str | None:
+    """Why nothing can be compiled for a mesh here; None: it can."""
+    target = target_of(plan.chip)
+    if target is None:
+        return f"no compiler's description of {plan.chip.name} is known"
+    if importlib.util.find_spec(_COMPILERS[target.platform]) is None:
+        return f"pip install 'jaxinfer[{_EXTRAS[target.platform]}]' brings what compiles for {plan.chip.name}"
+    if plan.refused:
+        return "no engine serves it"
+    return None if plan.memory.blocks else "the model does not fit"
+
+
+def program_names(plan: MeshPlan, batch: int) -> tuple[ProgramName, ...]:
+    """Those that a decode step of so many requests takes, and the largest of each kind."""
+    shapes, buckets = plan.shapes, make_buckets(plan.shapes)
+    rows = bucket_of(min(-(-batch // plan.mesh.data), shapes.max_num_seqs), buckets.rows)
+    names: list[ProgramName] = [
+        ("admit", 0),
+        ("decode", rows),
+        ("mixed", buckets.tokens[-1]),
+        ("sample", buckets.scored[-1]),
+    ]
+    if shapes.decode_steps > 1:
+        names.append(("multi_step", buckets.rows[-1]))
+    return tuple(names)
+
+
+def compile_plan(
+    plan: MeshPlan, batch: int, bounds: Bounds, told: Callable[[str], None] | None = None
+) -> tuple[MeshPlan, Compilation]:
+    """The plan with the compiler's temporaries, and what it said. told: hears a line about each program."""
+
+    def tell(answer: Answer) -> None:
+        if told is not None:
+            told(f"{plan.name}: {label(answer.name)} {_said(answer)}")
+
+    request = Request(
+        plan.model.config,
+        plan.model.dtype.name,
+        plan.mesh,
+        plan.topology,
+        str(target_folder()),
+        plan.shapes,
+        program_names(plan, batch),
+    )
+    answers = compile_programs(request, bounds, tell)
+    differs = [
+        text
+        for answer in answers
+        if answer.compiled is not None
+        for text in differences(plan, answer.name, answer.compiled)
+    ]
+    found = Compilation(tuple(answers), tuple(differs))
+    kept = plan if found.temporaries is None else plan.with_temporaries(found.temporaries)
+    return replace(kept, estimated_temporaries=plan.memory.temporaries), found
+
+
+def _said(answer: Answer) -> str:
+    if answer.compiled is None:
+        return f"was not compiled: {answer.problem}"
+    return "was compiled before" if answer.kept else f"compiled in {answer.compiled.seconds:.1f} s"
