@@ -29,6 +29,7 @@ from jaxinfer.quantization.kv import KV_CODES
 if TYPE_CHECKING:
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.parallel.mesh_config import MeshConfig
+    from jaxinfer.plan.chip import Chip
     from jaxinfer.plan.compilation import Compilation
     from jaxinfer.plan.estimate import MeshPlan, Workload
     from jaxinfer.plan.report import Question
@@ -46,6 +47,7 @@ class _Asked(NamedTuple):
     model: str
     mesh: tuple[str, ...]
     chip: str | None
+    calibration: Path | None
     config: EngineConfig
     architecture: str | None
     quantization: Quantization
@@ -91,6 +93,7 @@ def _flags(
     sweep: int | None = None,
     fit: bool = False,
     chip: str | None = None,
+    calibration: Path | None = None,
     dtype: DType = "auto",
     architecture: str | None = None,
     quantization: Quantization = "none",
@@ -122,7 +125,9 @@ def _flags(
         sweep: Every way to use so many devices of `--chip`.
         fit: The fewest devices of `--chip`, a power of two along `tensor`, that hold the model and one request.
         chip: Kind of chip for meshes that name none: a file of configs/chips, as v6e or h200.
-        dtype: Type of weights and activations; auto: bfloat16.
+        calibration: What a machine measured of itself, from benchmarks/calibrate.py, in place of a chip's peaks; names
+            the chip.
+        dtype: Type of weights and activations; auto: bfloat16, on a CPU float32.
         architecture: Read config.json as that of this architecture, whatever it names.
         quantization: How the weights are held.
         kv_cache_dtype: Type of keys and values in KV blocks; auto: that of activations.
@@ -175,7 +180,7 @@ def _flags(
         ),
     )
     return _Asked(
-        *(model, mesh, chip, config, architecture, quantization),
+        *(model, mesh, chip, calibration, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
         *(sweep, fit, expert_imbalance, compile, explain, json, html, emit),
     )
@@ -275,18 +280,33 @@ def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> lis
 
 
 def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: str) -> "MeshPlan":
-    from jaxinfer.plan.chip import chip_files, read_chip
     from jaxinfer.plan.estimate import plan_mesh
 
-    chip = asked.chip if mesh.topology is None else mesh.topology.target
-    if chip is None:
-        raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
-    plan = plan_mesh(asked.config, decoder, mesh, name, read_chip(chip), imbalance=asked.expert_imbalance)
+    plan = plan_mesh(asked.config, decoder, mesh, name, _chip(asked, mesh, name), imbalance=asked.expert_imbalance)
     try:
         check_served(replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh)
     except ParameterError as error:
         return replace(plan, refused=error.message)
     return plan
+
+
+def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
+    """That of the mesh, or of the flags; as it was measured, where that was."""
+    from jaxinfer.plan.calibration import read_calibration
+    from jaxinfer.plan.chip import chip_files, read_chip
+
+    measured = None if asked.calibration is None else read_calibration(asked.calibration)
+    if measured is not None and asked.chip not in (None, measured.name):
+        raise ParameterError("calibration", f"{asked.calibration} is of {measured.name}, not of {asked.chip}")
+    chip = (asked.chip or (measured and measured.name)) if mesh.topology is None else mesh.topology.target
+    if chip is None:
+        raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
+    if measured is not None and chip == measured.name:
+        return measured
+    if chip == "cpu":
+        message = "a CPU's figures are its own: --calibration FILE has them, as benchmarks/calibrate.py writes it"
+        raise ParameterError("chip", message)
+    return read_chip(chip)
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":

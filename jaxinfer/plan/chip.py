@@ -1,6 +1,8 @@
 """Chip: figures of a kind of chip, from configs/chips. Imports no jax."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -43,13 +45,32 @@ class Network(NamedTuple):
     source: str
 
 
+@dataclass(frozen=True)
+class Products:
+    """Seconds that a product takes for each number of its weights, by how many rows it has. points: (rows, seconds), in
+    order. In between it is a straight line, beyond the last it grows with the rows."""
+
+    points: tuple[tuple[int, float], ...]
+
+    def seconds(self, rows: float, numbers: float) -> float:
+        """Of a product with weights of so many numbers."""
+        first, last = self.points[0], self.points[-1]
+        if rows <= first[0]:
+            return numbers * first[1]
+        for (low, below), (high, above) in pairwise(self.points):
+            if rows <= high:
+                return numbers * (below + (above - below) * (rows - low) / (high - low))
+        return numbers * last[1] * rows / last[0]
+
+
 class Chip(NamedTuple):
     """name: of its file. devices: that JAX has of it. ops_per_second: by the type of a product's operands; a
-    multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way."""
+    multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way.
+    products: what products of a type take of a device, where that was measured."""
 
     name: str
     device: str
-    platform: Literal["tpu", "gpu"]
+    platform: Literal["tpu", "gpu", "cpu"]
     devices: int
     memory: Memory
     ops_per_second: Mapping[str, float]
@@ -57,10 +78,11 @@ class Chip(NamedTuple):
     links: Links
     network: Network
     device_bytes_per_second: float | None = None
+    products: Mapping[str, Products] = {}
 
     def rate(self, kind: str) -> float:
         """Operations a second of products of a type; of one that the chip does not multiply, as bfloat16."""
-        return self.ops_per_second.get(kind, self.ops_per_second["bfloat16"])
+        return self.ops_per_second.get(kind) or self.ops_per_second.get("bfloat16") or self.ops_per_second["float32"]
 
 
 def chip_files() -> dict[str, Path]:

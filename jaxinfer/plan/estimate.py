@@ -15,7 +15,7 @@ from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
-from jaxinfer.runner.memory import fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
+from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
 from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
 
@@ -95,7 +95,7 @@ class MeshPlan:
 
     def with_temporaries(self, size: int) -> "MeshPlan":
         """The same with what a compiler says that they take, and as many blocks as that leaves room for."""
-        memory = _with_blocks(self.memory._replace(temporaries=size), self.model, self.shapes)
+        memory = _with_blocks(self.memory._replace(temporaries=size), self.model, self.shapes, self.chip.platform)
         shapes = with_blocks(self.shapes, memory.blocks) if memory.blocks else self.shapes
         return replace(self, memory=memory, shapes=shapes)
 
@@ -151,8 +151,11 @@ class MeshPlan:
         bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
         found = []
         for part in step.parts:
-            products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
-            read = part.bytes / bandwidth
+            read, measured = part.bytes / bandwidth, self.chip.products.get(part.kind)
+            if measured is not None and part.rows:
+                products = measured.seconds(part.rows, part.ops / part.rows / 2)
+            else:
+                products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
             bound = "products" if products > read else "memory"
             found.append(Term(part.name, max(products, read), bound, part.ops, part.bytes))
         return found
@@ -212,10 +215,11 @@ def plan_mesh(
     topology = topology_of(mesh, chip)
     total = chip.memory.bytes // chip.devices
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
-    if dtype.itemsize > 2:
+    if dtype.itemsize > 2 and dtype.name not in chip.ops_per_second:
         raise ParameterError("dtype", f"{dtype}: chips' rates of such products are not known; bfloat16 is allowed")
     model = device_model(decoder, dtype, chip.platform, mesh)
-    shapes = plan_shapes(config, decoder, Device(chip.platform, total), mesh.data)
+    told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
+    shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data)
     memory, refused = _memory(config, model, shapes, total, chip.platform), None
     if memory.blocks:
         try:
@@ -231,11 +235,14 @@ def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, tota
     slots = state_bytes(shapes, columns, platform)
     temporaries = estimated_temporaries(model.config, model.mesh, shapes, platform, model.dtype.itemsize)
     memory = MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), ())
-    return _with_blocks(memory, model, shapes)
+    return _with_blocks(memory, model, shapes, platform)
 
 
-def _with_blocks(memory: MemoryPlan, model: DeviceModel, shapes: EngineShapes) -> MemoryPlan:
-    """The same with as many blocks as there is room for."""
+def _with_blocks(memory: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platform: str) -> MemoryPlan:
+    """The same with as many blocks as an engine would make."""
     costs = [token * shapes.block_size for token in model.kv_bytes]
-    blocks = fit_blocks(max(memory.left, 0), costs, useful_blocks(shapes))
+    if platform == "cpu":
+        blocks = cpu_blocks([cost * model.mesh.size for cost in costs])
+    else:
+        blocks = fit_blocks(max(memory.left, 0), costs, useful_blocks(shapes))
     return memory._replace(blocks=tuple(blocks) if min(blocks) > 1 else ())

@@ -16,6 +16,8 @@ def topology_of(mesh: MeshConfig, chip: Chip) -> Topology:
         if mesh.topology.target != chip.name:
             raise ParameterError("mesh", f"is made for {mesh.topology}, not for {chip.name}")
         return mesh.topology
+    if chip.platform == "cpu":
+        return Topology(chip.name, (mesh.size,))
     chips = -(-mesh.size // chip.devices)
     if chip.platform == "gpu":
         of_host = TARGETS[chip.name].most_chips

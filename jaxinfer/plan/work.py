@@ -21,17 +21,19 @@ from jaxinfer.plan.exchange import Exchange
 from jaxinfer.quantization.array import part_type, stored_bytes
 from jaxinfer.runner.inspection import device_bytes, kv_token_bytes, placed_plan
 
-_PRODUCTS = {"none": "bfloat16", "int8": "int8", "e4m3": "float8"}
-"""Types that products are computed in, by what a scheme rounds activations to."""
+_PRODUCTS = {"int8": "int8", "e4m3": "float8"}
+"""Types that products are computed in, by what a scheme rounds activations to; of others, that of activations."""
 
 
 class Part(NamedTuple):
-    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands."""
+    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. rows: of a
+    product that all weights here have as many rows of; 0 of others."""
 
     name: str
     ops: float
     bytes: float
-    kind: str = "bfloat16"
+    kind: str
+    rows: float = 0.0
 
 
 class Step(NamedTuple):
@@ -112,8 +114,9 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
             assert one.layers is not None
             experts.setdefault(config.layers[one.layers[0]], []).append(one)
         else:
-            numbers, size = weights.get(_kind(one), (0, 0))
-            weights[_kind(one)] = numbers + _numbers(one, mesh), size + device_bytes(one, platform, mesh)
+            kind = _kind(one, dtype)
+            numbers, size = weights.get(kind, (0, 0))
+            weights[kind] = numbers + _numbers(one, mesh), size + device_bytes(one, platform, mesh)
     held = {one.path: device_bytes(one, platform, mesh) for one in tables}
     scored = plan.head or [one for one in tables if one.path[-1] == "embed"]
     head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
@@ -124,7 +127,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         weights,
         head,
         sum(held.values()),
-        tuple(_device_experts(config, kind, of, platform, mesh) for kind, of in experts.items()),
+        tuple(_device_experts(config, dtype, kind, of, platform, mesh) for kind, of in experts.items()),
         kv_token_bytes(config, dtype, platform, mesh),
         tuple(_pair_ops(config, mesh, group) for group in config.kv_groups),
         tuple(_sums(config, mesh).items()),
@@ -132,8 +135,8 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
     )
 
 
-def _kind(one: Weight) -> str:
-    return _PRODUCTS["none" if one.scheme is None else one.scheme.activations]
+def _kind(one: Weight, dtype: jnp.dtype) -> str:
+    return dtype.name if one.scheme is None else _PRODUCTS.get(one.scheme.activations, dtype.name)
 
 
 def _numbers(one: Weight, mesh: MeshConfig) -> int:
@@ -141,14 +144,14 @@ def _numbers(one: Weight, mesh: MeshConfig) -> int:
 
 
 def _device_experts(
-    config: DecoderConfig, kind: LayerKind, weights: list[Weight], platform: str, mesh: MeshConfig
+    config: DecoderConfig, dtype: jnp.dtype, kind: LayerKind, weights: list[Weight], platform: str, mesh: MeshConfig
 ) -> DeviceExperts:
     experts = kind.mlp.experts
     assert experts is not None
     layers, slots = config.layers.count(kind), experts.slots // mesh.shards("expert")
     numbers = sum(_numbers(one, mesh) for one in weights) // layers // slots
     size = sum(device_bytes(one, platform, mesh) for one in weights) // layers // slots
-    return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0]))
+    return DeviceExperts(layers, experts.count, experts.chosen, slots, numbers, size, _kind(weights[0], dtype))
 
 
 def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) -> Step:
@@ -160,7 +163,7 @@ def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) ->
 def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterator[Part]:
     tokens, scored = sum(each.count * each.tokens for each in rows), sum(each.count * each.scored for each in rows)
     for kind, (numbers, size) in model.weights.items():
-        yield Part("weights", 2.0 * tokens * numbers, size, kind)
+        yield Part("weights", 2.0 * tokens * numbers, size, kind, tokens)
     devices = model.mesh.shards("expert")
     busy = min(imbalance, devices)
     for one in model.experts:
@@ -171,7 +174,7 @@ def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterat
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
     if scored:
         numbers, size = model.head
-        yield Part("head", 2.0 * scored * numbers, size)
+        yield Part("head", 2.0 * scored * numbers, size, model.dtype.name, scored)
     yield _attention(model, rows)
 
 
@@ -182,7 +185,7 @@ def _attention(model: DeviceModel, rows: Sequence[Rows]) -> Part:
             pairs, keys = _seen(each, group.window)
             ops += each.count * pairs * pair
             size += each.count * token * (keys + each.tokens)
-    return Part("keys and values", ops, size)
+    return Part("keys and values", ops, size, model.dtype.name)
 
 
 def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:
