@@ -17,12 +17,14 @@ from jaxinfer_kernels.check.cases import Case
 from jaxinfer_kernels.check.command import RECORDS, main
 from jaxinfer_kernels.check.targets import Target
 from mesh_programs import mesh_cases, mesh_names
-from program_cases import BACKENDS, fitting_shapes, model_cases
+from program_cases import fitting_shapes, model_cases
 from program_models import DENSE, EXPERTS, FAMILIES, FITTING, QUANTISED
 
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
+from jaxinfer.parallel.mesh import platform_kind
+from jaxinfer.plan.stand_in import BACKENDS
 from jaxinfer.runner.program_table import Name
 
 _SMALL = 8
@@ -39,7 +41,7 @@ _FAMILY_PROGRAMS: tuple[Name, ...] = (("decode", 16), ("mixed", 192))
 
 def program_cases(target: Target, everything: bool) -> list[Case]:
     """Programs of every model, for one device of the target."""
-    first, *others = (backend for backend in BACKENDS[target.platform] if not unavailable(backend))
+    first, *others = (backend for backend in BACKENDS[platform_kind(target.platform)] if not unavailable(backend))
     if everything:
         models = (*DENSE, *FAMILIES, *QUANTISED)
         cases = [case for model in models for case in model_cases(target, model, None, first, _every_name)]

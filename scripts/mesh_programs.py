@@ -14,7 +14,7 @@ from jaxinfer_kernels.check.cases import Case, Lowering
 from jaxinfer_kernels.check.collectives import Exchange
 from jaxinfer_kernels.check.command import RECORDS
 from jaxinfer_kernels.check.targets import Target
-from program_cases import BACKENDS, model_cases
+from program_cases import model_cases
 from program_models import DENSE, QUANTISED, QWEN3_MOE, Model
 
 from jaxinfer.config import ParallelConfig
@@ -22,8 +22,10 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.layers.dispatch import DISPATCH_FORMS, DispatchForm
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.parallel.asked_mesh import asked_mesh, served_mesh
+from jaxinfer.parallel.mesh import platform_kind
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.mesh_file import shipped_meshes
+from jaxinfer.plan.stand_in import BACKENDS
 from jaxinfer.runner.program_table import Name
 
 _EXPECTED = RECORDS / "collectives.yaml"
@@ -63,7 +65,7 @@ def _fits(name: str, target: Target) -> bool:
 
 
 def _cases(name: str, target: Target, everything: bool) -> list[Case]:
-    backend, title = BACKENDS[target.platform][0], Path(name).stem
+    backend, title = BACKENDS[platform_kind(target.platform)][0], Path(name).stem
     try:
         served_mesh(ParallelConfig(mesh=name))
     except ParameterError as error:

@@ -12,20 +12,17 @@ from jaxinfer_kernels.check.cases import Case, Kept, Lowering, array_bytes, kept
 from jaxinfer_kernels.check.collectives import Exchange
 from jaxinfer_kernels.check.sizes import size
 from jaxinfer_kernels.check.targets import Target
-from jaxinfer_kernels.gpu.attention_blocks import check_gpu_shapes
 from jaxinfer_kernels.layouts import platform_layout
 from program_models import Model
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.layers.dispatch import DispatchForm
-from jaxinfer.layers.stack import Layout
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
-from jaxinfer.models.loaded import GroupBackend, abstract_model, plan_model
 from jaxinfer.models.weight import Weight
-from jaxinfer.parallel.mesh import make_mesh, shard_shape
+from jaxinfer.parallel.mesh import make_mesh, platform_kind, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.runner.layer_layout import layer_layout
-from jaxinfer.runner.products import with_products
+from jaxinfer.plan.stand_in import attends, stand_in
+from jaxinfer.runner.inspection import placed_plan
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 
@@ -35,10 +32,6 @@ _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
 _BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
-_GPU_TILE = 64
-"""Rows and columns of weights are a multiple of that for Mosaic GPU's grouped matmul."""
-BACKENDS = {"tpu": ("mosaic_tpu",), "cuda": ("mosaic_gpu", "xla")}
-"""What computes on a platform, best first."""
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
 """Of models that a target holds whole beside these sequences, of so many tokens."""
 
@@ -61,12 +54,10 @@ def model_cases(
     program."""
     config = model.config(layers).over(*mesh.parts)
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
-    order = layer_layout("auto", plan_model(config, _DTYPE), target.platform, mesh)
-    plan, shapes = (
-        plan_model(config, _DTYPE, order),
-        replace((shapes_of or _shapes)(config, block_size), shards=mesh.data),
-    )
-    backends = tuple(GroupBackend(_attends(config, group, backend, block_size), layout) for group in config.kv_groups)
+    platform = platform_kind(target.platform)
+    plan = placed_plan(config, _DTYPE, platform, mesh)
+    shapes = replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
+    attending = [attends(config, group, backend, block_size, _DTYPE) for group in config.kv_groups]
     pools = zip(config.kv_groups, shapes.groups, strict=True)
     kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
     kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
@@ -75,9 +66,8 @@ def model_cases(
     slices = [leaf for weight in plan.weights if weight.stacked for leaf in _slices(weight, target.platform, mesh)]
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     on = (f", {mesh_name}" if mesh_name else "") + (", rows exchanged" if form == "exchange" else "")
-    run_by = " and ".join(dict.fromkeys((backend, *(attends.name for attends in backends))))
-    multiplies = _multiplies(config, mesh, backend)
-    programs = cache(partial(_programs, config, order, shapes, backends, multiplies, mesh, form))
+    run_by = " and ".join(dict.fromkeys((backend, *attending)))
+    programs = cache(partial(_programs, config, shapes, mesh, platform, backend, form))
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
@@ -122,27 +112,6 @@ def _blocks(
     return jax.ShapeDtypeStruct(shape, _DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
 
 
-def _attends(config: DecoderConfig, group: LayerGroup, backend: str, block_size: int) -> str:
-    """What attends in a KV group: `backend`, or xla where that refuses its heads, as `choose_attention` passes over
-    it."""
-    if backend != "mosaic_gpu":
-        return backend
-    queries = max(config.layers[layer].attention.group_size for layer in group.layers)
-    try:
-        check_gpu_shapes(_DTYPE, _DTYPE, queries, group.kv.key_dim, group.kv.value_dim, block_size)
-    except ValueError:
-        return "xla"
-    return backend
-
-
-def _multiplies(config: DecoderConfig, mesh: MeshConfig, backend: str) -> str:
-    """What multiplies for experts: `backend`, or xla where that refuses a device's channels, as `choose_experts` passes
-    over it."""
-    experts = [layer.mlp.experts for layer in config.layers if layer.mlp.experts is not None]
-    odd = any(kind.size // mesh.shards("expert_mlp") % _GPU_TILE for kind in experts)
-    return "xla" if backend == "mosaic_gpu" and odd else backend
-
-
 def _kept_groups(groups: Sequence[jax.ShapeDtypeStruct], layout: KVLayout) -> Iterator[Kept]:
     """The pages of every KV group, which have names where there are several."""
     for number, blocks in enumerate(groups):
@@ -159,17 +128,14 @@ def _lower(programs: Any, mesh: MeshConfig, name: Name, devices: Sequence[Any]) 
 
 def _programs(
     config: DecoderConfig,
-    layout: Layout,
     shapes: EngineShapes,
-    backends: tuple[GroupBackend, ...],
-    experts_backend: str,
     mesh: MeshConfig,
+    platform: str,
+    backend: str,
     form: DispatchForm,
     devices: tuple[Any, ...],
 ) -> Programs:
-    model = abstract_model(config, dtype=_DTYPE, mesh=make_mesh(mesh, devices), rules=mesh.rules, layout=layout)
-    model = replace(model, backends=backends, experts_backend=experts_backend, dispatch_form=form)
-    return Programs(with_products(model, experts_backend), shapes)
+    return Programs(stand_in(config, _DTYPE, mesh, devices, platform, shapes.block_size, backend, form), shapes)
 
 
 def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
