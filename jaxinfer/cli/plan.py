@@ -61,12 +61,14 @@ class _Asked(NamedTuple):
     json: bool
     html: Path | None
     emit: Path | None
+    step_table: Path | None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints a table; `--json` prints it for programs."""
     asked: _Asked = parse_flags(_flags, "plan", arguments)
     from jaxinfer.plan.report import html, report, table
+    from jaxinfer.plan.step_table import step_table
 
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
@@ -78,7 +80,10 @@ def run(arguments: Sequence[str]) -> int:
     if asked.html is not None:
         _write("html", asked.html, html(told))
     if asked.emit is not None:
-        _emit(asked.emit, found.plans, told)
+        _emit(asked.emit, _best("emit", found.plans, told))
+    if asked.step_table is not None:
+        table_of_steps = step_table(_best("step_table", found.plans, told))
+        _write("step_table", asked.step_table, json.dumps(table_of_steps, indent=1))
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -114,6 +119,7 @@ def _flags(
     json: bool = False,
     html: Path | None = None,
     emit: Path | None = None,
+    step_table: Path | None = None,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
@@ -148,6 +154,7 @@ def _flags(
         json: Print JSON.
         html: A file for a page with pictures, which loads nothing.
         emit: A file for the mesh with most tokens a chip, as `serve --mesh` takes it.
+        step_table: A JSON file for seconds of steps by their size on that mesh, for simulations.
     """
     from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
@@ -182,7 +189,7 @@ def _flags(
     return _Asked(
         *(model, mesh, chip, calibration, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit),
+        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, step_table),
     )
 
 
@@ -193,18 +200,22 @@ def _write(flag: str, file: Path, text: str) -> None:
         raise ParameterError(flag, f"{file} cannot be written: {error.strerror}") from None
 
 
-def _emit(file: Path, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> None:
-    """Of meshes that engines serve and the requests fit on. The chips are named where they are all of a slice."""
-    from jaxinfer.parallel.mesh_file import mesh_text
-
+def _best(flag: str, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> "MeshPlan":
+    """The mesh with most tokens a chip, of those that engines serve and the requests fit on."""
     rates = {
         number: mesh["service"]["tokens_per_second_per_chip"]
         for number, mesh in enumerate(told["meshes"])
         if mesh["service"] and not mesh["refused"]
     }
     if not rates:
-        raise ParameterError("emit", "no mesh here serves the requests within the limits")
-    best = plans[max(rates, key=lambda number: rates[number])]
+        raise ParameterError(flag, "no mesh here serves the requests within the limits")
+    return plans[max(rates, key=lambda number: rates[number])]
+
+
+def _emit(file: Path, best: "MeshPlan") -> None:
+    """The chips are named where they are all of a slice."""
+    from jaxinfer.parallel.mesh_file import mesh_text
+
     mesh, whole = best.mesh, best.topology.devices == best.mesh.size
     _write("emit", file, mesh_text(replace(mesh, topology=best.topology if whole else None)))
 

@@ -213,6 +213,23 @@ def test_a_mesh_that_no_engine_runs_on_says_so(capsys: pytest.CaptureFixture[str
     assert " mine v6e:4x4 " in out
 
 
+def test_a_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the best mesh; more rows, and more tokens behind them, take no less time."""
+    flags = ["--mesh", "single", "tp2", "--chip", "v6e", "--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
+    assert plan.run(["tiny.json", *flags, "--step-table", "steps.json"]) == 0
+    told = json.loads(Path("steps.json").read_text())
+    assert told["mesh"] == "single"  # so small a model gains nothing from two
+    assert [rows for rows, before, _ in told["decode"] if before == 0] == [1, 2, 4, 8]
+    assert [tokens for tokens, before, _ in told["mixed"] if before == 0] == [16, 32, 64]
+    for steps in (told["decode"], told["mixed"]):
+        seconds = {(size, before): taken for size, before, taken in steps}
+        for (size, before), taken in seconds.items():
+            assert taken > 0
+            assert seconds.get((2 * size, before), taken) >= taken
+            assert seconds.get((size, 0), 0) <= taken
+    assert main(["plan", "tiny.json", *flags, "--step-table", "no/such.json"]) == 2
+
+
 def test_what_compilers_tell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is theirs where they were asked; the meshes that are looked for are not compiled."""
     asked: list[str] = []

@@ -1,0 +1,46 @@
+"""A table of what steps of a mesh take, for simulations: seconds by the size of a step and the tokens behind it."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.plan.estimate import MeshPlan
+from jaxinfer.plan.work import Rows
+
+_LEAST = 128
+"""Tokens before, of the first lengths."""
+
+
+def step_table(plan: MeshPlan) -> dict[str, Any]:
+    """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of one prompt's part in a shard,
+    tokens of it before, seconds. A step's size is that of its program: steps in between take what the next larger one
+    does."""
+    buckets, lengths = make_buckets(plan.shapes), list(_lengths(plan.shapes.max_model_len))
+    return {
+        "mesh": plan.name,
+        "axes": str(plan.mesh),
+        "topology": str(plan.topology),
+        "chip": plan.chip.name,
+        "shards": plan.mesh.data,
+        "pages": list(plan.memory.blocks),
+        "page_tokens": plan.shapes.block_size,
+        "decode": [
+            [rows, before, plan.time(Rows(rows, 1, before)).seconds] for rows, before in product(buckets.rows, lengths)
+        ],
+        "mixed": [
+            [tokens, before, plan.time(Rows(1, tokens, before)).seconds]
+            for tokens, before in product(buckets.tokens, lengths)
+            if before + tokens <= plan.shapes.max_model_len
+        ],
+    }
+
+
+def _lengths(longest: int) -> Iterator[int]:
+    """None, and doubling up to what a sequence may have."""
+    yield 0
+    length = _LEAST
+    while length < longest:
+        yield length
+        length *= 2
+    yield longest - 1
