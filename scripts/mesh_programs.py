@@ -15,7 +15,7 @@ from jaxinfer_kernels.check.collectives import Exchange
 from jaxinfer_kernels.check.command import RECORDS
 from jaxinfer_kernels.check.targets import Target
 from program_cases import model_cases
-from program_models import DENSE, QUANTISED, QWEN3_MOE, Model
+from program_models import DENSE, ODD, QUANTISED, QWEN3_MOE, Model
 
 from jaxinfer.config import ParallelConfig
 from jaxinfer.errors import ParameterError
@@ -43,6 +43,7 @@ _MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = (
 )
 _WITH_ALL = ("tp8", "data2-tp4")
 """Of other meshes that are shipped, samplers differ by the number of devices alone."""
+_WITH_ODD = "tp8"
 
 
 def mesh_names(asked: str) -> list[str]:
@@ -74,7 +75,7 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     layers = None if everything else _LAYERS
     found = []
     every = everything or title in _WITH_ALL or title not in shipped_meshes()
-    for model, forward in _MODELS:
+    for model, forward in (*_MODELS, *([(ODD, _FORWARD[:1])] if title == _WITH_ODD else [])):
         programs = (*forward, *_SAMPLING) if every and model is DENSE[1] else forward
         for form in _forms(mesh, model):
             options = {"mesh": mesh, "mesh_name": title, "form": form}

@@ -157,6 +157,22 @@ QUANTISED = (
     Model(QWEN3_MOE.name, QWEN3_MOE.fields, "int4"),
 )
 """Codes of each type, with a scale for a row and for 32 values; of experts too."""
+ODD = Model(
+    "Qwen2.5-7B",
+    {
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "max_position_embeddings": 32768,
+        "tie_word_embeddings": False,
+    },
+    "int8",
+)
+"""Of eight devices each has 2368 columns of a matrix, no whole tiles of a TPU, which must lie by rows all the same."""
 FITTING = {"v5e": QUANTISED[:2]}
 """Models of which a target holds all layers beside `FITTING_SEQUENCES` of `FITTING_LENGTH` tokens."""
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048

@@ -107,6 +107,16 @@ def _looped(blocks: Sequence[Block], repeats: Repeats, step: Step, carry: Carry)
     return jax.lax.scan(body, carry, (scanned, jnp.arange(repeats.count, dtype=jnp.int32)))[0]
 
 
+def layer_of(block: Block, repeat: jax.Array) -> Block:
+    """A layer of a block that repeats, as a loop over the repeats has it. repeat: int32, a scalar that is traced."""
+    graph, state = nnx.split(block)
+    leaves, tree = jax.tree.flatten(state)
+    whole = [_is_read_whole(parameter) for _, parameter in nnx.to_flat_state(state)]
+    layers = [StackLayer(leaf, repeat) for leaf in leaves]
+    own = [layer if read else layer.sliced() for layer, read in zip(layers, whole, strict=True)]
+    return nnx.merge(graph, jax.tree.unflatten(tree, own))
+
+
 def _is_read_whole(parameter: nnx.Variable) -> bool:
     """Whether a layer of it is what a kernel multiplies with: of experts, or codes and their sides. Scanned, each layer
     would be copied."""

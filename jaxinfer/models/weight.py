@@ -92,8 +92,8 @@ class Weight(NamedTuple):
         return sum(stored_bytes(leaf.shape, leaf.dtype) for leaf in self.leaves(platform))
 
     def shardings(self, rules: ShardingRules, mesh: Mesh) -> tuple[Format | NamedSharding, ...]:
-        """Where each leaf lies; of a table that is gathered from, and of experts that are split by channels, rows are
-        contiguous.
+        """Where each leaf lies; of a table that is gathered from, and of experts and quantised matrices that are split
+        by columns, rows are contiguous.
 
         Where a device's columns are no multiple of 128, XLA for TPU would lay it out by columns, and transpose all of
         it in every step, to gather a few rows or for a kernel (compiled for a v6e: gpt-oss, 2880 columns; Qwen3-30B-A3B
@@ -113,7 +113,8 @@ class Weight(NamedTuple):
     def order(self, leaf: Leaf, columns: int) -> tuple[int, ...] | None:
         """In which the axes of a leaf lie on a device, the minor one last; None: as XLA likes best. columns: of the
         device's part of the values."""
-        odd = "expert" in self.axes and columns < self.shape[-1] and columns % _LANES > 0
+        kernels = self.scheme is not None or "expert" in self.axes
+        odd = kernels and columns < self.shape[-1] and columns % _LANES > 0
         if (self.path[-1] in _GATHERED or odd) and leaf.shape[-1] > 1:
             return tuple(range(len(leaf.shape)))
         return None
@@ -185,8 +186,9 @@ def load(
     put = jax.jit(_put, donate_argnums=0, in_shardings=places, out_shardings=shardings)
     for number in range(weight.shape[0]):
         own = [several[number : number + 1] for several in sources]
-        stacks = put(stacks, _load(layer, own, checkpoint, rules, mesh), np.int32(number))
-        jax.block_until_ready(stacks)  # or the next layer arrives while this one is still there
+        parts = _load(layer, own, checkpoint, rules, mesh)
+        jax.block_until_ready(stacks)  # or more layers than two would be on their way
+        stacks = put(stacks, parts, np.int32(number))
         if loaded is not None:
             loaded(own)
     return stacks
@@ -256,6 +258,8 @@ def random(weight: Weight, seed: int, rules: ShardingRules, mesh: Mesh) -> tuple
 
 
 def _drawn(keys: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, ...]:
+    if weight.scheme is not None and weight.stacked:
+        return _random_stack(keys, weight, weight.scheme, platform)
     values = _values(keys, weight)
     return (values,) if weight.scheme is None else _random_parts(values, weight, weight.scheme, platform)
 
@@ -265,6 +269,12 @@ def _made(values: jax.Array, weight: Weight, platform: str) -> tuple[jax.Array, 
     assert weight.scheme is not None
     made = quantise(values, weight.scheme)
     return tuple(part.astype(leaf.dtype) for part, leaf in zip(made, weight.leaves(platform), strict=True))
+
+
+def _random_stack(keys: jax.Array, weight: Weight, scheme: Scheme, platform: str) -> tuple[jax.Array, ...]:
+    """Layer by layer: values take many times the room of their codes."""
+    layer = weight.of_layer()
+    return jax.lax.map(lambda key: _random_parts(_values(key[None], layer), layer, scheme, platform), keys)
 
 
 def _random_parts(values: jax.Array, weight: Weight, scheme: Scheme, platform: str) -> tuple[jax.Array, ...]:

@@ -22,7 +22,7 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
 
     over: mesh axes that K is split over, in a shard_map: x and weight are one device's parts, and so is the sum.
     """
-    weight, scheme = _read(weight, weight.backend), weight.scheme
+    weight, scheme = _read(weight), weight.scheme
     if weight.order is not None:
         # Without the barrier XLA lays x out by columns, and a CPU's products of bfloat16 refuse that (jax 0.10.2).
         x = jax.lax.optimization_barrier(jnp.take(_whole(x, over), weight.order, axis=1, mode="clip"))
@@ -35,9 +35,9 @@ def quantized_product(x: jax.Array, weight: QuantizedArray, over: Split = ()) ->
     return sums if weight.factors is None else sums * weight.factors[:, 0]
 
 
-def _read(weight: QuantizedArray, backend: str) -> QuantizedArray:
+def _read(weight: QuantizedArray) -> QuantizedArray:
     """The weight with arrays of its own, but for a backend that reads a layer where it lies in a stack."""
-    return weight if backend == "mosaic_tpu" else sliced(weight)
+    return weight if weight.backend == "mosaic_tpu" else sliced(weight)
 
 
 def _multiplied(x: jax.Array, weight: QuantizedArray) -> jax.Array:
@@ -84,7 +84,6 @@ def quantized_grouped_product(
 ) -> jax.Array:
     """x [T, K], rows sorted by group, times weights [E, N, K] of each row's group: [T, N] in x's type. sizes: [E]
     int32, rows of each group. over: of `quantized_product`."""
-    weights = _read(weights, backend)
     if weights.order is not None:
         x = jnp.take_along_axis(_whole(x, over), weights.order[_groups(x, sizes)], axis=1, mode="clip")
     held = {"weights": weights.codes, "scales": weights.scales, "zeros": weights.zeros}

@@ -7,7 +7,6 @@ and keeps those of its own slots.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -119,23 +118,27 @@ def _sources(old: np.ndarray, new: np.ndarray) -> np.ndarray:
 
 def _mover(model: LoadedModel, leaf: Leaf, place: Format) -> Move:
     """(array, sources [P], or [layers, P] of one that is stacked) to the array with each slot's from another."""
-    over, axis = live_axes(model.mesh, model.rules.split("expert")), leaf.axes.index("expert")
+    over = live_axes(model.mesh, model.rules.split("expert"))
     sharding = place.sharding
     assert isinstance(sharding, NamedSharding)
 
     def local(array: jax.Array, sources: jax.Array) -> jax.Array:
-        slots, rows = array.shape[axis : axis + 2]
-        mine = jax.lax.dynamic_slice_in_dim(sources, jax.lax.axis_index(over) * slots, slots, axis=-1)
-        least = -(-array.nbytes * (sources.shape[-1] // slots) // _ROOM)
+        """Layer by layer, and of each as many rows at a time as there is room for."""
+        stack, numbers = (array, sources) if leaf.stacked else (array[None], sources[None])
+        layers, slots, rows, *_ = stack.shape
+        mine = jax.lax.dynamic_slice_in_dim(numbers, jax.lax.axis_index(over) * slots, slots, axis=1)
+        least = -(-stack.nbytes // layers * (numbers.shape[1] // slots) // _ROOM)
         each = next(rows // parts for parts in range(min(least, rows), rows + 1) if rows % parts == 0)
-        choose = jax.vmap(partial(jnp.take, axis=0)) if leaf.stacked else partial(jnp.take, axis=axis)
+        size = (1, slots, each, *stack.shape[3:])
 
-        def move(part: jax.Array, array: jax.Array) -> jax.Array:
-            here = jax.lax.dynamic_slice_in_dim(array, part * each, each, axis + 1)
-            every = jax.lax.all_gather(here, over, axis=axis, tiled=True)
-            return jax.lax.dynamic_update_slice_in_dim(array, choose(every, mine), part * each, axis + 1)
+        def move(turn: jax.Array, stack: jax.Array) -> jax.Array:
+            layer, part = turn // (rows // each), turn % (rows // each)
+            place = (layer, 0, part * each, *[0] * (stack.ndim - 3))
+            every = jax.lax.all_gather(jax.lax.dynamic_slice(stack, place, size)[0], over, axis=0, tiled=True)
+            return jax.lax.dynamic_update_slice(stack, jnp.take(every, mine[layer], axis=0)[None], place)
 
-        return jax.lax.fori_loop(0, rows // each, move, array)
+        return jax.lax.fori_loop(0, layers * (rows // each), move, stack).reshape(array.shape)
 
+    assert leaf.axes.index("expert") == leaf.stacked
     run = per_device(local, model.mesh, (sharding.spec, PartitionSpec()), sharding.spec)
     return jax.jit(run, out_shardings=place, donate_argnums=0)

@@ -12,12 +12,12 @@ from statistics import median
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from jaxinfer.config import AttentionBackend
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.dispatch import DISPATCH_FORMS
 from jaxinfer.layers.experts import Experts
+from jaxinfer.layers.stack import layer_of
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.backend_choice import remembered_choice
@@ -142,8 +142,8 @@ def _layer(model: LoadedModel, layer: int, backend: str) -> Callable[[tuple[jax.
         experts = decoder.blocks[block].mlp
         assert isinstance(experts, Experts)
         if block >= decoder.repeats.prefix:
-            graph, state = nnx.split(experts)
-            experts = nnx.merge(graph, jax.tree.map(lambda leaf: leaf[repeat], state))
+            # Of a number that is known, XLA would slice the layer out for any backend, which no step does.
+            experts = layer_of(experts, jax.lax.optimization_barrier(jnp.int32(repeat)))
         return experts(x, decoder.vectors.of_layer(decoder.repeats, block, repeat), dispatch)[0]
 
     return run

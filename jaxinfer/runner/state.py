@@ -42,8 +42,8 @@ def unpack_newest(rows: jax.Array) -> Newest:
 
 def end_slots(state: SlotState, slots: jax.Array) -> SlotState:
     """State in which some slots, int32 [S], make no more tokens."""
-    newest = unpack_newest(state.newest)
-    return state._replace(newest=newest._replace(remaining=newest.remaining.at[slots].set(0)).packed())
+    column = list(NEWEST_SCALARS).index("remaining")
+    return state._replace(newest=state.newest.at[slots, column].set(0))
 
 
 class SlotParams(NamedTuple):

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer_kernels.stack import Weights
+from jaxinfer_kernels.stack import StackLayer, Weights
 
 E2M1 = jnp.dtype(jnp.float4_e2m1fn)
 E8M0 = jnp.dtype(jnp.float8_e8m0fnu)
@@ -90,7 +90,9 @@ def with_groups(weight: Weights, scales: Weights, name: str, types: tuple[jnp.dt
 
 def sides_with_groups(weight: Weights, scales: Weights, zeros: Weights | None) -> tuple[Weights, Weights | None]:
     """Scales and zeros, each as `with_groups` gives them. Raises ValueError as it does, for zeros of another shape than
-    scales, and for zeros of e2m1."""
+    scales, for zeros of e2m1, and where some are layers of stacks and others are not."""
+    if len({isinstance(part, StackLayer) for part in (weight, scales, zeros) if part is not None}) > 1:
+        raise ValueError("weights, scales and zeros must all be layers of stacks, or none of them")
     grouped = with_groups(weight, scales, "scales")
     if zeros is None:
         return grouped, None

@@ -42,7 +42,7 @@ def grouped_matmul(
     sum belong to no group and their result is 0, whatever x holds there; what the sum exceeds T by is cut off. scales:
     for int8, int4, e4m3 and e2m1 alone, [E, N] or [E, N, K // group], float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are; they
-    need not be whole. Weights, scales and zeros may be layers of stacks (`StackLayer`), of one index. out_dtype: by
+    need not be whole. Weights, scales and zeros may be layers of stacks (`StackLayer`), all of one index. out_dtype: by
     default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for `mosaic_gpu`, by
     default by the shapes. Returns [T, N].
 

@@ -35,8 +35,8 @@ def quantized_matmul(
     weight: [N, K], int8, int4, float8_e4m3fn or float4_e2m1fn; for codes of x their type. scales: [N], or
     [N, K // group] for a scale every `group` values of K, where x is no codes; float32, bfloat16, float8_e4m3fn or
     float8_e8m0fnu. zeros: as scales, float32 or bfloat16, or None for symmetric weights, as those of e2m1 are, and for
-    codes of x; they need not be whole. Weight, scales and zeros may be layers of stacks (`StackLayer`), of one index.
-    out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
+    codes of x; they need not be whole. Weight, scales and zeros may be layers of stacks (`StackLayer`), all of one
+    index. out_dtype: by default x's, float32 for codes. block_sizes: MatmulBlocks for `mosaic_tpu`, GpuMatmulBlocks for
     `mosaic_gpu`, by default by the shapes. Returns [T, N].
 
     `xla` dequantises to x's type, then multiplies; XLA may hold the whole dequantised weight. `mosaic_tpu` widens

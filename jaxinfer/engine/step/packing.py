@@ -138,11 +138,11 @@ class Packer:
         view["slot"][:count] = [admission.slot for admission in admissions]
         view["counts"][:, 0] = self._shapes.scratch_slot
         view["counts"][: len(counts)] = counts
-        newest, params = NEWEST.views(view["newest"]), SLOT_PARAMS.views(view["params"])
+        params = SLOT_PARAMS.views(view["params"])
+        rows = NEWEST.views(view["newest"]) | params
         params["stop_ids"][:] = params["bias_ids"][:] = -1
         for name, scalar in (NEWEST_SCALARS | PARAM_SCALARS).items():
-            row = (newest | params)[name].view(scalar.dtype)
-            row[:count] = [scalar.value(admission) for admission in admissions]
+            rows[name].view(scalar.dtype)[:count] = [scalar.value(admission) for admission in admissions]
         for i, admission in enumerate(admissions):
             _pack_lists(params, i, admission)
             for group, blocks in enumerate(admission.blocks):
