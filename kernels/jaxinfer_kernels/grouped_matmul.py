@@ -20,6 +20,7 @@ from jaxinfer_kernels.group_tiles import group_tiles
 from jaxinfer_kernels.matmul_backends import check_backend
 from jaxinfer_kernels.matmul_blocks import MatmulBlocks, arriving_bytes, matmul_blocks
 from jaxinfer_kernels.stack import Weights, sliced
+from jaxinfer_kernels.zeros import zeros_after
 
 
 def grouped_matmul(
@@ -138,7 +139,7 @@ def _loop(
         before = jax.lax.dynamic_slice_in_dim(out, start, rows)
         return jax.lax.dynamic_update_slice_in_dim(out, jnp.where(mine, product, before), start, 0)
 
-    out = jax.lax.fori_loop(0, items.busy, step, jnp.zeros((total + spare, columns), out_dtype))
+    out = jax.lax.fori_loop(0, items.busy, step, zeros_after(x, (total + spare, columns), out_dtype))
     return out[:total]
 
 

@@ -13,6 +13,7 @@ from jaxinfer_kernels.gpu.merge import MergeArrays
 from jaxinfer_kernels.gpu.work_items import WorkItems, query_blocks, work_items
 from jaxinfer_kernels.rows import QueryBlocks, RaggedRows, split_rows
 from jaxinfer_kernels.scoring import Scoring
+from jaxinfer_kernels.zeros import zeros_after
 
 _PARAMS = plgpu.CompilerParams(approx_math=True, reduction_scratch_bytes=0)
 
@@ -36,7 +37,7 @@ def attend_gpu(problem: Problem, short_rows: int | jax.Array, short_len: int) ->
     tile_tokens = ROWS // group
     long_tokens = tile_tokens * sizes.warpgroups
     short, long = split_rows(problem.rows, short_rows, tokens, long_tokens)
-    out = jax.new_ref(jnp.zeros((tokens, heads, group, problem.value_dim), q.dtype))
+    out = jax.new_ref(zeros_after(q, (tokens, heads, group, problem.value_dim), q.dtype))
     if short is not None:
         width = min(short_len, tile_tokens)
         form = _form(problem, width, sizes.keys, sizes.stages, 1)
