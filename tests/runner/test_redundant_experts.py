@@ -136,3 +136,25 @@ assert (table(core.runner.model) == placed).all()
 assert answers(make_core(core.runner)) == want
 """
     run_on_devices(_PRELUDE + program, 4)
+
+
+def test_moves_of_a_stack_take_the_room_of_one_layer() -> None:
+    """As XLA plans them: what is gathered from other devices is a part of one layer, however many there are."""
+    program = """
+from jaxinfer.models.weight import Leaf
+from jaxinfer.runner import expert_moves
+
+expert_moves._ROOM = 1 << 16
+model, taken = model_over(MESHES["expert"], False), {}
+for layers in (1, 12):
+    leaf = Leaf((layers, 12, 4, 4096), jnp.dtype("float32"), ("layers", "expert", None, "embed"))
+    place = model.rules.sharding(model.mesh, leaf.axes, leaf.shape)
+    array = jax.device_put(np.arange(layers * 12 * 4 * 4096, dtype=np.float32).reshape(leaf.shape), place)
+    sources = np.stack([np.random.default_rng(i).permutation(12) for i in range(layers)]).astype(np.int32)
+    move = expert_moves._mover(model, leaf, array.format)
+    expected = np.stack([one[of] for one, of in zip(np.asarray(array), sources, strict=True)])
+    taken[layers] = move.lower(array, sources).compile().memory_analysis().temp_size_in_bytes
+    np.testing.assert_array_equal(move(array, sources), expected)
+assert taken[12] < 1.5 * taken[1] + (1 << 16), taken
+"""
+    run_on_devices(_PRELUDE + program, 4)
