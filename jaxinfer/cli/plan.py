@@ -61,14 +61,14 @@ class _Asked(NamedTuple):
     json: bool
     html: Path | None
     emit: Path | None
-    step_table: Path | None
+    device_model: Path | None
 
 
 def run(arguments: Sequence[str]) -> int:
     """Prints a table; `--json` prints it for programs."""
     asked: _Asked = parse_flags(_flags, "plan", arguments)
+    from jaxinfer.plan.device_table import device_table
     from jaxinfer.plan.report import html, report, table
-    from jaxinfer.plan.step_table import step_table
 
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
@@ -81,9 +81,9 @@ def run(arguments: Sequence[str]) -> int:
         _write("html", asked.html, html(told))
     if asked.emit is not None:
         _emit(asked.emit, _best("emit", found.plans, told))
-    if asked.step_table is not None:
-        table_of_steps = step_table(_best("step_table", found.plans, told))
-        _write("step_table", asked.step_table, json.dumps(table_of_steps, indent=1))
+    if asked.device_model is not None:
+        steps = device_table(_best("device_model", found.plans, told))
+        _write("device_model", asked.device_model, json.dumps(steps, indent=1))
     if asked.json:
         json.dump(told, sys.stdout, indent=2)
         print()
@@ -119,7 +119,7 @@ def _flags(
     json: bool = False,
     html: Path | None = None,
     emit: Path | None = None,
-    step_table: Path | None = None,
+    device_model: Path | None = None,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
@@ -154,7 +154,7 @@ def _flags(
         json: Print JSON.
         html: A file for a page with pictures, which loads nothing.
         emit: A file for the mesh with most tokens a chip, as `serve --mesh` takes it.
-        step_table: A JSON file for seconds of steps by their size on that mesh, for simulations.
+        device_model: A JSON file for seconds of steps by their size on that mesh, for simulations.
     """
     from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
@@ -189,7 +189,7 @@ def _flags(
     return _Asked(
         *(model, mesh, chip, calibration, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, step_table),
+        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, device_model),
     )
 
 

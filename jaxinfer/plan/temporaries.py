@@ -1,18 +1,34 @@
 """An estimate of what the largest programs of an engine take beside their arguments, from compiled ones."""
 
+from typing import NamedTuple
+
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.parallel.mesh_config import MeshConfig
 
-_LOGITS = 6
-"""Float32 logits of all scored rows that `sample` holds at once."""
-_STATES, _INNER = 6, 2
-"""Hidden states, and outputs of an MLP's first product, that a forward holds at once."""
+_LOGITS, _FEW_LOGITS = 6.0, 4.25
+"""Float32 logits of all scored rows that `sample` holds at once; the second of TPUs that share the vocabulary."""
 _TILE = 128
 """Rows that each expert has at least in a grouped product."""
 _LIBRARIES = 17 << 20
 """Of a GPU: what cuBLAS works in."""
+
+
+class _Held(NamedTuple):
+    """What a forward holds at once: hidden states, outputs of an MLP's first product, queries with keys and values, and
+    the same of experts, in and out."""
+
+    states: float
+    inner: float
+    heads: float
+    experts: float
+
+
+_OF = {"gpu": _Held(2.2, 1.5, 1, 1.2), "tpu": _Held(6, 2, 1, 2), "cpu": _Held(6, 2, 1, 2)}
+_LOOP_STATES = 2
+"""Of a TPU whose layers are a loop: what lives longest is either so many hidden states or the MLP's two products."""
 
 
 def estimated_temporaries(
@@ -21,37 +37,41 @@ def estimated_temporaries(
     """Bytes of one device, of the largest forward or sample: programs run one after another. config: over the mesh's
     parts. width: bytes of an activation."""
     return max(
-        sample_temporaries(config, mesh, shapes.max_scored),
+        sample_temporaries(config, mesh, shapes.max_scored, platform),
         forward_temporaries(config, mesh, shapes.max_num_batched_tokens, platform, width),
     )
 
 
-def sample_temporaries(config: DecoderConfig, mesh: MeshConfig, scored: int) -> int:
+def sample_temporaries(config: DecoderConfig, mesh: MeshConfig, scored: int, platform: str) -> int:
     """Of a sample of so many rows."""
-    return _LOGITS * scored * (config.table_shape[0] // mesh.shards("vocab")) * 4
+    shards = mesh.shards("vocab")
+    held = _FEW_LOGITS if platform == "tpu" and shards > 1 else _LOGITS
+    return int(held * scored * (config.table_shape[0] // shards) * 4)
 
 
 def forward_temporaries(config: DecoderConfig, mesh: MeshConfig, tokens: int, platform: str, width: int) -> int:
     """Of a mixed or decode step of so many tokens."""
     kinds = dict.fromkeys(config.layers)
-    numbers = max(tokens * _of_token(config, mesh, kind) + _of_tiles(config, mesh, kind) for kind in kinds)
+    numbers = max(_of_layer(config, mesh, kind, tokens, platform) for kind in kinds)
     return int(numbers * width) + (_LIBRARIES if platform == "gpu" else 0)
 
 
-def _of_token(config: DecoderConfig, mesh: MeshConfig, kind: LayerKind) -> float:
+def _of_layer(config: DecoderConfig, mesh: MeshConfig, kind: LayerKind, tokens: int, platform: str) -> float:
+    """Numbers."""
     attention, experts = kind.attention, kind.mlp.experts
-    heads = (attention.num_heads + 2 * attention.num_kv_heads) / mesh.shards("kv_heads")
-    if experts is None:
-        inner = 2 * kind.mlp.size / mesh.shards("mlp")
-    else:
-        inner = experts.chosen * (2 * experts.size / mesh.shards("expert_mlp") + config.hidden_size)
-    return _STATES * config.hidden_size + _INNER * inner + heads * attention.head_dim
+    heads = (attention.num_heads + 2 * attention.num_kv_heads) / mesh.shards("kv_heads") * attention.head_dim
+    inner = 0.0 if experts is not None else 2 * kind.mlp.size / mesh.shards("mlp")
+    rows, tiles = _of_experts(config, mesh, experts)
+    if platform == "tpu" and mesh.size > 1:
+        return tokens * (rows or max(2 * inner + heads, _LOOP_STATES * config.hidden_size)) + tiles
+    held = _OF[platform]
+    states = held.states * config.hidden_size + held.inner * inner + held.heads * heads
+    return tokens * (states + held.experts * rows) + tiles
 
 
-def _of_tiles(config: DecoderConfig, mesh: MeshConfig, kind: LayerKind) -> float:
-    """Rows that fill up tiles of experts: half a tile for each, on average."""
-    experts = kind.mlp.experts
+def _of_experts(config: DecoderConfig, mesh: MeshConfig, experts: ExpertsKind | None) -> tuple[float, float]:
+    """Numbers of a token's rows, and of rows that fill up tiles: half a tile for each expert, on average."""
     if experts is None:
-        return 0.0
-    rows = _TILE / 2 * experts.slots / mesh.shards("expert")
-    return rows * (2 * experts.size / mesh.shards("expert_mlp") + config.hidden_size)
+        return 0.0, 0.0
+    row = 2 * experts.size / mesh.shards("expert_mlp") + config.hidden_size
+    return experts.chosen * row, _TILE / 2 * experts.slots / mesh.shards("expert") * row

@@ -216,7 +216,7 @@ def test_a_mesh_that_no_engine_runs_on_says_so(capsys: pytest.CaptureFixture[str
 def test_a_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the best mesh; more rows, and more tokens behind them, take no less time."""
     flags = ["--mesh", "single", "tp2", "--chip", "v6e", "--max-num-seqs", "8", "--max-num-batched-tokens", "64"]
-    assert plan.run(["tiny.json", *flags, "--step-table", "steps.json"]) == 0
+    assert plan.run(["tiny.json", *flags, "--device-model", "steps.json"]) == 0
     told = json.loads(Path("steps.json").read_text())
     assert told["mesh"] == "single"  # so small a model gains nothing from two
     assert [rows for rows, before, _ in told["decode"] if before == 0] == [1, 2, 4, 8]
@@ -227,7 +227,7 @@ def test_a_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
             assert taken > 0
             assert seconds.get((2 * size, before), taken) >= taken
             assert seconds.get((size, 0), 0) <= taken
-    assert main(["plan", "tiny.json", *flags, "--step-table", "no/such.json"]) == 2
+    assert main(["plan", "tiny.json", *flags, "--device-model", "no/such.json"]) == 2
 
 
 def test_what_compilers_tell(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

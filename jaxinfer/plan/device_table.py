@@ -12,7 +12,7 @@ _LEAST = 128
 """Tokens before, of the first lengths."""
 
 
-def step_table(plan: MeshPlan) -> dict[str, Any]:
+def device_table(plan: MeshPlan) -> dict[str, Any]:
     """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of one prompt's part in a shard,
     tokens of it before, seconds. A step's size is that of its program: steps in between take what the next larger one
     does."""
