@@ -144,7 +144,8 @@ def _rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("devices", devices["error"]))
     for device in devices["list"]:
         memory = "memory: unknown" if device["memory_bytes"] is None else _gibibytes(device["memory_bytes"])
-        rows.append((f"device {device['id']}", f"{devices['platform']}, {device['kind']}, {memory}"))
+        told = dict.fromkeys((devices["platform"], device["kind"], memory))  # a CPU is of the kind "cpu"
+        rows.append((f"device {device['id']}", ", ".join(told)))
     rows += [(f"attention {name}", said) for name, said in report["attention_backends"].items()]
     kept = "none" if cache["folder"] is None else f"{_home(cache['folder'])}, {cache['bytes'] / 2**20:.1f} MiB"
     rows.append(("compile cache", kept))
