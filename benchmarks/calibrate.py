@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from benchmarks.device.ceilings import matmul_tflops, memory_rates
 from jaxinfer.layers.linear import product
+from jaxinfer.parallel.topology import TARGETS
 from jaxinfer.runner.platform import device_memory, platform_name
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -38,9 +39,20 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--chip", required=True)
     asked = parser.parse_args()
+    _check(parser, asked.chip)
+    asked.file.touch()  # what cannot be written is told before anything is measured
     found = calibrate(asked.chip)
     asked.file.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
+
+
+def _check(parser: argparse.ArgumentParser, chip: str) -> None:
+    """Ends the process where the first device is none of `chip`."""
+    if chip not in TARGETS:
+        parser.error(f"--chip {chip}: must be one of {', '.join(TARGETS)}")
+    device, platform = jax.local_devices()[0].device_kind, platform_name()
+    if TARGETS[chip].platform != platform or not device.startswith(TARGETS[chip].kinds):
+        parser.error(f"--chip {chip}: this machine has {platform}, {device}")
 
 
 def calibrate(chip: str) -> dict[str, Any]:

@@ -312,7 +312,10 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
     chip = (asked.chip or (measured and measured.name)) if mesh.topology is None else mesh.topology.target
     if chip is None:
         raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
-    if measured is not None and chip == measured.name:
+    if measured is not None:
+        if chip != measured.name:
+            message = f"{asked.calibration} is of {measured.name}, and mesh {name} is made for {chip}"
+            raise ParameterError("calibration", message)
         return measured
     if chip == "cpu":
         message = "a CPU's figures are its own: --calibration FILE has them, as benchmarks/calibrate.py writes it"

@@ -11,6 +11,9 @@ from jaxinfer.parallel.topology import TARGETS
 from jaxinfer.plan.chip import Chip, Links, Memory, Network, Products, chip_files, read_chip
 
 _MOST_BYTES = 1 << 20
+_MOST = 1e30
+_TYPES = ("float32", "bfloat16", "float16", "int8", "float8")
+"""Of products."""
 _KEYS = ("chip", "device", "memory_bytes", "bytes_per_second", "ops_per_second", "products", "source")
 
 
@@ -34,7 +37,9 @@ def read_calibration(file: Path) -> Chip:
 
 def _calibrated(file: Path, values: Mapping[str, Any]) -> Chip:
     name = values["chip"]
-    if name not in chip_files() and name != "cpu":
+    if unknown := [key for key in values if key not in _KEYS]:
+        raise _refused(file, f"{', '.join(map(quoted, unknown))}: unknown; known are {', '.join(_KEYS)}")
+    if not isinstance(name, str) or (name not in chip_files() and name != "cpu"):
         raise _refused(file, f"chip: {quoted(name)} must be one of cpu, {', '.join(chip_files())}")
     source = str(values["source"])
     rate = _positive(file, "bytes_per_second", values["bytes_per_second"])
@@ -42,7 +47,9 @@ def _calibrated(file: Path, values: Mapping[str, Any]) -> Chip:
         kind: _positive(file, f"ops_per_second.{kind}", each) for kind, each in _object(file, values, "ops_per_second")
     }
     products = {kind: _points(file, f"products.{kind}", each) for kind, each in _object(file, values, "products")}
-    total = int(_positive(file, "memory_bytes", values["memory_bytes"]))
+    total = int(_positive(file, "memory_bytes", values["memory_bytes"], least=1))
+    if not rates:
+        raise _refused(file, f"ops_per_second: needs one of {', '.join(_TYPES)}")
     if name == "cpu":
         chip = _cpu(str(values["device"]), Memory(total, rate, source), rates, source)
     else:
@@ -63,21 +70,24 @@ def _cpu(device: str, memory: Memory, rates: Mapping[str, float], source: str) -
 def _object(file: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
     if not isinstance(values[key], dict):
         raise _refused(file, f"{key}: must be an object by type, as float32")
+    if unknown := [kind for kind in values[key] if kind not in _TYPES]:
+        raise _refused(file, f"{key}: {quoted(unknown[0])} must be one of {', '.join(_TYPES)}")
     return list(values[key].items())
 
 
 def _points(file: Path, key: str, value: Any) -> Products:
     if not isinstance(value, list) or not value or not all(isinstance(one, list) and len(one) == 2 for one in value):
         raise _refused(file, f"{key}: must be a list of [rows, seconds for each number of the weights]")
-    points = [(int(_positive(file, key, rows)), _positive(file, key, seconds)) for rows, seconds in value]
+    points = [(int(_positive(file, key, rows, least=1)), _positive(file, key, seconds)) for rows, seconds in value]
     if any(low >= high for (low, _), (high, _) in pairwise(points)):
         raise _refused(file, f"{key}: rows must rise")
     return Products(tuple(points))
 
 
-def _positive(file: Path, key: str, value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise _refused(file, f"{key}: {quoted(value)} must be a number above 0")
+def _positive(file: Path, key: str, value: Any, least: float = 0.0) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < _MOST or value <= 0:
+        wanted = f"of at least {least:g}" if least else "above 0"
+        raise _refused(file, f"{key}: {quoted(value)} must be a number {wanted}, and less than {_MOST:g}")
     return value
 
 

@@ -66,7 +66,8 @@ class Products:
 class Chip(NamedTuple):
     """name: of its file. devices: that JAX has of it. ops_per_second: by the type of a product's operands; a
     multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way.
-    products: what products of a type take of a device, where that was measured."""
+    products: what products of a type take, where that was measured, of a device that
+    has the chip to itself; sharing: devices among which it takes turns."""
 
     name: str
     device: str
@@ -79,6 +80,12 @@ class Chip(NamedTuple):
     network: Network
     device_bytes_per_second: float | None = None
     products: Mapping[str, Products] = {}
+    sharing: int = 1
+
+    def shared_by(self, devices: int) -> "Chip":
+        """As so many devices that share all of it, as those of a CPU do."""
+        between = self.memory.bytes_per_second / 2 / devices
+        return self._replace(devices=devices, sharing=devices, device_bytes_per_second=between)
 
     def rate(self, kind: str) -> float:
         """Operations a second of products of a type; of one that the chip does not multiply, as bfloat16."""

@@ -153,7 +153,7 @@ class MeshPlan:
         for part in step.parts:
             read, measured = part.bytes / bandwidth, self.chip.products.get(part.kind)
             if measured is not None and part.rows:
-                products = measured.seconds(part.rows, part.ops / part.rows / 2)
+                products = measured.seconds(part.rows, part.ops / part.rows / 2) * self.chip.sharing
             else:
                 products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
             bound = "products" if products > read else "memory"
@@ -213,6 +213,8 @@ def plan_mesh(
         if mesh.shards(axis) > 1:
             raise ParameterError("mesh", f"rules.{axis}: its exchanges are not planned; null is allowed")
     topology = topology_of(mesh, chip)
+    if chip.platform == "cpu":
+        chip = chip.shared_by(mesh.size)
     total = chip.memory.bytes // chip.devices
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
     if dtype.itemsize > 2 and dtype.name not in chip.ops_per_second:
@@ -243,6 +245,8 @@ def _with_blocks(memory: MemoryPlan, model: DeviceModel, shapes: EngineShapes, p
     costs = [token * shapes.block_size for token in model.kv_bytes]
     if platform == "cpu":
         blocks = cpu_blocks([cost * model.mesh.size for cost in costs])
+        if sum(cost * count for cost, count in zip(costs, blocks, strict=True)) > memory.left:
+            blocks = [0]
     else:
         blocks = fit_blocks(max(memory.left, 0), costs, useful_blocks(shapes))
     return memory._replace(blocks=tuple(blocks) if min(blocks) > 1 else ())

@@ -80,6 +80,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "chips": plan.chips,
         "devices": plan.mesh.size,
         "dtype": plan.model.dtype.name,
+        "rates": "measured" if plan.chip.products else "peaks",
         "weights_bytes_per_device": memory.weights,
         "kv_bytes_per_token_per_device": memory.kv_token,
         "slots_bytes_per_device": memory.slots,
@@ -159,7 +160,9 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
     yield "Weights, and what is left for keys and values: of one device, in units of 1024."
-    yield "Requests: as many as have slots and blocks. Times: at peak rates. Assumed:"
+    measured = [mesh["mesh"] for mesh in told["meshes"] if mesh["rates"] == "measured"]
+    rates = "at rates that were measured" if measured else "at peak rates"
+    yield f"Requests: as many as have slots and blocks. Times: {rates}. Assumed:"
     yield from (f"- {text}" for text in told["assumptions"])
 
 

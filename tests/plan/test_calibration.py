@@ -86,6 +86,13 @@ def test_measures_of_a_chip_replace_its_peaks(written: Callable[..., Path]) -> N
         ({"ops_per_second": {"float32": True}}, "ops_per_second.float32: True must be a number above 0"),
         ({"products": {"float32": []}}, "products.float32: must be a list of [rows, seconds"),
         ({"products": {"float32": [[8, 1e-9], [1, 1e-9]]}}, "products.float32: rows must rise"),
+        ({"products": {"float32": [[0.5, 1e-9]]}}, "products.float32: 0.5 must be a number of at least 1"),
+        ({"products": {"float99": POINTS}}, "products: 'float99' must be one of float32, bfloat16"),
+        ({"chip": {}}, "must be one of cpu, a100"),
+        ({"bytes_per_second": 10**400}, "must be a number above 0, and less than 1e+30"),
+        ({"ops_per_second": {}}, "ops_per_second: needs one of float32"),
+        ({"memory_bytes": 0.5}, "memory_bytes: 0.5 must be a number of at least 1"),
+        ({"extra": 1}, "'extra': unknown; known are chip"),
     ],
 )
 def test_wrong_files_are_refused(written: Callable[..., Path], changes: dict[str, Any], words: str) -> None:
@@ -103,6 +110,17 @@ def test_what_is_no_file_of_measures(tmp_path: Path) -> None:
             read_calibration(tmp_path / name)
 
 
+def test_devices_of_a_cpu_share_it(written: Callable[..., Path]) -> None:
+    """Two take no less time than one, and half of its memory each; what does not fit has no pages."""
+    one, two = (tiny(written(), MeshConfig({"tensor": count})) for count in (1, 2))
+    assert two.memory.total == one.memory.total // 2
+    assert two.time(Rows(8, 1, 16)).seconds >= one.time(Rows(8, 1, 16)).seconds
+    full = tiny(written(memory_bytes=1 << 20))
+    assert full.memory.left < 0
+    assert not full.memory.blocks
+    assert full.holds(1) == 0
+
+
 def test_flags(written: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, file = tmp_path / "tiny.json", str(written())
     model.write_text(json.dumps(MODELS["dense"]))
@@ -112,6 +130,8 @@ def test_flags(written: Callable[..., Path], tmp_path: Path, capsys: pytest.Capt
     assert (mesh["chip"], mesh["topology"], mesh["dtype"]) == ("cpu", "cpu:2", "float32")
     with pytest.raises(ParameterError, match="is of cpu, not of v6e"):
         plan.run([*common, "--calibration", file, "--chip", "v6e"])
+    with pytest.raises(ParameterError, match="is of cpu, and mesh v6e-8 is made for v6e"):
+        plan.run([str(model), "--mesh", "v6e-8", "--no-compile", "--calibration", file])
     with pytest.raises(ParameterError, match="a CPU's figures are its own"):
         plan.run([*common, "--chip", "cpu"])
 
