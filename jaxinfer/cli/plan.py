@@ -1,6 +1,7 @@
 """`jaxinfer plan`: what a model takes of meshes that need not be here, and how fast they could be. Reads no weights."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -70,11 +71,14 @@ def run(arguments: Sequence[str]) -> int:
     from jaxinfer.plan.device_table import device_table
     from jaxinfer.plan.report import html, report, table
 
+    for flag, file in (("html", asked.html), ("emit", asked.emit), ("device_model", asked.device_model)):
+        if file is not None and not os.access(file.parent, os.W_OK):
+            raise ParameterError(flag, f"{file} cannot be written: its folder is not there, or not this user's")
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
     asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
     found = _plans(asked, decoder)
-    compiled = _compile(asked, found.plans) if asked.compile else []
+    compiled = _compile(asked, decoder, found.plans) if asked.compile else []
     fits_with = partial(_remedies, asked, declared)
     told = report(asked.model, architecture, found.plans, asked.question, fits_with, found.left_out, compiled)
     if asked.html is not None:
@@ -241,7 +245,7 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
     return found
 
 
-def _compile(asked: _Asked, plans: "list[MeshPlan]") -> "list[Compilation | str]":
+def _compile(asked: _Asked, decoder: "DecoderConfig", plans: "list[MeshPlan]") -> "list[Compilation | str]":
     """Of the meshes that were named, which come first. Their plans are replaced by what compilers tell."""
     from jaxinfer.plan.compilation import compile_plan, obstacle
     from jaxinfer.plan.compiling import Bounds
@@ -252,7 +256,8 @@ def _compile(asked: _Asked, plans: "list[MeshPlan]") -> "list[Compilation | str]
             found.append(reason)
             continue
         tell = partial(print, file=sys.stderr, flush=True)
-        plans[number], compiled = compile_plan(plan, asked.question.batch, Bounds(), tell)
+        again = partial(_planned, asked, decoder, plan.mesh, plan.name)
+        plans[number], compiled = compile_plan(plan, asked.question.batch, Bounds(), again, tell)
         found.append(compiled)
     return found
 
@@ -290,10 +295,13 @@ def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> lis
     return [name for ways in (bits, more) for name in first_that_holds(ways, work.tokens_in + work.tokens_out)]
 
 
-def _planned(asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: str) -> "MeshPlan":
+def _planned(
+    asked: _Asked, decoder: "DecoderConfig", mesh: "MeshConfig", name: str, temporaries: int | None = None
+) -> "MeshPlan":
     from jaxinfer.plan.estimate import plan_mesh
 
-    plan = plan_mesh(asked.config, decoder, mesh, name, _chip(asked, mesh, name), imbalance=asked.expert_imbalance)
+    told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "temporaries": temporaries}
+    plan = plan_mesh(asked.config, decoder, mesh, name, _chip(asked, mesh, name), **told)
     try:
         check_served(replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh)
     except ParameterError as error:

@@ -26,7 +26,7 @@ def read_calibration(file: Path) -> Chip:
         values = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise _refused(file, f"cannot be read: {error.strerror}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _refused(file, "is not JSON") from None
     if not isinstance(values, dict):
         raise _refused(file, "must be an object")

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jaxinfer.engine.step.buckets import bucket_of, make_buckets
 from jaxinfer.plan.compiled import ProgramName, Request, label
@@ -59,9 +59,14 @@ def program_names(plan: MeshPlan, batch: int) -> tuple[ProgramName, ...]:
 
 
 def compile_plan(
-    plan: MeshPlan, batch: int, bounds: Bounds, told: Callable[[str], None] | None = None
+    plan: MeshPlan,
+    batch: int,
+    bounds: Bounds,
+    again: Callable[[int], MeshPlan],
+    told: Callable[[str], None] | None = None,
 ) -> tuple[MeshPlan, Compilation]:
-    """The plan with the compiler's temporaries, and what it said. told: hears a line about each program."""
+    """The plan with the compiler's temporaries, and what it said. again: plans the mesh with what they take. told:
+    hears a line about each program."""
 
     def tell(answer: Answer) -> None:
         if told is not None:
@@ -84,8 +89,7 @@ def compile_plan(
         for text in differences(plan, answer.name, answer.compiled)
     ]
     found = Compilation(tuple(answers), tuple(differs))
-    kept = plan if found.temporaries is None else plan.with_temporaries(found.temporaries)
-    return replace(kept, estimated_temporaries=plan.memory.temporaries), found
+    return plan if found.temporaries is None else again(found.temporaries), found
 
 
 def _said(answer: Answer) -> str:

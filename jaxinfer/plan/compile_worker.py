@@ -3,10 +3,13 @@
 Started by `plan/compiling.py`, which sets its environment and its limits.
 """
 
+import contextlib
+import ctypes
 import json
 import math
 import pickle
 import resource
+import signal
 import sys
 import time
 from collections import Counter
@@ -25,10 +28,14 @@ from jaxinfer.plan.stand_in import first_backend, stand_in
 from jaxinfer.runner.programs import Programs
 
 _LONGEST_ERROR = 500
+_PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
 
 
 def main() -> None:
     """Compiles what standard input asks for."""
+    with contextlib.suppress(AttributeError, OSError):  # of Linux: it ends with the process that asks
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     request: Request = pickle.load(sys.stdin.buffer)
     programs, mesh = programs_of(request)
     for name in request.names:
@@ -36,7 +43,7 @@ def main() -> None:
             told: dict[str, Any] = compile_program(programs, mesh, name)._asdict()
         except Exception as error:
             told = {"program": label(name), "error": f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]}
-        print(f"{MARK}{json.dumps(told)}", flush=True)
+        print(f"\n{MARK}{json.dumps(told)}", flush=True)  # a compiler may have left a line open
 
 
 def programs_of(request: Request) -> tuple[Programs, Mesh]:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import jaxinfer_kernels
 from jaxinfer_kernels.check.targets import Target, TargetError, read_target
 
 from jaxinfer.plan.chip import Chip
@@ -23,16 +25,22 @@ from jaxinfer.plan.compiled import MARK, Compiled, ProgramName, Request, label
 from jaxinfer.runner.autotune_cache import write_note
 from jaxinfer.runner.compile_cache import user_folder
 from jaxinfer.runner.program_key import compiler_versions, source_digest
+from jaxinfer.runner.xla_options import ENVIRONMENT
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (_PACKAGE / "targets", _PACKAGE.parent / "configs" / "targets")
 """Of an installed package (pyproject.toml puts them there), and of a checkout."""
+_SOURCES = ("stand_in.py", "compile_worker.py", "compiled.py")
+"""Of this package, what figures follow from."""
 _LOOKS = 0.5
 """Seconds between two looks at a process."""
 _LONGEST_ERROR = 300
+"""Bytes of its last words."""
+_LAST_SECONDS = 5.0
+"""For a process to end that says nothing more."""
 _ENVIRONMENT = {"JAX_TRACEBACK_FILTERING": "off"}
 """The last line of a traceback is the reason then."""
-_COMMAND = (sys.executable, "-m", "jaxinfer.plan.compile_worker")
+_COMMAND = (sys.executable, "-P", "-m", "jaxinfer.plan.compile_worker")
 
 
 class Bounds(NamedTuple):
@@ -53,7 +61,7 @@ class Answer(NamedTuple):
 
 def target_folder() -> Path:
     """Where the targets that can be compiled for are described."""
-    return next(folder for folder in _FOLDERS if folder.is_dir())
+    return next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[0])
 
 
 def target_of(chip: Chip) -> Target | None:
@@ -69,7 +77,7 @@ def compile_programs(request: Request, bounds: Bounds, told: Callable[[Answer], 
     keys = {name: _key(request, target, name) for name in request.names}
     answers: dict[ProgramName, Answer] = {}
     for name in request.names:
-        if (known := _known(keys[name])) is not None:
+        if (known := _known(keys[name], name)) is not None:
             answers[name] = Answer(name, known, kept=True)
     for answer in answers.values():
         _tell(told, answer)
@@ -97,7 +105,7 @@ def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answe
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=os.environ | target.variables() | _ENVIRONMENT,
+            env=_environment(target),
             start_new_session=True,
         )
         try:
@@ -105,15 +113,19 @@ def _compile(request: Request, target: Target, bounds: Bounds) -> Iterator[Answe
             for name in request.names:
                 answer = _answer(process, lines, name, bounds)
                 if answer is None:
-                    errors.seek(0)
-                    yield Answer(name, None, _last_words(process, errors.read()))
+                    yield Answer(name, None, _last_words(process, errors))
                     return
                 yield answer
                 if process.returncode is not None:
                     return
         finally:
-            process.kill()
-            process.wait()
+            _end(process)
+
+
+def _environment(target: Target) -> dict[str, str]:
+    """With the packages that this process runs, wherever they lie."""
+    places = [str(_PACKAGE.parent), str(Path(jaxinfer_kernels.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | target.variables() | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def _lines(process: "subprocess.Popen[bytes]", job: bytes) -> "queue.Queue[bytes | None]":
@@ -141,32 +153,53 @@ def _answer(
     """None where the process ended without one. One that takes too much is ended."""
     deadline = time.monotonic() + bounds.seconds
     while True:
+        if time.monotonic() > deadline:
+            return _ended(process, name, f"took more than {bounds.seconds:g} s")
+        if _resident_bytes(process.pid) > bounds.bytes:
+            return _ended(process, name, f"took more than {bounds.bytes / 2**30:g} GiB of memory")
         try:
             line = lines.get(timeout=_LOOKS)
         except queue.Empty:
-            taken = _resident_bytes(process.pid)
-            if time.monotonic() > deadline:
-                return _ended(process, name, f"took more than {bounds.seconds:g} s")
-            if taken > bounds.bytes:
-                return _ended(process, name, f"took more than {bounds.bytes >> 30} GiB of memory")
             continue
         if line is None:
             return None
-        if line.startswith(MARK.encode()):
-            values = json.loads(line[len(MARK) :])
-            problem = values.get("error", "")
-            return Answer(name, None if problem else Compiled.of(values), problem)
+        if (found := _told(line, name)) is not None:
+            return found
+
+
+def _told(line: bytes, name: ProgramName) -> Answer | None:
+    """None of a line that a compiler has written."""
+    if not line.startswith(MARK.encode()):
+        return None
+    try:
+        values = json.loads(line[len(MARK) :])
+        problem = values.get("error", "")
+        return Answer(name, None if problem else Compiled.of(values), problem)
+    except (ValueError, TypeError, KeyError):
+        return Answer(name, None, "what was told of it cannot be read")
 
 
 def _ended(process: "subprocess.Popen[bytes]", name: ProgramName, problem: str) -> Answer:
-    process.kill()
-    process.wait()
+    _end(process)
     return Answer(name, None, problem)
 
 
-def _last_words(process: "subprocess.Popen[bytes]", errors: bytes) -> str:
-    lines = [line for line in errors.decode(errors="replace").splitlines() if line.strip()]
-    return f"the compiler ended with status {process.wait()}: {' '.join(lines[-1:])[:_LONGEST_ERROR]}"
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With what it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_words(process: "subprocess.Popen[bytes]", errors: IO[bytes]) -> str:
+    """Why a process that says nothing more has ended."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_LAST_SECONDS)
+    _end(process)
+    errors.seek(-min(errors.tell(), _LONGEST_ERROR), os.SEEK_CUR)
+    lines = [line for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    status = f"the compiler ended with status {process.returncode}"
+    return f"{status}: {' '.join(lines[-1:])}" if lines else status
 
 
 def _resident_bytes(pid: int) -> int:
@@ -178,8 +211,9 @@ def _resident_bytes(pid: int) -> int:
 
 def _key(request: Request, target: Target, name: ProgramName) -> str:
     """32 hexadecimal digits of all that a program's figures follow from."""
-    own = Path(__file__).with_name("stand_in.py").read_bytes()
-    parts = (source_digest(), own, compiler_versions(), target, label(name))
+    own = [Path(__file__).with_name(name).read_bytes() for name in _SOURCES]
+    known = sorted((key, value) for key, value in os.environ.items() if key in ENVIRONMENT or key.startswith("JAX_"))
+    parts = (source_digest(), own, compiler_versions(), known, target, label(name))
     made_for = (request.decoder, request.dtype, request.mesh, request.topology, request.shapes)
     return hashlib.sha256(repr((*parts, *made_for)).encode()).hexdigest()[:32]
 
@@ -190,11 +224,13 @@ def _file(key: str) -> Path | None:
     return None
 
 
-def _known(key: str) -> Compiled | None:
+def _known(key: str, name: ProgramName) -> Compiled | None:
     file = _file(key)
     if file is not None:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            return Compiled.of(json.loads(file.read_text()))
+            found = Compiled.of(json.loads(file.read_text()))
+            sizes = (found.peak, found.argument, found.alias, found.output, found.temporary)
+            return found if found.program == label(name) and all(isinstance(size, int) for size in sizes) else None
     return None
 
 

@@ -13,9 +13,9 @@ _LEAST = 128
 
 
 def device_table(plan: MeshPlan) -> dict[str, Any]:
-    """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of one prompt's part in a shard,
-    tokens of it before, seconds. A step's size is that of its program: steps in between take what the next larger one
-    does."""
+    """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of a prompt in a shard, or of
+    several where one has not so many, tokens of each before, seconds. A step's size is that of its program: steps in
+    between take what the next larger one does."""
     buckets, lengths = make_buckets(plan.shapes), list(_lengths(plan.shapes.max_model_len))
     return {
         "mesh": plan.name,
@@ -29,9 +29,9 @@ def device_table(plan: MeshPlan) -> dict[str, Any]:
             [rows, before, plan.time(Rows(rows, 1, before)).seconds] for rows, before in product(buckets.rows, lengths)
         ],
         "mixed": [
-            [tokens, before, plan.time(Rows(1, tokens, before)).seconds]
+            [tokens, before, plan.time(Rows(prompts, tokens // prompts, before)).seconds]
             for tokens, before in product(buckets.tokens, lengths)
-            if before + tokens <= plan.shapes.max_model_len
+            if before + tokens // (prompts := -(-tokens // plan.shapes.max_model_len)) <= plan.shapes.max_model_len
         ],
     }
 
@@ -43,4 +43,5 @@ def _lengths(longest: int) -> Iterator[int]:
     while length < longest:
         yield length
         length *= 2
-    yield longest - 1
+    if length // 2 != longest - 1:
+        yield longest - 1

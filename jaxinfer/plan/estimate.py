@@ -1,7 +1,7 @@
 """MeshPlan: what a model takes of a mesh's devices, and the time of its steps at peak rates, from shapes alone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxinfer.config import EngineConfig
@@ -79,8 +79,8 @@ class MemoryPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """A model on a mesh. refused: why no engine would start on it. estimated_temporaries: what was reckoned where
-    `memory` has what a compiler told; None: that has what was reckoned."""
+    """A model on a mesh. refused: why no engine would start on it. estimated_temporaries: of shapes alone, where
+    `memory` may have what a compiler told."""
 
     mesh: MeshConfig
     name: str
@@ -91,13 +91,7 @@ class MeshPlan:
     memory: MemoryPlan
     imbalance: float = 1.0
     refused: str | None = None
-    estimated_temporaries: int | None = None
-
-    def with_temporaries(self, size: int) -> "MeshPlan":
-        """The same with what a compiler says that they take, and as many blocks as that leaves room for."""
-        memory = _with_blocks(self.memory._replace(temporaries=size), self.model, self.shapes, self.chip.platform)
-        shapes = with_blocks(self.shapes, memory.blocks) if memory.blocks else self.shapes
-        return replace(self, memory=memory, shapes=shapes)
+    estimated_temporaries: int = 0
 
     @property
     def chips(self) -> int:
@@ -203,10 +197,17 @@ def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) ->
 
 
 def plan_mesh(
-    config: EngineConfig, decoder: DecoderConfig, mesh: MeshConfig, name: str, chip: Chip, *, imbalance: float = 1.0
+    config: EngineConfig,
+    decoder: DecoderConfig,
+    mesh: MeshConfig,
+    name: str,
+    chip: Chip,
+    *,
+    imbalance: float = 1.0,
+    temporaries: int | None = None,
 ) -> MeshPlan:
-    """decoder: with its quantisation. Raises ParameterError where the model cannot be split so, or the mesh not
-    placed."""
+    """decoder: with its quantisation. temporaries: what a compiler says that they take; None: estimated. Raises
+    ParameterError where the model cannot be split so, or the mesh not placed."""
     if mesh.axes.get("stage", 1) > 1:
         raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not planned yet")
     for axis in _NOT_PLANNED:
@@ -222,26 +223,24 @@ def plan_mesh(
     model = device_model(decoder, dtype, chip.platform, mesh)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
     shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data)
-    memory, refused = _memory(config, model, shapes, total, chip.platform), None
+    estimated = estimated_temporaries(model.config, mesh, shapes, chip.platform, model.dtype.itemsize)
+    taken = estimated if temporaries is None else temporaries
+    memory, refused = _memory(config, model, shapes, total, chip.platform, taken), None
     if memory.blocks:
         try:
             shapes = fit_context(config, with_blocks(shapes, memory.blocks))
         except ParameterError as error:
             refused = str(error)
-    return MeshPlan(mesh, name, chip, topology, shapes, model, memory, imbalance, refused)
+    return MeshPlan(mesh, name, chip, topology, shapes, model, memory, imbalance, refused, estimated)
 
 
-def _memory(config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str) -> MemoryPlan:
+def _memory(
+    config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str, temporaries: int
+) -> MemoryPlan:
     usable = usable_of(total, config.cache.gpu_memory_utilization, platform)
     columns = model.config.table_shape[0] // model.mesh.shards("vocab")
     slots = state_bytes(shapes, columns, platform)
-    temporaries = estimated_temporaries(model.config, model.mesh, shapes, platform, model.dtype.itemsize)
     memory = MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), ())
-    return _with_blocks(memory, model, shapes, platform)
-
-
-def _with_blocks(memory: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platform: str) -> MemoryPlan:
-    """The same with as many blocks as an engine would make."""
     costs = [token * shapes.block_size for token in model.kv_bytes]
     if platform == "cpu":
         blocks = cpu_blocks([cost * model.mesh.size for cost in costs])

@@ -85,7 +85,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "kv_bytes_per_token_per_device": memory.kv_token,
         "slots_bytes_per_device": memory.slots,
         "temporary_bytes": memory.temporaries,
-        "estimated_temporary_bytes": plan.estimated_temporaries or memory.temporaries,
+        "estimated_temporary_bytes": plan.estimated_temporaries,
         "memory_bytes": memory.usable,
         "left_bytes": memory.left,
         "lacking_bytes": _lacks(plan, question),
@@ -102,16 +102,21 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
 
 def _compiled(found: Compilation | str) -> dict[str, Any]:
     if isinstance(found, str):
-        return {"programs": [], "problems": {}, "differs": [], "obstacle": found}
+        return {"programs": [], "problems": {}, "differs": [], "temporaries_told": False, "obstacle": found}
     return {
         "obstacle": None,
         "programs": [
-            {**answer.compiled._asdict(), "collectives": [one._asdict() for one in answer.compiled.collectives]}
+            {
+                **answer.compiled._asdict(),
+                "collectives": [one._asdict() for one in answer.compiled.collectives],
+                "kept": answer.kept,
+            }
             for answer in found.answers
             if answer.compiled is not None
         ],
         "problems": {label(answer.name): answer.problem for answer in found.answers if answer.compiled is None},
         "differs": list(found.differs),
+        "temporaries_told": found.temporaries is not None,
     }
 
 
@@ -155,7 +160,7 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
         yield " ".join(map(_cell, columns, row, widths)).rstrip()
     yield ""
     for note in _notes(told):
-        yield from textwrap.wrap(note, _WIDTH, subsequent_indent="  ")
+        yield from textwrap.wrap(note, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
     if explain:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
@@ -237,12 +242,12 @@ def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:
     programs = found["programs"]
     if programs:
         seconds, peak = sum(one["seconds"] for one in programs), max(one["peak"] for one in programs)
+        agrees = "what they take differs from what was reckoned" if found["differs"] else "they take what was reckoned"
+        known = f", {kept} of them before" if (kept := sum(one["kept"] for one in programs)) else ""
+        yield f"{name}: programs compiled in {seconds:.0f} s{known}, in at most {_size(peak)}; {agrees}."
+    if programs and found["temporaries_told"]:
         told, own = _size(mesh["temporary_bytes"]), _size(mesh["estimated_temporary_bytes"])
-        agrees = "differs from what was reckoned" if found["differs"] else "arguments and exchanges as reckoned"
-        yield (
-            f"{name}: {len(programs)} programs compiled in {seconds:.0f} s and {_size(peak)}: temporaries {told} "
-            f"({own} from shapes); {agrees}."
-        )
+        yield f"{name}: temporaries take {told}, from shapes alone {own}."
     yield from (f"  {text}" for text in found["differs"])
     yield from (f"{name}: {program} was not compiled: {reason}." for program, reason in found["problems"].items())
 

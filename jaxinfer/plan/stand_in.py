@@ -66,7 +66,8 @@ def attends(decoder: DecoderConfig, group: LayerGroup, backend: str, block_size:
         return backend
     queries = max(decoder.layers[layer].attention.group_size for layer in group.layers)
     try:
-        check_gpu_shapes(dtype, dtype, queries, group.kv.key_dim, group.kv.value_dim, block_size)
+        kept = dtype if group.kv.codes is None else jnp.dtype(group.kv.codes)
+        check_gpu_shapes(dtype, kept, queries, group.kv.key_dim, group.kv.value_dim, block_size)
     except ValueError:
         return "xla"
     return backend

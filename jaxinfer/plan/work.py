@@ -26,8 +26,8 @@ _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 
 
 class Part(NamedTuple):
-    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. rows: of a
-    product that all weights here have as many rows of; 0 of others."""
+    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. rows: of
+    products with plain weights; 0 of others."""
 
     name: str
     ops: float
@@ -57,17 +57,18 @@ class Rows(NamedTuple):
 class DeviceModel:
     """A model as one device of a mesh has it.
 
-    config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products:
-    (numbers, bytes). tables: bytes of an embedding that is no head, of which a step reads a row a token. experts: of
-    layers whose experts are alike. kv_bytes: of a token, an entry a KV group. pair_ops: of one query and one key in all
-    layers, an entry a KV group. sums: how often a step's layers add hidden states up along some axes of the mesh. row:
-    bytes of each array that devices send of a row of the embedding, codes and scales apart.
+    config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products
+    and whether they are held plain: (numbers, bytes). tables: bytes of an embedding that is no head, of which a step
+    reads a row a token. experts: of layers whose experts are alike. kv_bytes: of a token, an entry a KV group.
+    pair_ops: of one query and one key in all layers, an entry a KV group. sums: how often a step's layers add hidden
+    states up along some axes of the mesh. row: bytes of each array that devices send of a row of the embedding, codes
+    and scales apart.
     """
 
     config: DecoderConfig
     mesh: MeshConfig
     dtype: jnp.dtype
-    weights: dict[str, tuple[int, int]]
+    weights: dict[tuple[str, bool], tuple[int, int]]
     head: tuple[int, int]
     tables: int
     experts: tuple["DeviceExperts", ...]
@@ -104,7 +105,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
     """platform: `tpu`, `gpu`, `cpu`. Raises ParameterError where the model cannot be split so."""
     config = config.over(*mesh.parts)
     plan = placed_plan(config, dtype, platform, mesh)
-    weights: dict[str, tuple[int, int]] = {}
+    weights: dict[tuple[str, bool], tuple[int, int]] = {}
     tables: list[Weight] = []
     experts: dict[LayerKind, list[Weight]] = {}
     for one in (*plan.weights, *plan.head):
@@ -114,7 +115,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
             assert one.layers is not None
             experts.setdefault(config.layers[one.layers[0]], []).append(one)
         else:
-            kind = _kind(one, dtype)
+            kind = _kind(one, dtype), one.scheme is None
             numbers, size = weights.get(kind, (0, 0))
             weights[kind] = numbers + _numbers(one, mesh), size + device_bytes(one, platform, mesh)
     held = {one.path: device_bytes(one, platform, mesh) for one in tables}
@@ -162,8 +163,8 @@ def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) ->
 
 def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterator[Part]:
     tokens, scored = sum(each.count * each.tokens for each in rows), sum(each.count * each.scored for each in rows)
-    for kind, (numbers, size) in model.weights.items():
-        yield Part("weights", 2.0 * tokens * numbers, size, kind, tokens)
+    for (kind, plain), (numbers, size) in model.weights.items():
+        yield Part("weights", 2.0 * tokens * numbers, size, kind, tokens if plain else 0)
     devices = model.mesh.shards("expert")
     busy = min(imbalance, devices)
     for one in model.experts:
@@ -174,7 +175,9 @@ def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterat
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
     if scored:
         numbers, size = model.head
-        yield Part("head", 2.0 * scored * numbers, size, model.dtype.name, scored)
+        yield Part(
+            "head", 2.0 * scored * numbers, size, model.dtype.name, scored if model.config.head_scheme is None else 0
+        )
     yield _attention(model, rows)
 
 

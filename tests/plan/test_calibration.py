@@ -64,6 +64,17 @@ def test_steps_take_what_products_were_measured_to_take(written: Callable[..., P
     assert found.model.dtype.name == "float32"
 
 
+def test_measured_products_are_those_of_plain_weights(written: Callable[..., Path]) -> None:
+    """Codes are read in less time: theirs are reckoned from bytes and operations."""
+    asked, chip = EngineConfig(load=ModelConfig(max_model_len=64)), read_calibration(written())
+    config = parse_config(MODELS["dense"])
+    plain, int8 = (plan_mesh(asked, one, ONE_DEVICE, "it", chip) for one in (config, config.quantised("int8")))
+    found = [{term.name: term for term in each.time(Rows(8, 1, 16)).terms} for each in (plain, int8)]
+    term = found[1]["weights"]
+    assert term.seconds == pytest.approx(max(term.bytes / 1e10, term.ops / 1e11))
+    assert found[1]["weights"].seconds < found[0]["weights"].seconds
+
+
 def test_measures_of_a_chip_replace_its_peaks(written: Callable[..., Path]) -> None:
     """Those of one device, of which a v7x has two."""
     file = written(chip="v7x", products={}, ops_per_second={"bfloat16": 1e14}, bytes_per_second=2e12)

@@ -67,7 +67,11 @@ def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def compiled(plan: MeshPlan) -> tuple[MeshPlan, Compilation]:
-    found = compile_plan(plan, BATCH, Bounds(seconds=300))
+    def again(temporaries: int) -> MeshPlan:
+        memory = plan.memory._replace(temporaries=temporaries)
+        return replace(plan, memory=memory)
+
+    found = compile_plan(plan, BATCH, Bounds(seconds=300), again)
     assert not [answer.problem for answer in found[1].answers if answer.compiled is None]
     return found
 

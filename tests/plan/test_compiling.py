@@ -20,7 +20,7 @@ from tests.runner.mesh_matrix import MODELS
 
 NAMES: tuple[ProgramName, ...] = (("admit", 0), ("decode", 8), ("sample", 4))
 WORKER = """
-import json, pickle, sys, time
+import json, os, pickle, sys, time
 from jaxinfer.plan.compiled import MARK, label
 request = pickle.load(sys.stdin.buffer)
 with open({log!r}, "a") as log:
@@ -98,7 +98,17 @@ def test_a_file_that_was_broken_is_compiled_again(worker, tmp_path: Path) -> Non
         (
             "held = bytearray((name[0] == 'decode') << 30); time.sleep(len(held) >> 24)",
             Bounds(bytes=512 << 20),
-            "took more than 0 GiB of memory",
+            "took more than 0.5 GiB of memory",
+        ),
+        (
+            "[time.sleep(0.1 * bool(print('words', flush=True) is None)) for _ in range(600 * (name[0] == 'decode'))]",
+            Bounds(seconds=3),
+            "took more than 3 s",
+        ),
+        (
+            "name[0] == 'decode' and (os.close(1), time.sleep(60))",
+            Bounds(),
+            "the compiler ended with status -9",
         ),
         (
             "name[0] == 'decode' and sys.exit('it broke')",
@@ -112,7 +122,7 @@ def test_a_file_that_was_broken_is_compiled_again(worker, tmp_path: Path) -> Non
             "no",
         ),
     ],
-    ids=["time", "memory", "death", "error"],
+    ids=["time", "memory", "words", "hang", "death", "error"],
 )
 def test_one_that_fails_leaves_the_others(worker, act: str, bounds: Bounds, problem: str) -> None:
     log = worker(act)
