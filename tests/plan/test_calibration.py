@@ -69,10 +69,10 @@ def test_measured_products_are_those_of_plain_weights(written: Callable[..., Pat
     asked, chip = EngineConfig(load=ModelConfig(max_model_len=64)), read_calibration(written())
     config = parse_config(MODELS["dense"])
     plain, int8 = (plan_mesh(asked, one, ONE_DEVICE, "it", chip) for one in (config, config.quantised("int8")))
-    found = [{term.name: term for term in each.time(Rows(8, 1, 16)).terms} for each in (plain, int8)]
-    term = found[1]["weights"]
-    assert term.seconds == pytest.approx(max(term.bytes / 1e10, term.ops / 1e11))
-    assert found[1]["weights"].seconds < found[0]["weights"].seconds
+    first, second = (each.time(Rows(8, 1, 16)).terms for each in (plain, int8))
+    codes = max((term for term in second if term.name == "weights"), key=lambda term: term.bytes)
+    assert codes.seconds == pytest.approx(max(codes.bytes / 1e10, codes.ops / 1e11))
+    assert codes.seconds < max(term.seconds for term in first if term.name == "weights")
 
 
 def test_measures_of_a_chip_replace_its_peaks(written: Callable[..., Path]) -> None:

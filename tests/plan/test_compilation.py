@@ -46,13 +46,21 @@ CASES = (
 BATCH = 12
 
 
-def planned(chip: str, model: str, mesh: str, quantization: str = "none", decode_steps: int = 4) -> MeshPlan:
+def planned(
+    chip: str,
+    model: str,
+    mesh: str,
+    quantization: str = "none",
+    *,
+    decode_steps: int = 4,
+    temporaries: int | None = None,
+) -> MeshPlan:
     config = EngineConfig(
         load=ModelConfig(max_model_len=96),
         scheduler=SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=96, decode_steps=decode_steps),
     )
     decoder = parse_config(MODELS[model]).quantised(quantization)
-    return plan_mesh(config, decoder, MESHES[mesh], mesh, read_chip(chip))
+    return plan_mesh(config, decoder, MESHES[mesh], mesh, read_chip(chip), temporaries=temporaries)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,10 +74,12 @@ def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         os.environ["XDG_CACHE_HOME"] = before
 
 
-def compiled(plan: MeshPlan) -> tuple[MeshPlan, Compilation]:
+def compiled(plan: MeshPlan, *how: str) -> tuple[MeshPlan, Compilation]:
+    """how: what `planned` was asked for."""
+
     def again(temporaries: int) -> MeshPlan:
         memory = plan.memory._replace(temporaries=temporaries)
-        return replace(plan, memory=memory)
+        return planned(*how, temporaries=temporaries) if how else replace(plan, memory=memory)
 
     found = compile_plan(plan, BATCH, Bounds(seconds=300), again)
     assert not [answer.problem for answer in found[1].answers if answer.compiled is None]
@@ -138,7 +148,7 @@ from jaxinfer.runner.memory import device_blocks
 
 chip, model, mesh = sys.argv[1:]
 plan = planned(chip, model, mesh)
-plan, _ = compiled(plan)
+plan, _ = compiled(plan, chip, model, mesh)
 devices = target_of(plan.chip).on(sys.stdin.read()).devices()[: plan.mesh.size]
 platform, size = plan.chip.platform, plan.shapes.block_size
 loaded = stand_in(plan.model.config, plan.model.dtype, plan.mesh, devices, platform, size, first_backend(platform))
