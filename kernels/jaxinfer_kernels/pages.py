@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jaxinfer_kernels.layouts import KVLayout, heads_rows, widened
 from jaxinfer_kernels.rows import TokenPlaces
 
+_LANES = 128
+
 # NOTE: `kv_pages` is indexed with the layer and more; `kv_pages[layer]` alone is a copy of a whole layer.
 
 
@@ -62,5 +64,12 @@ def copy_pages(
     kv_pages: an array of `layout`. source, destination: [C] int32; (0, 0) is padding. All are read before any is
     written; destinations other than 0 must differ.
     """
-    before = (slice(None),) * layout.page_axis
+    axis = layout.page_axis
+    if kv_pages.shape[-1] <= _LANES:
+        before = (slice(None),) * axis
+        return kv_pages.at[*before, destination].set(kv_pages[*before, source])
+    # For a gather of larger pages over many layers XLA for TPU cuts all pages in two, which copies them (21 layers of
+    # heads of 256); of one layer after another it does not.
+    layers = jnp.arange(kv_pages.shape[0])[:, None]
+    before = (layers, *(slice(None),) * (axis - 1))
     return kv_pages.at[*before, destination].set(kv_pages[*before, source])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jaxinfer_kernels import BlockSizes, RaggedRows, copy_pages, ragged_paged_attention
+from jaxinfer_kernels import BlockSizes, KVLayout, RaggedRows, copy_pages, ragged_paged_attention
 
 SIZES = BlockSizes(keys=64, short_tiles=4, query_tokens=32, query_blocks=1)
 PAGE, HEADS, DIM, LAYERS = 16, 2, 64, 4
@@ -80,17 +80,23 @@ def test_all_short_program_has_no_long_path():
     assert text[False].count("while(") > LAYERS
 
 
-def test_copy_pages_in_place():
-    kv = shape(LAYERS, 2, 512, PAGE, HEADS, DIM)
+@pytest.mark.parametrize("dim", [DIM, 256])
+def test_copy_pages_in_place(dim: int):
+    kv = shape(LAYERS, 2, 512, PAGE, HEADS, dim)
     ids = shape(8, dtype=jnp.int32)
     memory = memory_of(jax.jit(copy_pages, donate_argnums=0).lower(kv, ids, ids).compile())
-    assert memory.alias_size_in_bytes >= kv_bytes(512)
-    assert memory.temp_size_in_bytes < kv_bytes(512) / 16
+    assert memory.alias_size_in_bytes >= kv_bytes(512) * dim // DIM
+    assert memory.temp_size_in_bytes < kv_bytes(512) * dim // DIM / 16
 
 
-def test_copy_pages_copies_whole_pages_and_ignores_padding():
-    kv = np.random.default_rng(0).standard_normal((2, 2, 7, 3, 1, 4)).astype(np.float32)
-    copied = jax.jit(copy_pages)(kv, np.array([3, 0, 5, 0], np.int32), np.array([6, 0, 2, 0], np.int32))
+@pytest.mark.parametrize("dim", [4, 256])
+@pytest.mark.parametrize("layout", [KVLayout.TOKENS, KVLayout.HEADS])
+def test_copy_pages_copies_whole_pages_and_ignores_padding(layout: KVLayout, dim: int):
+    """Page 5 is read and written: all are read before."""
+    kv = np.random.default_rng(0).standard_normal((2, 2, 7, 3, 1, dim)).astype(np.float32)
+    pages = np.moveaxis(kv, 2, layout.page_axis)
+    source, destination = np.array([3, 0, 5, 0], np.int32), np.array([5, 0, 2, 0], np.int32)
+    copied = jax.jit(copy_pages, static_argnums=3)(pages, source, destination, layout)
     wanted = kv.copy()
-    wanted[:, :, 6], wanted[:, :, 2] = kv[:, :, 3], kv[:, :, 5]
-    np.testing.assert_array_equal(copied, wanted)
+    wanted[:, :, 5], wanted[:, :, 2] = kv[:, :, 3], kv[:, :, 5]
+    np.testing.assert_array_equal(np.moveaxis(np.asarray(copied), layout.page_axis, 2), wanted)
