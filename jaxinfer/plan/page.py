@@ -31,8 +31,8 @@ def _lines(
     yield f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>"
     yield f"<h1>{escape(title)}</h1>"
     requests = f"Up to {told['batch']:,} requests under way, of {work['tokens_in']:,} tokens in and"
-    yield f"<p>{escape(told['architecture'])}. {requests} {work['tokens_out']:,} out. Times are of memory, products and"
-    yield "links at their peak rates, from shapes alone: nothing was run, and an engine takes longer.</p>"
+    yield f"<p>{escape(told['architecture'])}. {requests} {work['tokens_out']:,} out. Times are reckoned:"
+    yield "nothing was run, and an engine takes longer. What is assumed is told at the end.</p>"
     yield from _table(columns, rows)
     yield "".join(f"<p>{escape(note)}</p>" for note in notes)
     curves = [curve for mesh in meshes if (curve := _curve(mesh)).points]

@@ -10,9 +10,12 @@ from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
 from jaxinfer.plan.page import page
 from jaxinfer.plan.search import Limits, largest_service
 
+_RATES = {
+    "peaks": "memory, products and links at their peak; launches and padding take no time",
+    "measured": "memory and products as they were measured, links at their peak; launches and padding take no time",
+}
 ASSUMPTIONS = (
     "parts of a step and its exchanges follow one another: nothing overlaps",
-    "memory, products and links at their peak; launches and padding take no time",
     "activations stay in caches; sampling exchanges nothing",
     "prompts fill steps, in which the other requests decode",
 )
@@ -56,8 +59,12 @@ def report(
             for plan, told in zip(plans, of_compiler, strict=True)
         ],
         "left_out": dict(left_out),
-        "assumptions": list(ASSUMPTIONS),
+        "assumptions": [*(_RATES[rates] for rates in dict.fromkeys(map(_rates, plans))), *ASSUMPTIONS],
     }
+
+
+def _rates(plan: MeshPlan) -> str:
+    return "measured" if plan.chip.products else "peaks"
 
 
 def _lacks(plan: MeshPlan, question: Question) -> int:
@@ -80,7 +87,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "chips": plan.chips,
         "devices": plan.mesh.size,
         "dtype": plan.model.dtype.name,
-        "rates": "measured" if plan.chip.products else "peaks",
+        "rates": _rates(plan),
         "weights_bytes_per_device": memory.weights,
         "kv_bytes_per_token_per_device": memory.kv_token,
         "slots_bytes_per_device": memory.slots,
@@ -165,9 +172,7 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
         for mesh in told["meshes"]:
             yield from _explained(mesh)
     yield "Weights, and what is left for keys and values: of one device, in units of 1024."
-    measured = [mesh["mesh"] for mesh in told["meshes"] if mesh["rates"] == "measured"]
-    rates = "at rates that were measured" if measured else "at peak rates"
-    yield f"Requests: as many as have slots and blocks. Times: {rates}. Assumed:"
+    yield "Requests: as many as have slots and blocks. Assumed for times:"
     yield from (f"- {text}" for text in told["assumptions"])
 
 
