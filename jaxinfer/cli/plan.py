@@ -127,7 +127,7 @@ def _flags(
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
-    Times are of memory, products and links at their peak rates: an engine takes longer.
+    Times are of memory, products and links at their peak rates, or as a machine measured them: an engine takes longer.
 
     Args:
         model: A folder, a hub id `owner/name`, a config.json, or `demo`, the model in the package.
