@@ -46,6 +46,13 @@ CASES = (
 BATCH = 12
 
 
+def _asked(decode_steps: int = 1) -> EngineConfig:
+    return EngineConfig(
+        load=ModelConfig(max_model_len=96),
+        scheduler=SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=96, decode_steps=decode_steps),
+    )
+
+
 def planned(
     chip: str,
     model: str,
@@ -55,12 +62,8 @@ def planned(
     decode_steps: int = 4,
     temporaries: int | None = None,
 ) -> MeshPlan:
-    config = EngineConfig(
-        load=ModelConfig(max_model_len=96),
-        scheduler=SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=96, decode_steps=decode_steps),
-    )
     decoder = parse_config(MODELS[model]).quantised(quantization)
-    return plan_mesh(config, decoder, MESHES[mesh], mesh, read_chip(chip), temporaries=temporaries)
+    return plan_mesh(_asked(decode_steps), decoder, MESHES[mesh], mesh, read_chip(chip), temporaries=temporaries)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -105,10 +108,7 @@ def test_one_head_more_is_seen(chip: str) -> None:
     plan = planned(chip, "dense", "tp2")
     _, compilation = compiled(plan)
     config = parse_config({**SMALL, "num_attention_heads": 16, "num_key_value_heads": 8})
-    asked = EngineConfig(
-        load=ModelConfig(max_model_len=96), scheduler=SchedulerConfig(max_num_seqs=16, max_num_batched_tokens=96)
-    )
-    other = plan_mesh(asked, config, plan.mesh, "tp2", plan.chip)
+    other = plan_mesh(_asked(), config, plan.mesh, "tp2", plan.chip)
     answer = next(answer for answer in compilation.answers if answer.name[0] == "decode")
     assert answer.compiled is not None
     assert any(
