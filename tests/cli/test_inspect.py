@@ -74,18 +74,18 @@ def test_keys_and_values_in_few_bits(name: str, kept: str, capsys: pytest.Captur
 def test_bytes_of_quantised_weights(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Llama, tiny: two layers of 2 * 32 * 64 + 2 * 32 * 32 in attention and 3 * 32 * 48 in the MLP, five norms of 32,
     and an embedding of 96 rows; a scale of four bytes a row, or for 32 values. 48 inputs are no multiple of 32."""
-    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "tpu")
+    monkeypatch.setattr("jaxinfer.runner.inspection.platform_name", lambda: "gpu")
     monkeypatch.setattr("jaxinfer.runner.inspection.usable_memory", lambda share: 2**20)
     path = str(GOLDENS / "llama3")
     norms, table = 5 * 32 * 2, 96 * (32 + 4)
     rows, inputs = (128, 32, 96, 32), (32, 64, 32, 48)  # of qkv, out, gate_up, down
     int8 = 2 * sum(n * (k + 4) for n, k in zip(rows, inputs, strict=True))
     int4 = 2 * sum(n * (k // 2 + k // 32 * 4) for n, k in zip(rows[:3], inputs[:3], strict=True)) + 2 * 32 * (48 + 4)
-    found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "128", "--quantization", "int4")
+    found = report(capsys, path, "--dtype", "bfloat16", "--block-size", "64", "--quantization", "int4")
     assert found["weight_bytes"]["int8"] == norms + table + int8
     assert found["weight_bytes"]["int4"] == norms + table + int4
-    token = 2 * 2 * 128 * 2
-    assert found["blocks"] == [(2**20 - norms - table - int4) // (128 * token)]
+    token = 2 * 2 * 2 * 16 * 2  # two layers, two heads of 16
+    assert found["blocks"] == [(2**20 - norms - table - int4) // (64 * token)]
 
 
 LLAMA_8B = {
