@@ -1,6 +1,5 @@
-"""What this machine's first device does at best, for `jaxinfer plan --calibration`: memory read, and products by rows.
-
-Products are the engine's own, of rows with weights that no cache holds. Medians of nine runs.
+"""What this machine's first device takes, for `jaxinfer plan --calibration`: memory read, and the engine's own
+products, attention of decoding rows, sampling, and what a layer takes beside these, each at points of a grid. Medians.
 
     python benchmarks/calibrate.py --chip NAME FILE.json
 
@@ -12,25 +11,85 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from itertools import product as pairs_of
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks.device.ceilings import matmul_tflops, memory_rates
+from benchmarks.device.rig import Rig, rig_shapes
+from jaxinfer.config import EngineConfig, ModelConfig
 from jaxinfer.layers.linear import product
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.registry import parse_config
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.parallel.mesh_config import ONE_DEVICE
 from jaxinfer.parallel.topology import TARGETS
+from jaxinfer.plan.calibration import calibrated_chip
+from jaxinfer.plan.chip import TABLES
+from jaxinfer.plan.estimate import plan_mesh
+from jaxinfer.plan.work import Rows
+from jaxinfer.runner.attention_timing import layer_seconds
+from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.platform import device_memory, platform_name
+from jaxinfer.runner.sampler import sample_tokens
+from jaxinfer.runner.state import unpack_params, zero_slots
 
-ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_OUT, _IN, _BYTES = 4096, 1024, 384 << 20
-"""A weight, and of all that one run multiplies with."""
-_READ = {"cpu": 256 << 20}
-_RUNS = 9
+_MOST_WEIGHTS = 64
+"""Of a product, however small."""
+_RUNS = 7
+_LAYERS, _STEPS = 8, 8
+"""More layers, and steps that are timed, where what is left of a layer is measured."""
+
+
+class Grid(NamedTuple):
+    """Points of each table's axes. bytes: of weights that a run multiplies with. heads: of keys and values, and their
+    size, of which a token has the bytes; each has two of queries. square: rows of the product of peak rate. keys: in
+    the middle of tiles that attention takes at once, since a part of a tile costs as much as a whole."""
+
+    read: int
+    square: int
+    bytes: int
+    products: tuple[tuple[int, ...], ...]
+    rows: tuple[int, ...]
+    keys: tuple[int, ...]
+    heads: tuple[tuple[int, int], ...]
+    block_size: int
+    sampling: tuple[tuple[int, ...], ...]
+    widths: tuple[int, ...]
+
+
+_CPU = Grid(
+    read=256 << 20,
+    square=1024,
+    bytes=256 << 20,
+    products=((1, 2, 8, 32, 128, 512), (256, 512, 1024, 2048), (512, 4096)),
+    rows=(1, 8, 32),
+    keys=(64, 192, 448),
+    heads=((2, 64), (8, 128)),
+    block_size=16,
+    sampling=((1, 8, 32), (1 << 14, 1 << 17)),
+    widths=(512, 2048),
+)
+_ACCELERATOR = Grid(
+    read=2 << 30,
+    square=8192,
+    bytes=1 << 30,
+    products=((1, 8, 32, 128, 512, 2048), (1024, 4096, 16384), (1024, 8192)),
+    rows=(1, 32, 256),
+    keys=(128, 1024, 4096),
+    heads=((2, 128), (8, 128)),
+    block_size=128,
+    sampling=((1, 32, 256), (1 << 14, 1 << 17)),
+    widths=(1024, 8192),
+)
 
 
 def main() -> None:
@@ -58,36 +117,121 @@ def _check(parser: argparse.ArgumentParser, chip: str) -> None:
 def calibrate(chip: str) -> dict[str, Any]:
     """As `jaxinfer.plan.calibration` reads it, of one device."""
     platform = platform_name()
-    dtype = jnp.dtype("float32" if platform == "cpu" else "bfloat16")
-    return {
+    dtype, grid = (jnp.dtype("float32"), _CPU) if platform == "cpu" else (jnp.dtype("bfloat16"), _ACCELERATOR)
+    found = {
         "chip": chip,
         "device": jax.local_devices()[0].device_kind,
         "memory_bytes": device_memory() or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "bytes_per_second": memory_rates(_READ.get(platform, 2 << 30))["read_gb_per_s"] * 1e9,
-        "ops_per_second": {dtype.name: matmul_tflops(1024 if platform == "cpu" else 8192, dtype) * 1e12},
-        "products": {dtype.name: [[rows, number_seconds(rows, dtype)] for rows in ROWS]},
+        "bytes_per_second": memory_rates(grid.read)["read_gb_per_s"] * 1e9,
+        "ops_per_second": {dtype.name: matmul_tflops(grid.square, dtype) * 1e12},
+        "tables": measured_tables(grid, dtype),
         "source": f"benchmarks/calibrate.py, jax {jax.__version__}",
+    }
+    found["tables"]["layer"] = _table("layer", _rest_of_layer(found, grid, dtype), (grid.rows, grid.widths))
+    return found
+
+
+def measured_tables(grid: Grid, dtype: jnp.dtype) -> dict[str, Any]:
+    """By name, as `jaxinfer.plan.chip.TABLES` has them."""
+    models = {2 * heads * size * dtype.itemsize: _attending(heads, size, dtype) for heads, size in grid.heads}
+
+    def attention(rows: int, keys: int, token: int) -> float:
+        return layer_seconds(models[token], grid.block_size, 0, rows, keys - 1)
+
+    def products(rows: int, inputs: int, outputs: int) -> float:
+        return product_seconds(rows, inputs, outputs, grid.bytes, dtype)
+
+    return {
+        f"products.{dtype.name}": _table("products", products, grid.products),
+        "attention": _table("attention", attention, (grid.rows, grid.keys, tuple(models))),
+        "sampling": _table("sampling", sampling_seconds, grid.sampling),
     }
 
 
-def number_seconds(rows: int, dtype: jnp.dtype) -> float:
-    """Seconds for each number of the weights, of products of so many rows."""
-    count = max(_BYTES // (_OUT * _IN * dtype.itemsize), 2)
-    weights = tuple(jax.random.normal(jax.random.key(i), (_OUT, _IN), dtype) for i in range(count))
-    x = jax.random.normal(jax.random.key(count), (rows, _IN), dtype)
+def _table(name: str, seconds: Callable[..., float], axes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+    found = np.array([seconds(*place) for place in pairs_of(*axes)])
+    return {
+        **dict(zip(TABLES[name], map(list, axes), strict=True)),
+        "seconds": found.reshape([len(points) for points in axes]).tolist(),
+    }
+
+
+def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.dtype) -> float:
+    """Of a product with one of many weights, of `size` bytes together, that no cache holds."""
+    count = max(min(size // (outputs * inputs * dtype.itemsize), _MOST_WEIGHTS), 2)
+    weights = tuple(jax.random.normal(jax.random.key(i), (outputs, inputs), dtype) for i in range(count))
+    x = jax.random.normal(jax.random.key(count), (rows, inputs), dtype)
 
     @jax.jit
     def every(x: jax.Array, weights: tuple[jax.Array, ...]) -> jax.Array:
         for weight in weights:
-            x = x + 1e-3 * product(x, weight)[:, :_IN].astype(x.dtype)  # each waits for the one before it
+            x = x + 1e-3 * product(x, weight)[:, :1].astype(x.dtype)  # each waits for the one before it
         return x
 
-    seconds = []
-    for _ in range(_RUNS + 1):
+    return _seconds(lambda: every(x, weights)) / count
+
+
+def sampling_seconds(rows: int, columns: int) -> float:
+    """Of greedy rows that ask for nothing else."""
+    model = _attending(1, 64, jnp.dtype("float32"), columns)
+    state, params, _ = zero_slots(rig_shapes(model.config, rows=rows, tokens=rows, length=64, block_size=16), columns)
+    logits, slots = jax.random.normal(jax.random.key(0), (rows, columns)), jnp.arange(rows)
+    own, places, nothing = unpack_params(params[slots]), jnp.full(rows, 8), jnp.full(rows, -1)
+    draw = jax.jit(sample_tokens)
+    return _seconds(lambda: draw(logits, state.counts, slots, own, places, nothing))
+
+
+def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Callable[[int, int], float]:
+    """Of steps of models of one and of more layers: what the layers between take beside what all else was found to."""
+    chip, keys = calibrated_chip(found, Path("measured")), grid.keys[0]
+    rigs: dict[int, list[tuple[DecoderConfig, Rig]]] = {}
+
+    def seconds(rows: int, width: int) -> float:
+        if width not in rigs:
+            rigs[width] = [
+                _rig(config, grid, dtype) for config in (_model(width, layers) for layers in (1, 1 + _LAYERS))
+            ]
+        beside = []
+        for config, rig in rigs[width]:
+            engine = EngineConfig(load=ModelConfig(max_model_len=grid.keys[-1]))
+            planned = plan_mesh(engine, config, ONE_DEVICE, "this", chip).time(Rows(rows, 1, keys)).seconds
+            beside.append(median(rig.decode_seconds(rows, keys - _STEPS // 2, _STEPS, _RUNS)) - planned)
+        return max((beside[1] - beside[0]) / _LAYERS, 1e-9)
+
+    return seconds
+
+
+def _rig(config: DecoderConfig, grid: Grid, dtype: jnp.dtype) -> tuple[DecoderConfig, Rig]:
+    most = max(grid.rows)
+    shapes = rig_shapes(config, rows=most, tokens=most, length=2 * grid.keys[0], block_size=grid.block_size)
+    return config, Rig(JaxRunner(random_model(config, dtype=dtype), shapes))
+
+
+def _attending(heads: int, size: int, dtype: jnp.dtype, vocabulary: int = 64) -> LoadedModel:
+    """A model of one small layer that has these heads of keys and values."""
+    return random_model(_model(64, 1, heads, size, vocabulary), dtype=dtype)
+
+
+def _model(width: int, layers: int, heads: int = 2, size: int = 64, vocabulary: int = 1024) -> DecoderConfig:
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "vocab_size": vocabulary,
+    }
+    attention = {"num_attention_heads": 2 * heads, "num_key_value_heads": heads, "head_dim": size}
+    others = {"max_position_embeddings": 1 << 16, "rms_norm_eps": 1e-5, "architectures": ["LlamaForCausalLM"]}
+    return parse_config({**sizes, **attention, **others})
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    jax.block_until_ready(run())
+    times = []
+    for _ in range(_RUNS):
         begin = time.perf_counter()
-        every(x, weights).block_until_ready()
-        seconds.append(time.perf_counter() - begin)
-    return median(seconds[1:]) / (count * _OUT * _IN)
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - begin)
+    return median(times)
 
 
 if __name__ == "__main__":

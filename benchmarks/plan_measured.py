@@ -75,18 +75,12 @@ def _of_model(config: Path, tensor: int, calibration: dict[str, Any]) -> list[di
 
 def _planned(decoder: Any, mesh: Any, calibration: dict[str, Any], rows: int) -> float:
     """Seconds of the step in the middle of those that are timed."""
-    import json
-    import tempfile
-
     from jaxinfer.config import EngineConfig, ModelConfig
-    from jaxinfer.plan.calibration import read_calibration
+    from jaxinfer.plan.calibration import calibrated_chip
     from jaxinfer.plan.estimate import plan_mesh
     from jaxinfer.plan.work import Rows
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "this.json"
-        file.write_text(json.dumps(calibration))
-        chip = read_calibration(file)
+    chip = calibrated_chip(calibration, Path("measured"))
     asked = EngineConfig(load=ModelConfig(max_model_len=_MOST_TOKENS))
     return plan_mesh(asked, decoder, mesh, "this", chip).time(Rows(rows, 1, LENGTH + STEPS // 2)).seconds
 

@@ -8,13 +8,23 @@ from typing import Any
 
 from jaxinfer.errors import ParameterError, quoted
 from jaxinfer.parallel.topology import TARGETS
-from jaxinfer.plan.chip import Chip, Links, Memory, Network, Products, chip_files, read_chip
+from jaxinfer.plan.chip import (
+    PRODUCT_TYPES,
+    TABLES,
+    Chip,
+    Links,
+    Memory,
+    Network,
+    Table,
+    chip_files,
+    read_chip,
+)
 
 _MOST_BYTES = 1 << 20
 _MOST = 1e30
-_TYPES = ("float32", "bfloat16", "float16", "int8", "float8")
-"""Of products."""
-_KEYS = ("chip", "device", "memory_bytes", "bytes_per_second", "ops_per_second", "products", "source")
+_KEYS = ("chip", "device", "memory_bytes", "bytes_per_second", "ops_per_second", "tables", "source")
+_NAMES = {**{f"products.{kind}": TABLES["products"] for kind in PRODUCT_TYPES}, **TABLES}
+_NAMES.pop("products")
 
 
 def read_calibration(file: Path) -> Chip:
@@ -30,12 +40,13 @@ def read_calibration(file: Path) -> Chip:
         raise _refused(file, "is not JSON") from None
     if not isinstance(values, dict):
         raise _refused(file, "must be an object")
+    return calibrated_chip(values, file)
+
+
+def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:
+    """The chip that an object names, as a file has it. file: named in errors. Raises as `read_calibration` does."""
     if missing := [key for key in _KEYS if key not in values]:
         raise _refused(file, f"lacks {', '.join(missing)}")
-    return _calibrated(file, values)
-
-
-def _calibrated(file: Path, values: Mapping[str, Any]) -> Chip:
     name = values["chip"]
     if unknown := [key for key in values if key not in _KEYS]:
         raise _refused(file, f"{', '.join(map(quoted, unknown))}: unknown; known are {', '.join(_KEYS)}")
@@ -43,13 +54,13 @@ def _calibrated(file: Path, values: Mapping[str, Any]) -> Chip:
         raise _refused(file, f"chip: {quoted(name)} must be one of cpu, {', '.join(chip_files())}")
     source = str(values["source"])
     rate = _positive(file, "bytes_per_second", values["bytes_per_second"])
-    rates = {
-        kind: _positive(file, f"ops_per_second.{kind}", each) for kind, each in _object(file, values, "ops_per_second")
-    }
-    products = {kind: _points(file, f"products.{kind}", each) for kind, each in _object(file, values, "products")}
+    of_type = _object(file, "ops_per_second", values["ops_per_second"], PRODUCT_TYPES)
+    rates = {kind: _positive(file, f"ops_per_second.{kind}", each) for kind, each in of_type.items()}
+    tables = _object(file, "tables", values["tables"], tuple(_NAMES))
+    measured = {name: _table(file, name, each) for name, each in tables.items()}
     total = int(_positive(file, "memory_bytes", values["memory_bytes"], least=1))
     if not rates:
-        raise _refused(file, f"ops_per_second: needs one of {', '.join(_TYPES)}")
+        raise _refused(file, f"ops_per_second: needs one of {', '.join(PRODUCT_TYPES)}")
     if name == "cpu":
         chip = _cpu(str(values["device"]), Memory(total, rate, source), rates, source)
     else:
@@ -57,7 +68,7 @@ def _calibrated(file: Path, values: Mapping[str, Any]) -> Chip:
         memory = known.memory._replace(bytes_per_second=rate * known.devices, source=source)
         of_chip = {kind: each * known.devices for kind, each in rates.items()}
         chip = known._replace(memory=memory, ops_per_second={**known.ops_per_second, **of_chip}, ops_source=source)
-    return chip._replace(products=products)
+    return chip._replace(measured=measured)
 
 
 def _cpu(device: str, memory: Memory, rates: Mapping[str, float], source: str) -> Chip:
@@ -67,21 +78,39 @@ def _cpu(device: str, memory: Memory, rates: Mapping[str, float], source: str) -
     return Chip("cpu", device, "cpu", TARGETS["cpu"].chip_devices, memory, rates, source, links, nothing)
 
 
-def _object(file: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
-    if not isinstance(values[key], dict):
-        raise _refused(file, f"{key}: must be an object by type, as float32")
-    if unknown := [kind for kind in values[key] if kind not in _TYPES]:
-        raise _refused(file, f"{key}: {quoted(unknown[0])} must be one of {', '.join(_TYPES)}")
-    return list(values[key].items())
+def _object(file: Path, key: str, value: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _refused(file, f"{key}: must be an object")
+    if unknown := [name for name in value if name not in known]:
+        raise _refused(file, f"{key}: {quoted(unknown[0])} must be one of {', '.join(known)}")
+    return value
 
 
-def _points(file: Path, key: str, value: Any) -> Products:
-    if not isinstance(value, list) or not value or not all(isinstance(one, list) and len(one) == 2 for one in value):
-        raise _refused(file, f"{key}: must be a list of [rows, seconds for each number of the weights]")
-    points = [(int(_positive(file, key, rows, least=1)), _positive(file, key, seconds)) for rows, seconds in value]
-    if any(low >= high for (low, _), (high, _) in pairwise(points)):
-        raise _refused(file, f"{key}: rows must rise")
-    return Products(tuple(points))
+def _table(file: Path, name: str, value: Any) -> Table:
+    key, axes = f"tables.{name}", _NAMES[name]
+    parts = _object(file, key, value, (*axes, "seconds"))
+    if missing := [one for one in (*axes, "seconds") if one not in parts]:
+        raise _refused(file, f"{key} lacks {', '.join(missing)}")
+    points = tuple(_points(file, f"{key}.{axis}", parts[axis]) for axis in axes)
+    return Table(points, _seconds(file, f"{key}.seconds", parts["seconds"], [len(each) for each in points]))
+
+
+def _points(file: Path, key: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list) or not value:
+        raise _refused(file, f"{key}: must be a list of numbers")
+    points = tuple(_positive(file, key, each, least=1) for each in value)
+    if any(low >= high for low, high in pairwise(points)):
+        raise _refused(file, f"{key}: numbers must rise")
+    return points
+
+
+def _seconds(file: Path, key: str, value: Any, counts: list[int]) -> Any:
+    """Nested as the axes are, each with so many points."""
+    if not counts:
+        return _positive(file, key, value)
+    if not isinstance(value, list) or len(value) != counts[0]:
+        raise _refused(file, f"{key}: must be lists in lists, an entry for each point of each axis")
+    return [_seconds(file, key, each, counts[1:]) for each in value]
 
 
 def _positive(file: Path, key: str, value: Any, least: float = 0.0) -> float:

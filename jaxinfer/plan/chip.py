@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -45,29 +44,51 @@ class Network(NamedTuple):
     source: str
 
 
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "products": ("rows", "inputs", "outputs"),
+    "attention": ("rows", "keys", "token_bytes"),
+    "sampling": ("rows", "columns"),
+    "layer": ("rows", "width"),
+}
+"""What may be measured, and the axes of its table. Of products: of one with a plain weight, in `PRODUCT_TYPES`, as
+`products.float32`; of attention: of a layer, for rows of one token, with bytes of a token's keys and values; of
+sampling: of greedy rows; of a layer: what it takes beside all these, for hidden states of that width."""
+
+PRODUCT_TYPES = ("float32", "bfloat16", "float16", "int8", "float8")
+
+
 @dataclass(frozen=True)
-class Products:
-    """Seconds that a product takes for each number of its weights, by how many rows it has. points: (rows, seconds), in
-    order. In between it is a straight line, beyond the last it grows with the rows."""
+class Table:
+    """Seconds that were measured at points of a grid. axes: of each the points, rising. seconds: nested, the first axis
+    outermost. Between points it is a straight line along each axis, and so beyond the last; below the first as there.
+    """
 
-    points: tuple[tuple[int, float], ...]
+    axes: tuple[tuple[float, ...], ...]
+    seconds: Any
 
-    def seconds(self, rows: float, numbers: float) -> float:
-        """Of a product with weights of so many numbers."""
-        first, last = self.points[0], self.points[-1]
-        if rows <= first[0]:
-            return numbers * first[1]
-        for (low, below), (high, above) in pairwise(self.points):
-            if rows <= high:
-                return numbers * (below + (above - below) * (rows - low) / (high - low))
-        return numbers * last[1] * rows / last[0]
+    def at(self, *where: float) -> float:
+        """Seconds at a place, a number an axis."""
+        return _at(self.axes, self.seconds, where)
+
+
+def _at(axes: tuple[tuple[float, ...], ...], values: Any, where: tuple[float, ...]) -> float:
+    if not axes:
+        return values
+    points, place = axes[0], max(where[0], axes[0][0])
+    last = next((i for i in range(1, len(points)) if place <= points[i]), len(points) - 1)
+    above = _at(axes[1:], values[last], where[1:])
+    if not last:
+        return above
+    below, (low, high) = _at(axes[1:], values[last - 1], where[1:]), points[last - 1 : last + 1]
+    # Beyond the last point noise must not make more cost less.
+    return max(below + (above - below) * (place - low) / (high - low), min(below, above))
 
 
 class Chip(NamedTuple):
     """name: of its file. devices: that JAX has of it. ops_per_second: by the type of a product's operands; a
     multiplication and an addition are two operations. device_bytes_per_second: between its devices, one way.
-    products: what products of a type take, where that was measured, of a device that
-    has the chip to itself; sharing: devices among which it takes turns."""
+    measured: by the names of `TABLES`, of a device that has the chip to itself; sharing: devices among which it takes
+    turns."""
 
     name: str
     device: str
@@ -79,7 +100,7 @@ class Chip(NamedTuple):
     links: Links
     network: Network
     device_bytes_per_second: float | None = None
-    products: Mapping[str, Products] = {}
+    measured: Mapping[str, Table] = {}
     sharing: int = 1
 
     def shared_by(self, devices: int) -> "Chip":

@@ -14,7 +14,7 @@ from jaxinfer.plan.chip import Chip
 from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
-from jaxinfer.plan.work import DeviceModel, Rows, Step, device_model, step_of
+from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, device_model, step_of
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
 from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
@@ -145,14 +145,19 @@ class MeshPlan:
         bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
         found = []
         for part in step.parts:
-            read, measured = part.bytes / bandwidth, self.chip.products.get(part.kind)
-            if measured is not None and part.rows:
-                products = measured.seconds(part.rows, part.ops / part.rows / 2) * self.chip.sharing
-            else:
-                products = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
-            bound = "products" if products > read else "memory"
-            found.append(Term(part.name, max(products, read), bound, part.ops, part.bytes))
-        return found
+            read, computed = part.bytes / bandwidth, self._measured(part)
+            if computed is None:
+                computed = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
+            bound = "products" if computed > read else "memory"
+            found.append(Term(part.name, max(computed, read), bound, part.ops, part.bytes))
+        return [term for term in found if term.seconds]
+
+    def _measured(self, part: Part) -> float | None:
+        """Seconds of its calls, where they were measured."""
+        tables = self.chip.measured
+        if not part.calls or any(call.table not in tables for call in part.calls):
+            return None
+        return self.chip.sharing * sum(call.count * tables[call.table].at(*call.at) for call in part.calls)
 
     def _exchanges(self, exchanges: Sequence[Exchange]) -> list[Term]:
         seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip) for one in exchanges)

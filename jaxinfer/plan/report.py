@@ -64,7 +64,7 @@ def report(
 
 
 def _rates(plan: MeshPlan) -> str:
-    return "measured" if plan.chip.products else "peaks"
+    return "measured" if plan.chip.measured else "peaks"
 
 
 def _lacks(plan: MeshPlan, question: Question) -> int:

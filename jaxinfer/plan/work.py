@@ -25,15 +25,23 @@ _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to; of others, that of activations."""
 
 
+class Call(NamedTuple):
+    """What a machine may have measured: `count` times what a table of `chip.TABLES` has at a place."""
+
+    table: str
+    at: tuple[float, ...]
+    count: int = 1
+
+
 class Part(NamedTuple):
-    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. rows: of
-    products with plain weights; 0 of others."""
+    """Of a step, which waits for its operations or for its bytes. kind: the type of products' operands. calls: of which
+    it consists, if any that may have been measured."""
 
     name: str
     ops: float
     bytes: float
     kind: str
-    rows: float = 0.0
+    calls: tuple[Call, ...] = ()
 
 
 class Step(NamedTuple):
@@ -57,18 +65,17 @@ class Rows(NamedTuple):
 class DeviceModel:
     """A model as one device of a mesh has it.
 
-    config: over the mesh's parts. weights: of all but experts and tables, and the head, by the type of their products
-    and whether they are held plain: (numbers, bytes). tables: bytes of an embedding that is no head, of which a step
-    reads a row a token. experts: of layers whose experts are alike. kv_bytes: of a token, an entry a KV group.
-    pair_ops: of one query and one key in all layers, an entry a KV group. sums: how often a step's layers add hidden
-    states up along some axes of the mesh. row: bytes of each array that devices send of a row of the embedding, codes
-    and scales apart.
+    config: over the mesh's parts. weights: all but experts, tables and the head. head: numbers and bytes. tables: bytes
+    of an embedding that is no head, of which a step reads a row a token. experts: of layers whose experts are alike.
+    kv_bytes: of a token, an entry a KV group. pair_ops: of one query and one key in all layers, an entry a KV group.
+    sums: how often a step's layers add hidden states up along some axes of the mesh. row: bytes of each array that
+    devices send of a row of the embedding, codes and scales apart.
     """
 
     config: DecoderConfig
     mesh: MeshConfig
     dtype: jnp.dtype
-    weights: dict[tuple[str, bool], tuple[int, int]]
+    weights: tuple["DeviceWeights", ...]
     head: tuple[int, int]
     tables: int
     experts: tuple["DeviceExperts", ...]
@@ -81,11 +88,21 @@ class DeviceModel:
     def weight_bytes(self) -> int:
         """Of everything that it holds."""
         return (
-            sum(size for _, size in self.weights.values())
+            sum(one.bytes for one in self.weights)
             + self.head[1]
             + self.tables
             + sum(one.layers * one.slots * one.bytes for one in self.experts)
         )
+
+
+class DeviceWeights(NamedTuple):
+    """Weights whose products are of one type. matrices: of those that are held plain, each size of the device's part of
+    a layer's matrix, and how many there are: (inputs, outputs, count)."""
+
+    kind: str
+    numbers: int
+    bytes: int
+    matrices: tuple[tuple[int, int, int], ...]
 
 
 class DeviceExperts(NamedTuple):
@@ -105,7 +122,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
     """platform: `tpu`, `gpu`, `cpu`. Raises ParameterError where the model cannot be split so."""
     config = config.over(*mesh.parts)
     plan = placed_plan(config, dtype, platform, mesh)
-    weights: dict[tuple[str, bool], tuple[int, int]] = {}
+    weights: dict[tuple[str, bool], list[Weight]] = {}
     tables: list[Weight] = []
     experts: dict[LayerKind, list[Weight]] = {}
     for one in (*plan.weights, *plan.head):
@@ -115,9 +132,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
             assert one.layers is not None
             experts.setdefault(config.layers[one.layers[0]], []).append(one)
         else:
-            kind = _kind(one, dtype), one.scheme is None
-            numbers, size = weights.get(kind, (0, 0))
-            weights[kind] = numbers + _numbers(one, mesh), size + device_bytes(one, platform, mesh)
+            weights.setdefault((_kind(one, dtype), one.scheme is None), []).append(one)
     held = {one.path: device_bytes(one, platform, mesh) for one in tables}
     scored = plan.head or [one for one in tables if one.path[-1] == "embed"]
     head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
@@ -125,7 +140,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         config,
         mesh,
         dtype,
-        weights,
+        tuple(_device_weights(kind, plain, of, platform, mesh) for (kind, plain), of in weights.items()),
         head,
         sum(held.values()),
         tuple(_device_experts(config, dtype, kind, of, platform, mesh) for kind, of in experts.items()),
@@ -142,6 +157,16 @@ def _kind(one: Weight, dtype: jnp.dtype) -> str:
 
 def _numbers(one: Weight, mesh: MeshConfig) -> int:
     return math.prod(shard_shape(mesh, one.axes, one.shape))
+
+
+def _device_weights(kind: str, plain: bool, of: list[Weight], platform: str, mesh: MeshConfig) -> DeviceWeights:
+    numbers, size = sum(_numbers(one, mesh) for one in of), sum(device_bytes(one, platform, mesh) for one in of)
+    matrices: Counter[tuple[int, int]] = Counter()
+    for one in of:
+        if plain and one.layers is not None and one.path[0] == "blocks":
+            shape, count = shard_shape(mesh, one.axes, one.shape), len(one.layers)
+            matrices[shape[-1], math.prod(shape[:-1]) // count] += count
+    return DeviceWeights(kind, numbers, size, tuple((*sizes, count) for sizes, count in matrices.items()))
 
 
 def _device_experts(
@@ -163,8 +188,11 @@ def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) ->
 
 def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterator[Part]:
     tokens, scored = sum(each.count * each.tokens for each in rows), sum(each.count * each.scored for each in rows)
-    for (kind, plain), (numbers, size) in model.weights.items():
-        yield Part("weights", 2.0 * tokens * numbers, size, kind, tokens if plain else 0)
+    for each in model.weights:
+        calls = (_product(each.kind, tokens, *sizes) for sizes in each.matrices)
+        yield Part("weights", 2.0 * tokens * each.numbers, each.bytes, each.kind, tuple(calls))
+    width, layers = model.config.hidden_size, len(model.config.layers)
+    yield Part("between products", 0.0, 0.0, model.dtype.name, (Call("layer", (tokens, width), layers),))
     devices = model.mesh.shards("expert")
     busy = min(imbalance, devices)
     for one in model.experts:
@@ -175,20 +203,32 @@ def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterat
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
     if scored:
         numbers, size = model.head
-        yield Part(
-            "head", 2.0 * scored * numbers, size, model.dtype.name, scored if model.config.head_scheme is None else 0
-        )
-    yield _attention(model, rows)
+        kind, plain = model.dtype.name, model.config.head_scheme is None
+        calls = (_product(kind, scored, width, numbers // width, 1),) if plain else ()
+        yield Part("head", 2.0 * scored * numbers, size, kind, calls)
+        yield Part("sampling", 0.0, 0.0, kind, (Call("sampling", (scored, numbers // width)),))
+    for decoding in (True, False):
+        if some := [each for each in rows if (each.tokens == 1) == decoding]:
+            yield _attention(model, some, decoding)
 
 
-def _attention(model: DeviceModel, rows: Sequence[Rows]) -> Part:
+def _product(kind: str, rows: float, inputs: int, outputs: int, count: int) -> Call:
+    return Call(f"products.{kind}", (rows, inputs, outputs), count)
+
+
+def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part:
+    """decoding: each row has one token."""
     ops = size = 0.0
+    calls: list[Call] = []
     for group, token, pair in zip(model.config.kv_groups, model.kv_bytes, model.pair_ops, strict=True):
+        layers = len(group.layers)
         for each in rows:
             pairs, keys = _seen(each, group.window)
             ops += each.count * pairs * pair
             size += each.count * token * (keys + each.tokens)
-    return Part("keys and values", ops, size, model.dtype.name)
+            if decoding:
+                calls.append(Call("attention", (each.count, keys, token / layers), layers))
+    return Part("keys and values", ops, size, model.dtype.name, tuple(calls))
 
 
 def _pair_ops(config: DecoderConfig, mesh: MeshConfig, group: LayerGroup) -> float:

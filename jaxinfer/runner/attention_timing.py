@@ -34,11 +34,15 @@ def time_attention(model: LoadedModel, shapes: EngineShapes, group: int) -> tupl
     rows, budget = shapes.max_num_seqs, shapes.max_num_batched_tokens
     room = max(_BYTES // (token_bytes(model, group) * rows), shapes.block_size)
     context, prompt = min(_CONTEXT, shapes.max_model_len - 1, room), min(budget, shapes.max_model_len)
-    decode = trial_rows(np.full(rows, context), np.ones(rows), shapes.block_size)
     prefill = trial_rows(np.zeros(1), np.full(1, prompt), shapes.block_size)
     count = len(model.config.kv_groups[group].layers)
-    seconds = partial(_seconds, model, shapes.block_size, group)
-    return count * seconds(decode, rows), count * seconds(prefill, prompt)
+    decode = layer_seconds(model, shapes.block_size, group, rows, context)
+    return count * decode, count * _seconds(model, shapes.block_size, group, prefill, prompt)
+
+
+def layer_seconds(model: LoadedModel, block_size: int, group: int, rows: int, context: int) -> float:
+    """Seconds of the attention of one layer of a KV group: a token of each of `rows` rows of `context` tokens."""
+    return _seconds(model, block_size, group, trial_rows(np.full(rows, context), np.ones(rows), block_size), rows)
 
 
 def trial_kind(model: LoadedModel, group: int) -> AttentionKind:

@@ -13,22 +13,31 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.calibration import read_calibration
-from jaxinfer.plan.chip import Products, read_chip
+from jaxinfer.plan.chip import Table, read_chip
 from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.work import Rows
 from tests.runner.devices import run_on_devices
 from tests.runner.mesh_matrix import MODELS
 
-POINTS = [[1, 1e-9], [8, 2e-9], [32, 6e-9]]
+PRODUCTS = {"rows": [1, 8, 32], "inputs": [1, 65], "outputs": [1, 101]}
 MEASURED: dict[str, Any] = {
     "chip": "cpu",
     "device": "cpu",
     "memory_bytes": 16 << 30,
     "bytes_per_second": 1e10,
     "ops_per_second": {"float32": 1e11},
-    "products": {"float32": POINTS},
+    "tables": {
+        "products.float32": PRODUCTS
+        | {"seconds": [[[1e-9 * rows * k * n for n in (1, 101)] for k in (1, 65)] for rows in (1, 8, 32)]},
+        "attention": {"rows": [1, 32], "keys": [1, 64], "token_bytes": [1], "seconds": [[[1e-3], [8e-3]]] * 2},
+        "sampling": {"rows": [1, 32], "columns": [1], "seconds": [[1e-2], [3e-2]]},
+    },
     "source": "made up",
 }
+"""A product takes a nanosecond for each row and number of the weights: between points, too."""
+
+
+GRID = {"rows": [1, 8], "columns": [1], "seconds": [[1.0], [2.0]]}
 
 
 @pytest.fixture
@@ -48,20 +57,60 @@ def tiny(file: Path, mesh: MeshConfig = ONE_DEVICE) -> MeshPlan:
 
 
 @pytest.mark.parametrize(
-    ("rows", "seconds"), [(0.5, 1e-9), (1, 1e-9), (4.5, 1.5e-9), (8, 2e-9), (20, 4e-9), (32, 6e-9), (64, 12e-9)]
+    ("place", "seconds"),
+    [
+        *[
+            ((rows, 10), each)
+            for rows, each in ((0.5, 1), (1, 1), (4.5, 1.5), (8, 2), (20, 4), (32, 6), (64, 32 / 6 + 6))
+        ],
+        *[((8, keys), each) for keys, each in ((1, 2), (15, 2.5), (20, 3), (30, 4))],
+        ((4.5, 20), 2.25),
+    ],
 )
-def test_seconds_of_products_lie_between_those_that_were_measured(rows: float, seconds: float) -> None:
-    products = Products(tuple((int(count), each) for count, each in POINTS))
-    assert products.seconds(rows, 1000) == pytest.approx(1000 * seconds)
+def test_seconds_lie_between_those_that_were_measured(place: tuple[float, float], seconds: float) -> None:
+    """At 10 and 20 keys; the second is half as much more."""
+    table = Table(((1, 8, 32), (10, 20)), [[1, 1.5], [2, 3], [6, 9]])
+    assert table.at(*place) == pytest.approx(seconds)
 
 
-def test_steps_take_what_products_were_measured_to_take(written: Callable[..., Path]) -> None:
+def test_beyond_the_last_point_nothing_costs_less() -> None:
+    assert Table(((1, 8),), [2, 1]).at(16) == 1
+    assert Table(((4,),), [2]).at(16) == 2
+
+
+def test_steps_take_what_was_measured(written: Callable[..., Path]) -> None:
+    """A nanosecond for each row and number of a matrix; of attention 3 ms at 19 keys, in each of the layers."""
     found = tiny(written())
-    terms = {term.name: term for term in found.time(Rows(8, 1, 16)).terms}
-    numbers = sum(count for count, _ in found.model.weights.values())
-    assert terms["weights"].seconds == pytest.approx(2e-9 * numbers)
-    assert terms["head"].seconds == pytest.approx(2e-9 * found.model.head[0])
+    config = found.model.config
+    assert len(config.kv_groups) == 1
     assert found.model.dtype.name == "float32"
+    terms = {term.name: term for term in found.time(Rows(8, 1, 18)).terms}
+    (weights,) = found.model.weights
+    matrices = sum(inputs * outputs * count for inputs, outputs, count in weights.matrices)
+    assert terms["weights"].seconds == pytest.approx(8e-9 * matrices)
+    assert terms["head"].seconds == pytest.approx(8e-9 * found.model.head[0])
+    assert terms["keys and values"].seconds == pytest.approx(len(config.layers) * (1e-3 + 7e-3 * 18 / 63))
+    assert terms["sampling"].seconds == pytest.approx(1e-2 + 2e-2 * 7 / 31)
+    plain = written(tables={})
+    assert "sampling" not in {term.name for term in tiny(plain).time(Rows(8, 1, 18)).terms}
+
+
+def test_matrices_are_those_of_the_layers(written: Callable[..., Path]) -> None:
+    """As the configuration has them; all other weights are vectors. Over two devices each has half of the sizes."""
+    sizes = MODELS["dense"]
+    width, inner, layers = sizes["hidden_size"], sizes["intermediate_size"], sizes["num_hidden_layers"]
+    heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    size = sizes.get("head_dim", width // heads)
+    for devices in (1, 2):
+        (weights,) = tiny(written(), MeshConfig({"tensor": devices})).model.weights
+        assert sorted(weights.matrices) == sorted(
+            [
+                (width, (heads + 2 * shared) * size // devices, layers),
+                (heads * size // devices, width, layers),
+                (width, 2 * inner // devices, layers),
+                (inner // devices, width, layers),
+            ]
+        )
 
 
 def test_measured_products_are_those_of_plain_weights(written: Callable[..., Path]) -> None:
@@ -77,7 +126,7 @@ def test_measured_products_are_those_of_plain_weights(written: Callable[..., Pat
 
 def test_measures_of_a_chip_replace_its_peaks(written: Callable[..., Path]) -> None:
     """Those of one device, of which a v7x has two."""
-    file = written(chip="v7x", products={}, ops_per_second={"bfloat16": 1e14}, bytes_per_second=2e12)
+    file = written(chip="v7x", tables={}, ops_per_second={"bfloat16": 1e14}, bytes_per_second=2e12)
     found, known = read_calibration(file), read_chip("v7x")
     assert found.memory.bytes_per_second == 4e12
     assert found.ops_per_second["bfloat16"] == 2e14
@@ -93,12 +142,24 @@ def test_measures_of_a_chip_replace_its_peaks(written: Callable[..., Path]) -> N
         ({"source": None}, "lacks source"),
         ({"bytes_per_second": 0}, "bytes_per_second: 0 must be a number above 0"),
         ({"bytes_per_second": "fast"}, "bytes_per_second: 'fast' must be a number above 0"),
-        ({"ops_per_second": [1]}, "ops_per_second: must be an object by type"),
+        ({"ops_per_second": [1]}, "ops_per_second: must be an object"),
         ({"ops_per_second": {"float32": True}}, "ops_per_second.float32: True must be a number above 0"),
-        ({"products": {"float32": []}}, "products.float32: must be a list of [rows, seconds"),
-        ({"products": {"float32": [[8, 1e-9], [1, 1e-9]]}}, "products.float32: rows must rise"),
-        ({"products": {"float32": [[0.5, 1e-9]]}}, "products.float32: 0.5 must be a number of at least 1"),
-        ({"products": {"float99": POINTS}}, "products: 'float99' must be one of float32, bfloat16"),
+        ({"tables": [1]}, "tables: must be an object"),
+        ({"tables": {"products.float99": 1}}, "tables: 'products.float99' must be one of products.float32"),
+        ({"tables": {"attention": {"rows": [1]}}}, "tables.attention lacks keys, token_bytes, seconds"),
+        ({"tables": {"sampling": GRID | {"rows": [8, 1]}}}, "tables.sampling.rows: numbers must rise"),
+        ({"tables": {"sampling": GRID | {"rows": []}}}, "tables.sampling.rows: must be a list of numbers"),
+        ({"tables": {"sampling": GRID | {"rows": [0.5]}}}, "tables.sampling.rows: 0.5 must be a number of at least 1"),
+        (
+            {"tables": {"sampling": GRID | {"keys": [1]}}},
+            "tables.sampling: 'keys' must be one of rows, columns, seconds",
+        ),
+        ({"tables": {"sampling": GRID | {"seconds": [[1.0]]}}}, "tables.sampling.seconds: must be lists in lists"),
+        ({"tables": {"sampling": GRID | {"seconds": [[1.0], 2]}}}, "tables.sampling.seconds: must be lists in lists"),
+        (
+            {"tables": {"sampling": GRID | {"seconds": [[1.0], [0]]}}},
+            "tables.sampling.seconds: 0 must be a number above 0",
+        ),
         ({"chip": {}}, "must be one of cpu, a100"),
         ({"bytes_per_second": 10**400}, "must be a number above 0, and less than 1e+30"),
         ({"ops_per_second": {}}, "ops_per_second: needs one of float32"),
