@@ -66,6 +66,19 @@ class Grid(NamedTuple):
     widths: tuple[int, ...]
 
 
+TINY = Grid(
+    read=1 << 20,
+    square=32,
+    bytes=1 << 16,
+    products=((1, 8), (64,), (64,)),
+    rows=(1, 8),
+    keys=(16,),
+    heads=((1, 16),),
+    block_size=16,
+    sampling=((1, 8), (128,)),
+    widths=(64,),
+)
+"""To see whether it runs."""
 _CPU = Grid(
     read=256 << 20,
     square=1024,
@@ -82,7 +95,7 @@ _ACCELERATOR = Grid(
     read=2 << 30,
     square=8192,
     bytes=1 << 30,
-    products=((1, 8, 32, 128, 512, 2048), (1024, 4096, 16384), (1024, 8192)),
+    products=((1, 32, 256, 2048), (1024, 8192), (1024, 8192)),
     rows=(1, 32, 256),
     keys=(128, 1024, 4096),
     heads=((2, 128), (8, 128)),
@@ -100,7 +113,7 @@ def main() -> None:
     asked = parser.parse_args()
     _check(parser, asked.chip)
     asked.file.touch()  # what cannot be written is told before anything is measured
-    found = calibrate(asked.chip)
+    found = calibrate(asked.chip, grid_of(platform_name()))
     asked.file.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
@@ -114,10 +127,14 @@ def _check(parser: argparse.ArgumentParser, chip: str) -> None:
         parser.error(f"--chip {chip}: this machine has {platform}, {device}")
 
 
-def calibrate(chip: str) -> dict[str, Any]:
+def grid_of(platform: str) -> Grid:
+    """The points that are measured on a platform."""
+    return _CPU if platform == "cpu" else _ACCELERATOR
+
+
+def calibrate(chip: str, grid: Grid) -> dict[str, Any]:
     """As `jaxinfer.plan.calibration` reads it, of one device."""
-    platform = platform_name()
-    dtype, grid = (jnp.dtype("float32"), _CPU) if platform == "cpu" else (jnp.dtype("bfloat16"), _ACCELERATOR)
+    dtype = jnp.dtype("float32" if platform_name() == "cpu" else "bfloat16")
     found = {
         "chip": chip,
         "device": jax.local_devices()[0].device_kind,

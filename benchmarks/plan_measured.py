@@ -29,10 +29,10 @@ def main() -> None:
     flag = f"--xla_force_host_platform_device_count={asked.tensor}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"
-    from benchmarks.calibrate import calibrate
+    from benchmarks.calibrate import calibrate, grid_of
     from benchmarks.report import write_json
 
-    calibration = calibrate("cpu")
+    calibration = calibrate("cpu", grid_of("cpu"))
     rows = [
         row
         for config in asked.configs

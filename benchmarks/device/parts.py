@@ -64,6 +64,7 @@ PARTS: tuple[Part, ...] = (
         needs=("vllm",),
         not_on={"tpu": "vLLM is compared on GPUs alone; its TPU build is another package, which was not tried here"},
     ),
+    Part("calibration", "calibration", 150, "a file for `jaxinfer plan --calibration`"),
     _steps("loops-large", "large", 80, "large, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
     _steps("nobuffers-large", "large", 80, "large, no command buffers", prefill=False, flags=NO_BUFFERS),
 )

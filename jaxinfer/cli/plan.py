@@ -1,6 +1,7 @@
 """`jaxinfer plan`: what a model takes of meshes that need not be here, and how fast they could be. Reads no weights."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -147,7 +148,8 @@ def _flags(
         max_num_seqs: Most sequences at once; by default as `serve` chooses, or the batch where that is above 256.
         max_num_batched_tokens: Most tokens a step; by default as `serve` chooses.
         batch: Requests under way, at most.
-        workload: Tokens of a request, IN,OUT; by default 1024,1024, or half of the context each.
+        workload: Tokens of a request, IN,OUT or IN,OUT,RATE; by default 1024,1024, or half of the context each. RATE:
+            requests a second, of which a mesh has as few under way as answer them all.
         itl: Milliseconds between two tokens, at most: as many requests as keep within it.
         ttft: Milliseconds until the first token, at most.
         price: Of a chip for an hour: adds what a million tokens of output cost.
@@ -319,7 +321,7 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
         raise ParameterError("calibration", f"{asked.calibration} is of {measured.name}, not of {asked.chip}")
     chip = (asked.chip or (measured and measured.name)) if mesh.topology is None else mesh.topology.target
     if chip is None:
-        raise ParameterError("chip", f"mesh {name} names no chips; give one of {', '.join(chip_files())}")
+        raise ParameterError("chip", f"mesh {name} names no chips; give --chip with one of {', '.join(chip_files())}")
     if measured is not None:
         if chip != measured.name:
             message = f"{asked.calibration} is of {measured.name}, and mesh {name} is made for {chip}"
@@ -342,11 +344,22 @@ def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
     if asked.workload is None:
         return Workload(*(min(_TOKENS, context // 2),) * 2)
     words = asked.workload.split(",")
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() and 0 < int(word) < 2**31 for word in words):
-        message = f"{quoted(asked.workload)} must be IN,OUT: tokens of a request, from 1, as 1024,256"
-        raise ParameterError("workload", message)
-    workload = Workload(*map(int, words))
+    counts, rate = words[:2], _rate(words[2]) if len(words) > 2 else None
+    whole = len(counts) == 2 and all(word.isascii() and word.isdigit() and 0 < int(word) < 2**31 for word in counts)
+    if not whole or len(words) > 3 or rate == 0:
+        message = f"{quoted(asked.workload)} must be IN,OUT or IN,OUT,RATE: tokens of a request, from 1, and requests"
+        raise ParameterError("workload", f"{message} a second, above 0, as 1024,256 or 1024,256,2.5")
+    workload = Workload(*map(int, counts), rate)
     if sum(workload[:2]) > context:
         message = f"{asked.workload}: {sum(workload[:2]):,} tokens are more than the context, {context:,}"
         raise ParameterError("workload", message)
     return workload
+
+
+def _rate(word: str) -> float:
+    """0 where it is no rate."""
+    try:
+        rate = float(word)
+    except ValueError:
+        return 0.0
+    return rate if 0 < rate < math.inf else 0.0

@@ -24,10 +24,11 @@ _NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
 
 
 class Workload(NamedTuple):
-    """Requests of so many tokens in and out."""
+    """Requests of so many tokens in and out. rate: that come in a second; None: whenever there is room."""
 
     tokens_in: int
     tokens_out: int
+    rate: float | None = None
 
 
 class Term(NamedTuple):

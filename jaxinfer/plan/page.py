@@ -17,21 +17,22 @@ svg { width: 100%; height: auto; margin: 1rem 0; border: 1px solid #e2e2e2; bord
 """
 
 
-def page(told: Mapping[str, Any], columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """told: a report. columns, rows: its table. notes: what stands below the table."""
-    return "\n".join(_lines(told, columns, rows, notes)) + "\n"
+def page(
+    told: Mapping[str, Any], asked: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+) -> str:
+    """told: a report. asked: which requests it is for. columns, rows: its table. notes: what stands below the table."""
+    return "\n".join(_lines(told, asked, columns, rows, notes)) + "\n"
 
 
 def _lines(
-    told: Mapping[str, Any], columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
+    told: Mapping[str, Any], asked: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
 ) -> Iterator[str]:
-    title, work, meshes = f"{told['model']}: what it takes of meshes", told["workload"], told["meshes"]
+    title, meshes = f"{told['model']}: what it takes of meshes", told["meshes"]
     yield '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>"
     yield f"<h1>{escape(title)}</h1>"
-    requests = f"Up to {told['batch']:,} requests under way, of {work['tokens_in']:,} tokens in and"
-    yield f"<p>{escape(told['architecture'])}. {requests} {work['tokens_out']:,} out. Times are reckoned:"
+    yield f"<p>{escape(told['architecture'])}. {asked}. Times are reckoned:"
     yield "nothing was run, and an engine takes longer. What is assumed is told at the end.</p>"
     yield from _table(columns, rows)
     yield "".join(f"<p>{escape(note)}</p>" for note in notes)

@@ -8,7 +8,7 @@ from jaxinfer.plan.compilation import Compilation
 from jaxinfer.plan.compiled import label
 from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
 from jaxinfer.plan.page import page
-from jaxinfer.plan.search import Limits, largest_service
+from jaxinfer.plan.search import Limits, best_service, keeps_up
 
 _RATES = {
     "peaks": "memory, products and links at their peak; launches and padding take no time",
@@ -48,7 +48,7 @@ def report(
         "model": model,
         "architecture": architecture,
         "batch": question.batch,
-        "workload": {"tokens_in": question.workload.tokens_in, "tokens_out": question.workload.tokens_out},
+        "workload": question.workload._asdict(),
         "limits": question.limits._asdict(),
         "meshes": [
             {
@@ -75,7 +75,7 @@ def _lacks(plan: MeshPlan, question: Question) -> int:
 
 def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
     memory, workload = plan.memory, question.workload
-    found = largest_service(plan, workload, question.batch, question.limits)
+    found = best_service(plan, workload, question.batch, question.limits)
     batch = question.batch if found is None else found.batch
     step = plan.decode(batch, workload.tokens_in + workload.tokens_out // 2)
     return {
@@ -102,7 +102,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "collectives": [one._asdict() for one in plan.decode_exchanges(batch)],
         "step_seconds": {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]},
         "bound": step.bound,
-        "service": None if found is None else _service(found, plan.chips, question.price),
+        "service": None if found is None else _service(found, plan.chips, question),
         "curve": [one._asdict() for one in _curve(plan, question)],
     }
 
@@ -136,10 +136,15 @@ def _curve(plan: MeshPlan, question: Question) -> Iterator[Service]:
         yield service(plan, question.workload, most)
 
 
-def _service(found: Service, chips: int, price: float | None) -> dict[str, Any]:
-    rate = found.tokens_per_second / chips
-    cost = None if price is None else price / 3600 / rate * 1e6
-    return {**found._asdict(), "tokens_per_second_per_chip": rate, "cost_per_million_tokens": cost}
+def _service(found: Service, chips: int, question: Question) -> dict[str, Any]:
+    rate, price = found.tokens_per_second / chips, question.price
+    return {
+        **found._asdict(),
+        "requests_per_second": found.tokens_per_second / question.workload.tokens_out,
+        "keeps_up": keeps_up(found, question.workload),
+        "tokens_per_second_per_chip": rate,
+        "cost_per_million_tokens": None if price is None else price / 3600 / rate * 1e6,
+    }
 
 
 _WIDTH = 80
@@ -154,12 +159,18 @@ _BEST = (
 )
 
 
+def asked_of(told: Mapping[str, Any]) -> str:
+    """A line: which requests were asked for."""
+    work = told["workload"]
+    rate = "" if work["rate"] is None else f", {work['rate']:g} of them a second"
+    of_each = f"{work['tokens_in']:,} tokens in and {work['tokens_out']:,} out{rate}"
+    return f"Up to {told['batch']:,} requests under way, of {of_each}"
+
+
 def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
     """Lines for people. explain: with the parts of every mesh's step."""
     yield f"{told['model']} ({told['architecture']})"
-    work = told["workload"]
-    of_each = f"{work['tokens_in']:,} tokens in and {work['tokens_out']:,} out"
-    yield f"Up to {told['batch']:,} requests under way, of {of_each}"
+    yield asked_of(told)
     yield ""
     columns, rows = _table(told["meshes"])
     widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
@@ -178,7 +189,7 @@ def table(told: dict[str, Any], *, explain: bool = False) -> Iterator[str]:
 
 def html(told: dict[str, Any]) -> str:
     """A page for people, which loads nothing."""
-    return page(told, *_table(told["meshes"]), list(_notes(told)))
+    return page(told, asked_of(told), *_table(told["meshes"]), list(_notes(told)))
 
 
 def _table(meshes: Sequence[dict[str, Any]]) -> tuple[Sequence[str], list[list[str]]]:
@@ -240,6 +251,9 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{mesh['mesh']} lacks {_size(mesh['lacking_bytes'])} a device{helps}"
         elif not mesh["service"]:
             yield f"{mesh['mesh']} does not serve even one such request within the limits."
+        elif not mesh["service"]["keeps_up"]:
+            rate = f"{mesh['service']['requests_per_second']:.3g}"
+            yield f"{mesh['mesh']} answers {rate} such requests a second; more come."
 
 
 def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:

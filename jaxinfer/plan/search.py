@@ -85,15 +85,32 @@ def first_that_holds(ways: Iterable[tuple[str, Callable[[], MeshPlan]]], tokens:
     return []
 
 
-def largest_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
-    """With as many requests, of at most `batch`, as keep within the limits; None: not even one does."""
-    if not limits.allow(service(plan, workload, 1)):
+def best_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
+    """With as many requests, of at most `batch`, as keep within the limits; where the workload has a rate, with as few
+    as answer all that come, if any do. None: not even one keeps within the limits."""
+
+    def served(count: int) -> Service:
+        return service(plan, workload, count)
+
+    if not limits.allow(served(1)):
         return None
-    low, high = 1, batch
+    most = _first(1, batch, lambda count: not limits.allow(served(count + 1)))
+    if not keeps_up(served(most), workload):
+        return served(most)
+    return served(most if workload.rate is None else _first(1, most, lambda count: keeps_up(served(count), workload)))
+
+
+def keeps_up(found: Service, workload: Workload) -> bool:
+    """Whether as many requests are answered as come."""
+    return workload.rate is None or found.tokens_per_second >= workload.rate * workload.tokens_out
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The first number for which it holds, as it then does for all above it; the last where it holds for none."""
     while low < high:
-        middle = (low + high + 1) // 2
-        if limits.allow(service(plan, workload, middle)):
-            low = middle
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
         else:
-            high = middle - 1
-    return service(plan, workload, low)
+            low = middle + 1
+    return low

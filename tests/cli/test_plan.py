@@ -32,7 +32,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 def test_a_mesh_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     told = report(capsys, "--mesh", "tp2", "v6e-8", "--chip", "h200", "--batch", "4", "--workload", "20,10")
-    assert told["workload"] == {"tokens_in": 20, "tokens_out": 10}
+    assert told["workload"] == {"tokens_in": 20, "tokens_out": 10, "rate": None}
     first, second = told["meshes"]
     assert (first["chip"], first["topology"], first["chips"], first["devices"]) == ("h200", "h200:1x1x2", 2, 2)
     assert (second["chip"], second["topology"]) == ("v6e", "v6e:2x4")
@@ -171,7 +171,7 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--mesh", "tp2"], "mesh tp2 names no chips; give one of a100, b200, h100, h200, v5e"),
+        (["--mesh", "tp2"], "mesh tp2 names no chips; give --chip with one of a100, b200, h100, h200, v5e"),
         (["--mesh", "tp2", "--chip", "h300"], "'h300' is no chip that is known; there are a100"),
         (["--mesh", "tp3", "--chip", "h200"], "'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4"),
         (["--mesh", "pp2", "--chip", "h200"], "pp2: stage=2: 1 is allowed, pipelines are not planned yet"),
@@ -182,6 +182,9 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["--mesh", "tp2", "--chip", "h200", "--workload", "10"], "--workload: '10' must be IN,OUT"),
         (["--mesh", "tp2", "--chip", "h200", "--workload", "10,-1"], "--workload: '10,-1' must be IN,OUT"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "10,1,0"], "--workload: '10,1,0' must be IN,OUT"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "10,1,inf"], "--workload: '10,1,inf' must be IN,OUT"),
+        (["--mesh", "tp2", "--chip", "h200", "--workload", "10,1,2,3"], "--workload: '10,1,2,3' must be IN,OUT"),
         (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "0.5"], "--expert-imbalance: must be at least 1"),
         (["--mesh", "tp2", "--chip", "h200", "--expert-imbalance", "nan"], "--expert-imbalance: must be at least 1"),
         (["--mesh", "tp2", "--chip", "h200", "--workload", "90,7"], "90,7: 97 tokens are more than the context, 96"),
@@ -190,7 +193,7 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "tp2", "--chip", "h200", "--quantization", "int3"], "--quantization"),
         (["--mesh"], "--mesh: needs one at least, or --sweep or --fit with a --chip"),
         (["--sweep", "0", "--chip", "v6e"], "--sweep: must be from 1 to 1024, not 0"),
-        (["--sweep", "4"], "names no chips; give one of"),
+        (["--sweep", "4"], "names no chips; give --chip with one of"),
         (["--fit", "--chip", "v6e", "--itl", "0"], "--itl: must be above 0, and less than 1,000,000, not 0"),
         (["--fit", "--chip", "v6e", "--price", "inf"], "--price: must be above 0, and less than"),
     ],

@@ -8,7 +8,7 @@ from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
-from jaxinfer.plan.search import Limits, largest_service, smallest, sweep
+from jaxinfer.plan.search import Limits, best_service, keeps_up, smallest, sweep
 from tests.runner.mesh_matrix import MODELS
 
 LARGE = MODELS["dense"] | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 128}
@@ -55,10 +55,25 @@ def test_the_most_requests_within_a_limit(share: float) -> None:
     plan = planner(LARGE, "h200")(MeshConfig({"tensor": 8}), "it")
     slow, fast = service(plan, WORK, 200).itl, service(plan, WORK, 1).itl
     limits = Limits(itl=fast + share * (slow - fast))
-    found = largest_service(plan, WORK, 200, limits)
+    found = best_service(plan, WORK, 200, limits)
     allowed = [batch for batch in range(1, 201) if service(plan, WORK, batch).itl <= (limits.itl or 0)]
     assert found is not None
     assert found.batch == max(allowed) < 200
-    assert largest_service(plan, WORK, 200, Limits(itl=fast * 0.99)) is None
-    assert largest_service(plan, WORK, 200, Limits(ttft=found.ttft * 1.01)) == service(plan, WORK, 200)
-    assert largest_service(plan, WORK, 200, Limits(ttft=found.ttft * 0.99)) is None
+    assert best_service(plan, WORK, 200, Limits(itl=fast * 0.99)) is None
+    assert best_service(plan, WORK, 200, Limits(ttft=found.ttft * 1.01)) == service(plan, WORK, 200)
+    assert best_service(plan, WORK, 200, Limits(ttft=found.ttft * 0.99)) is None
+
+
+def test_as_few_requests_under_way_as_answer_all_that_come() -> None:
+    plan = planner(LARGE, "h200")(MeshConfig({"tensor": 8}), "it")
+    rates = [service(plan, WORK, batch).tokens_per_second / WORK.tokens_out for batch in range(1, 201)]
+    asked = (rates[0] + rates[-1]) / 2
+    found = best_service(plan, WORK._replace(rate=asked), 200, Limits())
+    assert found is not None
+    assert found.batch == next(batch for batch, rate in enumerate(rates, 1) if rate >= asked)
+    assert 1 < found.batch < 200
+    assert keeps_up(found, WORK._replace(rate=asked))
+    most = best_service(plan, WORK._replace(rate=2 * rates[-1]), 200, Limits())
+    assert most is not None
+    assert most == service(plan, WORK, 200)
+    assert not keeps_up(most, WORK._replace(rate=2 * rates[-1]))
