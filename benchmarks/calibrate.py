@@ -97,7 +97,7 @@ _ACCELERATOR = Grid(
     bytes=1 << 30,
     products=((1, 32, 256, 2048), (1024, 8192), (1024, 8192)),
     rows=(1, 32, 256),
-    keys=(128, 1024, 4096),
+    keys=(192, 1088, 4160),
     heads=((2, 128), (8, 128)),
     block_size=128,
     sampling=((1, 32, 256), (1 << 14, 1 << 17)),
@@ -112,9 +112,14 @@ def main() -> None:
     parser.add_argument("--chip", required=True)
     asked = parser.parse_args()
     _check(parser, asked.chip)
-    asked.file.touch()  # what cannot be written is told before anything is measured
+    unfinished = asked.file.with_name(f"{asked.file.name}.unfinished")
+    try:
+        unfinished.touch()  # what cannot be written is told before anything is measured
+    except OSError as error:
+        parser.error(f"{asked.file}: {error.strerror}")
     found = calibrate(asked.chip, grid_of(platform_name()))
-    asked.file.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.replace(asked.file)
     print(json.dumps(found, indent=1))
 
 
@@ -174,7 +179,7 @@ def _table(name: str, seconds: Callable[..., float], axes: tuple[tuple[int, ...]
 
 
 def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.dtype) -> float:
-    """Of a product with one of many weights, of `size` bytes together, that no cache holds."""
+    """Of a product with one of several weights, of `size` bytes together at most, in turn."""
     count = max(min(size // (outputs * inputs * dtype.itemsize), _MOST_WEIGHTS), 2)
     weights = tuple(jax.random.normal(jax.random.key(i), (outputs, inputs), dtype) for i in range(count))
     x = jax.random.normal(jax.random.key(count), (rows, inputs), dtype)
@@ -191,11 +196,11 @@ def product_seconds(rows: int, inputs: int, outputs: int, size: int, dtype: jnp.
 def sampling_seconds(rows: int, columns: int) -> float:
     """Of greedy rows that ask for nothing else."""
     model = _attending(1, 64, jnp.dtype("float32"), columns)
-    state, params, _ = zero_slots(rig_shapes(model.config, rows=rows, tokens=rows, length=64, block_size=16), columns)
+    made = zero_slots(rig_shapes(model.config, rows=rows, tokens=rows, length=64, block_size=16), columns)
     logits, slots = jax.random.normal(jax.random.key(0), (rows, columns)), jnp.arange(rows)
-    own, places, nothing = unpack_params(params[slots]), jnp.full(rows, 8), jnp.full(rows, -1)
+    own, places, nothing = unpack_params(made.params[slots]), jnp.full(rows, 8), jnp.full(rows, -1)
     draw = jax.jit(sample_tokens)
-    return _seconds(lambda: draw(logits, state.counts, slots, own, places, nothing))
+    return _seconds(lambda: draw(logits, made.state.counts, slots, own, places, nothing, made.masks))
 
 
 def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Callable[[int, int], float]:

@@ -6,6 +6,7 @@ This is the only place where the engine meets a device; jax is imported when it 
 import logging
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import choose_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
@@ -176,10 +178,18 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         eos_ids=files.eos_token_ids,
         seed=seed_of(config),
         costs=step_costs(model),
+        constraints=_grammars(config, folder, shapes, files.eos_token_ids),
     )
     seconds = laps.seconds(*runner.programs.seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, folder, seconds)
+
+
+def _grammars(config: EngineConfig, folder: Path, shapes: EngineShapes, eos_ids: Sequence[int]) -> Grammars | None:
+    """None for a model without a tokenizer."""
+    other = config.load.tokenizer
+    file = (folder if other is None else _folder(other, None, "tokenizer.json")) / "tokenizer.json"
+    return Grammars(file, shapes.vocab_size, eos_ids) if file.is_file() else None
 
 
 def _auto_mesh(config: EngineConfig, decoder: "DecoderConfig", dtype: "jnp.dtype") -> MeshConfig:

@@ -151,7 +151,9 @@ class LLM:
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
             request = GenerateRequest(str(next(self._ids)), ids, change(one))
-            made.append((self.engine.check(request), OutputCollector(self.text.tokenizer, request, text)))
+            made.append(
+                (self.engine.compile(self.engine.check(request)), OutputCollector(self.text.tokenizer, request, text))
+            )
         return made
 
     def _run_all(self, work: list[_Work], use_tqdm: bool) -> list[RequestOutput]:

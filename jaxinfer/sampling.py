@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
 from jaxinfer.parameter import Column, Parameter, boolean, integer, number
 
@@ -42,6 +43,7 @@ class SamplingParams:
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.
     logprobs: how many of the most likely tokens to report, 0..20; 0 reports the sampled one only, -1 is 20.
     prompt_logprobs: the same for each token of the prompt.
+    structured_outputs: what the text must be. A grammar that can only end ends it; `min_tokens` gives way to it.
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
 
@@ -89,6 +91,7 @@ class SamplingParams:
     prompt_logprobs: int | None = integer(None, 0, MAX_LOGPROBS, optional=True, minus_one=MAX_LOGPROBS)
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
+    structured_outputs: Constraint | None = None
     include_stop_str_in_output: bool = boolean(False, flag="Show the stop string, too.")
     ignore_eos: bool = boolean(False, flag="Go on after the end-of-sequence token.")
     skip_special_tokens: bool = boolean(True, flag="Leave special tokens out of the text.")

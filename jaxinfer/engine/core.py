@@ -1,15 +1,21 @@
 """EngineCore: the loop of schedule, dispatch, collect. One thread calls it."""
 
+import itertools
 import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
+from jaxinfer.engine.constraint import Constraints
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.kv.manager import BlockRefs
+from jaxinfer.engine.masks import StepMasks
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
@@ -17,7 +23,7 @@ from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
-from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import (
     EngineStats,
@@ -39,7 +45,8 @@ class EngineCore:
 
     steps_ahead: steps dispatched and not read when the next one is planned: 1 hides the host's work
     behind the device's, 0 reads every step before the next is planned. policy: by default what `scheduler` names.
-    clock: nanoseconds that only grow. costs: of the model's steps, for the totals of operations and bytes.
+    clock: nanoseconds that only grow. costs: of the model's steps, for the totals of operations and bytes. constraints:
+    of requests that may not draw any token; None: they are refused.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class EngineCore:
         steps_ahead: int | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
         costs: StepCosts | None = None,
+        constraints: Constraints | None = None,
     ):
         self.runner = runner
         self.info = info
@@ -63,7 +71,7 @@ class EngineCore:
         self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
         self.max_waiting = config.max_waiting
         self.step_timeout = config.step_timeout
-        self._eos_ids = eos_ids
+        self.eos_ids = eos_ids
         self._random = random.Random(seed)
         self.in_flight = InFlightSteps(runner)
         self.timer = StepTimer()
@@ -71,9 +79,11 @@ class EngineCore:
         self._sequences: dict[str, list[Sequence]] = {}
         self._retiring: dict[str, int] = {}
         self._ended: list[TokenDelta] = []
-        self._arrivals = 0
+        self._arrivals = itertools.count()
         self._next_sequence = 0
         self.counters = EngineCounters()
+        self.constraints = constraints
+        self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)
 
     @property
     def num_waiting(self) -> int:
@@ -83,7 +93,21 @@ class EngineCore:
     def check(self, request: GenerateRequest) -> CheckedRequest:
         """Raises ParameterError where a request can never be served. Safe in any thread."""
         uses_priority = self.scheduler.policy.uses_priority
-        return check_request(request, self.runner.shapes, eos_ids=self._eos_ids, uses_priority=uses_priority)
+        checked = check_request(request, self.runner.shapes, eos_ids=self.eos_ids, uses_priority=uses_priority)
+        if not checked.is_constrained:
+            return checked
+        if self.constraints is None:
+            raise ParameterError("structured_outputs", "this engine has no tokenizer to constrain texts with")
+        self.constraints.check(request.sampling)
+        return checked._replace(arrival=next(self._arrivals))
+
+    def compile(self, checked: CheckedRequest) -> CheckedRequest:
+        """With its matcher, where it asks for one. May take a while; safe in any thread. Raises ParameterError."""
+        if not checked.is_constrained or checked.matcher is not None:
+            return checked
+        assert self.constraints is not None
+        params = checked.request.sampling
+        return checked._replace(matcher=self.constraints.compile(params, checked.stop_ids))
 
     def tenant_of(self, request: GenerateRequest) -> tuple[str, ...]:
         """Whose request it is, as far as tenants are told apart. Safe in any thread."""
@@ -102,10 +126,10 @@ class EngineCore:
 
     def add_request(self, request: GenerateRequest) -> None:
         """Queues a request. Raises ParameterError where it can never be served, QueueFullError where too many wait."""
-        self.add(self.check(request))
+        self.add(self.compile(self.check(request)))
 
     def add(self, checked: CheckedRequest, *, client_id: int = 0) -> None:
-        """Queues a request that was checked. Raises ParameterError where its id is in use, QueueFullError.
+        """Queues a request that was checked and compiled. Raises ParameterError where its id is in use, QueueFullError.
 
         client_id: the client that its deltas are for, as its sequence ids name it (client_ids.py).
         """
@@ -120,14 +144,14 @@ class EngineCore:
             limit=checked.limit,
             seed=self._random.getrandbits(64) if params.seed is None else params.seed,
             stop_ids=checked.stop_ids,
-            arrival=self._arrivals,
+            arrival=next(self._arrivals) if checked.arrival is None else checked.arrival,
             kv=BlockRefs(len(self.runner.shapes.groups), ("", request.cache_salt)),
             sequence_id=sequence_id_of(client_id, self._next_sequence),
             priority=request.priority,
             tenant=request.tenant,
             fork_to=params.n,
+            matcher=checked.matcher,
         )
-        self._arrivals += 1
         self._next_sequence += params.n
         self.counters.prompt_tokens += parent.prompt_len
         self._sequences[request.request_id] = [parent]
@@ -196,7 +220,10 @@ class EngineCore:
 
     def _run(self, plan: StepPlan | None, outputs: list[StepOutput]) -> None:
         if plan is not None:
-            self.in_flight.dispatch(plan)
+            constrained = self._masks.rows(plan)
+            self.in_flight.dispatch(
+                plan, partial(self._constrain, plan, constrained, outputs) if len(constrained) else None
+            )
             self.costs.add(plan)
             self.timer.end(DISPATCH)
             self.timer.in_flight = True
@@ -204,12 +231,28 @@ class EngineCore:
         while len(self.in_flight) > keep:
             outputs.append(self._collect())
 
+    def _constrain(self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput]) -> None:
+        """Has these rows of a plan, whose forward pass is under way, draw what their sequences may say. What those have
+        drawn before must be known: the steps that drew it are collected."""
+        slots, epochs, table = plan.slots[rows], plan.epochs[rows], self.scheduler.state.table
+        self.timer.end(DISPATCH)
+        while self.in_flight.sample_for(slots, epochs):
+            outputs.append(self._collect())
+        held = slots[table.epoch[slots] == epochs].tolist()  # the others have ended
+        sequences = [sequence for slot in held if (sequence := table.sequences[slot]) is not None]
+        errors = self._masks.send(self.in_flight, sequences) if sequences else {}
+        for number, error in errors.items():
+            self._end(sequences[number], FinishReason.ERROR, error)
+            self._retire(sequences[number].request_id)
+        self.timer.end(CONSTRAIN)
+
     def _recover(self, failure: str) -> None:
         self.counters.step_faults += 1
         discarded = self.in_flight.discard()
         self.timer.in_flight = False
         self._retiring.clear()
         self.runner.reset()
+        self._masks.forget()
         for sequence in self.scheduler.retry(discarded):
             error = f"computing the next token failed with {failure} (tries: {sequence.failures})"
             self._end(sequence, FinishReason.ERROR, error)

@@ -1,7 +1,10 @@
 """From a collected step to what each sequence gained."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from jaxinfer.engine.constraint import Matcher, MatcherError
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepPlan, StepResult
@@ -28,6 +31,7 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     slots, first, tokens, counts, finite = gained if whole else (column[rows] for column in gained)
     known = first + counts
     _learn_tokens(state, slots, first, tokens, counts)
+    judged = _accept(state, slots, tokens, counts)
     table.known[slots] = known
     # A row that samples several tokens computed all of them but the last. The tree's keys are tokens: they come first.
     if whole:
@@ -37,12 +41,15 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         _commit(state, plan.slots[valid], ends[valid])
     ending = ~finite | (known >= table.limit[slots])
     special = ending | _need_care(state, slots, tokens, counts)
+    special[[number for number, judgement in judged.items() if judgement.final]] = True
     if result.logprobs is not None:
         special[:] = True
     if not np.count_nonzero(special):  # twice as fast as any()
         deltas, plain = [], slice(None)
     else:
-        deltas, plain = [_delta(state, plan, result, row) for row in rows[special].tolist()], ~special
+        numbers = np.flatnonzero(special).tolist()
+        deltas = [_delta(state, plan, result, int(rows[number]), judged.get(number)) for number in numbers]
+        plain = ~special
     if tokens.shape[1] > 1:
         _take_back(state, plan, result, rows)
     return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
@@ -96,14 +103,51 @@ def _joined(tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return tokens[np.arange(tokens.shape[1]) < counts[:, None]]
 
 
-def _delta(state: SchedulerState, plan: StepPlan, result: StepResult, row: int) -> TokenDelta:
+def _accept(
+    state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray
+) -> dict[int, "_Judgement"]:
+    """Lets matchers know their sequences' new tokens; what each says, by row."""
+    found = {}
+    for row in np.flatnonzero(state.table.constrained[slots] & (counts > 0)).tolist():
+        sequence = state.table.sequences[slots[row]]
+        assert sequence is not None
+        assert sequence.matcher is not None
+        new = tokens[row, : counts[row]].tolist()
+        found[row] = _judge(sequence.matcher, new if new[-1] not in sequence.stop_ids else new[:-1])
+    return found
+
+
+def _judge(matcher: Matcher, tokens: list[int]) -> "_Judgement":
+    try:
+        matcher.accept(tokens)
+    except MatcherError as error:
+        return _Judgement(error=str(error))
+    return _Judgement(ended=matcher.ended)
+
+
+class _Judgement(NamedTuple):
+    """What a matcher says of its sequence. ended: nothing may follow. error: it cannot go on."""
+
+    ended: bool = False
+    error: str | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.ended or self.error is not None
+
+
+def _delta(
+    state: SchedulerState, plan: StepPlan, result: StepResult, row: int, judgement: _Judgement | None
+) -> TokenDelta:
     """The delta of a row that has more to report than its tokens; ends the sequence where this is its last."""
     table, slot = state.table, int(plan.slots[row])
     sequence = table.sequences[slot]
     assert sequence is not None
     finite, tokens = bool(result.finite[row]), result.tokens[row, : result.counts[row]].tolist()
     is_first, times = bool(table.awaits_first_token[slot]), _times(state, sequence)
-    sequence.finish_reason = _finish_reason(sequence, tokens, finite)
+    error = _NOT_FINITE if not finite else judgement and judgement.error
+    sequence.finish_reason = FinishReason.ERROR if error else _finish_reason(sequence, tokens, judgement)
+    stopped = sequence.finish_reason is FinishReason.STOP and tokens[-1] in sequence.stop_ids
     logprobs = None
     if result.logprobs is not None and tokens and sequence.params.logprobs is not None:
         at = int(plan.last_scored[row])
@@ -117,20 +161,18 @@ def _delta(state: SchedulerState, plan: StepPlan, result: StepResult, row: int) 
         tokens,
         logprobs,
         sequence.finish_reason,
-        stop_token_id=tokens[-1] if sequence.finish_reason is FinishReason.STOP else None,
+        stop_token_id=tokens[-1] if stopped else None,
         cached_tokens=sequence.cached_tokens,
         prompt_logprobs=sequence.prompt_logprobs if is_first and finite else None,
-        error=None if finite else _NOT_FINITE,
+        error=error,
         times=times,
         sequence_id=sequence.sequence_id,
         preemptions=0 if sequence.finish_reason is None else sequence.preemptions,
     )
 
 
-def _finish_reason(sequence: Sequence, tokens: list[int], finite: bool) -> FinishReason | None:
-    if not finite:
-        return FinishReason.ERROR
-    if tokens[-1] in sequence.stop_ids:
+def _finish_reason(sequence: Sequence, tokens: list[int], judgement: _Judgement | None) -> FinishReason | None:
+    if tokens[-1] in sequence.stop_ids or (judgement is not None and judgement.ended):
         return FinishReason.STOP
     return FinishReason.LENGTH if sequence.num_known >= sequence.limit else None
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.types import FinishReason, TokenLogprobs
 from jaxinfer.sampling import SamplingParams
@@ -45,6 +46,7 @@ class Sequence:
         that were computed and collected when a step failed; `most_computed` also counts those that were not collected.
     isolated: True while it is, or is to be, the only sequence of a step (scheduler/fault_isolation.py).
     isolation_round, isolated_at: the last round of isolation that it was in, and its `most_collected` then.
+    matcher: what it may say; None: anything.
     tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
         admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
     """
@@ -85,6 +87,7 @@ class Sequence:
     isolation_round: int = 0
     isolated_at: int = 0
     finish_reason: FinishReason | None = None
+    matcher: Matcher | None = None
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.waiting_tokens)
@@ -139,6 +142,7 @@ class Sequence:
             sequence_id=self.sequence_id + index,
             priority=self.priority,
             tenant=self.tenant,
+            matcher=None if self.matcher is None else self.matcher.copy(),
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at
         child.rank = (*self.rank[:-1], index)

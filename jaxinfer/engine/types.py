@@ -145,6 +145,7 @@ class EngineStats(NamedTuple):
     """By reason (stats.py)."""
     schedule_seconds: float = 0.0
     dispatch_seconds: float = 0.0
+    constrain_seconds: float = 0.0
     wait_seconds: float = 0.0
     apply_seconds: float = 0.0
     other_seconds: float = 0.0

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
 from jaxinfer.errors import ParameterError
@@ -14,13 +15,21 @@ from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
 class CheckedRequest(NamedTuple):
     """A request that can be served. ids: its prompt, int32. limit: the most tokens, prompt included, that it may grow
-    to. stop_ids: ids that end it.
+    to. stop_ids: ids that end it. arrival: its place among all requests; None: that of when it is queued. matcher: what
+    it may say, once that is compiled.
     """
 
     request: GenerateRequest
     ids: np.ndarray
     limit: int
     stop_ids: frozenset[int]
+    arrival: int | None = None
+    matcher: Matcher | None = None
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether it has, or is to have, a matcher."""
+        return self.request.sampling.structured_outputs is not None
 
 
 def check_request(

@@ -22,7 +22,8 @@ _ARGUMENTS = {
     "admit": ("newest", "counts", "params", "tables", "packed"),
     "decode": ("weights", "kv", "tables", "newest", "load", "packed"),
     "mixed": ("weights", "kv", "tables", "newest", "load", "packed"),
-    "sample": ("head", "newest", "counts", "params", "hidden", "scored"),
+    "sample": ("head", "newest", "counts", "params", "masks", "hidden", "scored"),
+    "masks": ("masks", "packed"),
     "multi_step": ("weights", "head", "kv", "tables", "newest", "counts", "params", "load", "packed"),
 }
 """What each kind of program is handed (`runner/program_table.py`)."""
@@ -31,6 +32,7 @@ _ALIASED = {
     "decode": ("kv", "tables"),
     "mixed": ("kv", "tables"),
     "sample": ("newest", "counts"),
+    "masks": ("masks",),
     "multi_step": ("kv", "tables", "newest", "counts"),
 }
 """What results take the place of."""
@@ -82,7 +84,7 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
     of_device = partial(device_bytes, platform=platform, mesh=plan.mesh)
     head = structure.head or [one for one in structure.weights if one.path == ("embed",)]
     columns = model.config.table_shape[0] // plan.mesh.shards("vocab")
-    state, params, tables = jax.eval_shape(partial(zero_slots, shapes, columns))
+    state, params, masks, tables = jax.eval_shape(partial(zero_slots, shapes, columns))
     load, numbers = load_shape_of(model.config), partial(held_bytes, platform=platform)
     blocks = zip(plan.memory.blocks, model.kv_bytes, strict=True)
     return {
@@ -93,6 +95,7 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
         "newest": numbers(state.newest.shape, state.newest.dtype),
         "counts": numbers(state.counts.shape, state.counts.dtype),
         "params": numbers(params.shape, params.dtype),
+        "masks": numbers(masks.shape, masks.dtype),
         "load": 0 if load is None else numbers(load, state.newest.dtype),
         "hidden": numbers((shapes.max_scored, model.config.hidden_size), model.dtype),
         "scored": numbers((shapes.max_scored, _SCORED), state.newest.dtype),

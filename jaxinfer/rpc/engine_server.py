@@ -115,7 +115,8 @@ class EngineServer:
     def _take(self, client_id: int, session: "_Session", command: wire.Command) -> None:
         match command:
             case wire.Submit():
-                session.put(self._submit(client_id, command))
+                if (answer := self._submit(client_id, command)) is not None:
+                    session.put(answer)
             case wire.Stop(request_id, index):
                 self._engine.stop(request_id, index)
             case wire.Abort(request_id):
@@ -123,15 +124,16 @@ class EngineServer:
             case wire.ReadStats(number):
                 session.put(wire.Stats(self._engine.stats(), number))
 
-    def _submit(self, client_id: int, frame: wire.Submit) -> wire.Answer:
+    def _submit(self, client_id: int, frame: wire.Submit) -> wire.Answer | None:
+        """None where `on_compiled` answers."""
         try:
-            self._engine.submit(wire.unpack_request(frame), client_id)
+            queued = self._engine.submit(wire.unpack_request(frame), client_id)
         except JaxinferError as error:
             return wire.Answer(frame.request_id, wire.pack_error(error))
         except (ValueError, RecursionError) as error:  # what no client of this version sends
             refused = JaxinferError(f"the request is not understood: {error}")
             return wire.Answer(frame.request_id, wire.pack_error(refused))
-        return wire.Answer(frame.request_id)
+        return wire.Answer(frame.request_id) if queued else None
 
     # In the engine's thread
 
@@ -140,6 +142,10 @@ class EngineServer:
 
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         self._tell(self._send, client_id, wire.Failure(request_id, wire.pack_error(error)))
+
+    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
+        error = None if refused is None else wire.pack_error(refused)
+        self._tell(self._send, client_id, wire.Answer(request_id, error))
 
     def on_forgotten(self, client_id: int) -> None:
         """Nobody waits for it: the session is gone."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, LatePrograms
 from jaxinfer.engine.step.layouts import LOGPROBS
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -73,7 +73,7 @@ class JaxRunner:
         self.programs = Programs(model, shapes, options, store)
         self._make_slots = self._compile_slots()
         self._make_kv = self._compile_kv()
-        self._state, self._params, self._tables = self._make_slots()
+        self._state, self._params, self._masks, self._tables = self._make_slots()
         self._load = ExpertLoad(model)
         copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
         self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
@@ -129,6 +129,9 @@ class JaxRunner:
             sampled.logprobs.copy_to_host_async()
         return SampledStep(step, forwarded.hidden, sampled, forwarded.load)
 
+    def set_masks(self, packed: PackedMasks) -> None:
+        self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
+
     def decode_steps(self, step: PackedMultiStep) -> MultiStep:
         program = self.programs["multi_step", step.bucket]
         model, state, load = self.model, (self._state, self._params), self._load.dispatched
@@ -169,14 +172,14 @@ class JaxRunner:
 
         The old arrays go first, which leaves room for the new; those that a failed step was given are gone already.
         """
-        for array in jax.tree.leaves((self._state, self._params, self._tables, self.kv)):
+        for array in jax.tree.leaves((self._state, self._params, self._masks, self._tables, self.kv)):
             with contextlib.suppress(Exception):  # a fault that was reported already; its step must have ended
                 array.block_until_ready()
             array.delete()
         self._load.reset()
-        self._state, self._params, self._tables = self._make_slots()
+        self._state, self._params, self._masks, self._tables = self._make_slots()
         self.kv = self._make_kv()
-        jax.block_until_ready((self._state, self._params, self._tables, self.kv))
+        jax.block_until_ready((self._state, self._params, self._masks, self._tables, self.kv))
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         return tuple(map(_memory_of, self.model.mesh.devices.flat))
@@ -187,7 +190,8 @@ class JaxRunner:
 
     def _sample(self, size: int, forwarded: Forwarded) -> SampledArrays:
         program = self.programs["sample", size]
-        self._state, sampled = program(self.model.head, self._state, self._params, forwarded.hidden, forwarded.scored)
+        own = (self._state, self._params, self._masks)
+        self._state, sampled = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
         return sampled
 
     def _compile_slots(self) -> jax.stages.Compiled:
@@ -212,6 +216,8 @@ class JaxRunner:
             if kind == "sample":
                 assert forwarded is not None
                 self._sample(size, forwarded).tokens.block_until_ready()
+            elif kind == "masks":
+                self.set_masks(packer.no_masks(size))
             elif kind != "admit":
                 step = packer.padding(StepKind(kind), size)
                 if isinstance(step, PackedMultiStep):

@@ -18,11 +18,13 @@ from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Forward, ForwardPrograms
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
-from jaxinfer.runner.state import zero_slots
+from jaxinfer.runner.sampler.masks import set_masks
+from jaxinfer.runner.state import Slots, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
-"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions) or ("multi_step", rows)."""
+"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions), ("masks", rows), or
+("multi_step", rows)."""
 
 
 class Program(NamedTuple):
@@ -53,6 +55,7 @@ class ProgramTable:
             *(("mixed", size) for size in reversed(buckets.tokens)),
             *(("decode", size) for size in reversed(buckets.rows)),
             *(("sample", size) for size in reversed(buckets.scored)),
+            *(("masks", size) for size in reversed(buckets.masks)),
             *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
         )
 
@@ -62,13 +65,15 @@ class ProgramTable:
             return self._admit()
         if kind == "sample":
             return self._sample(size)
+        if kind == "masks":
+            return self._masks(size)
         if kind == "multi_step":
             return self._multi_step_program(size)
         return self._forward_program(kind, size)
 
     def _admit(self) -> Program:
         layout = self._layouts.admit
-        state, params, tables = self._slots()
+        state, params, _, tables = self._slots()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
         function = self._over_data(partial(admit, self._model, layout), (self._own,) * 4, self._own)
@@ -77,7 +82,8 @@ class ProgramTable:
     def _forward_program(self, kind: str, size: int) -> Program:
         layout = self._layouts.decode(size) if kind == "decode" else self._layouts.mixed(size)
         function = self._forward.decode if kind == "decode" else self._forward.mixed
-        (state, _, tables), kv = self._slots(), self._kv()
+        slots, kv = self._slots(), self._kv()
+        state, tables = slots.state, slots.tables
         weights = tuple(_like(weight) for weight in self._model.weights)
         arguments = (weights, kv, tables, state.newest, self._load(), self._packed(layout.size))
         blocks, own = kv_specs(self._model), self._own
@@ -88,19 +94,29 @@ class ProgramTable:
         return Program(split, arguments, (1, 2), Forward(*shardings, *self._results))
 
     def _sample(self, size: int) -> Program:
-        state, params, _ = self._slots()
+        state, params, masks, _ = self._slots()
         head = tuple(_like(leaf) for leaf in self._model.head)
         hidden, scored = self.scored_rows
         out = (jax.tree.map(lambda x: x.sharding, state), self._by_rows)
         own = self._own
         function = self._over_data(
-            partial(sample, self._model, self._shapes, size), (WHOLE, own, own, own, own), (own, own)
+            partial(sample, self._model, self._shapes, size), (WHOLE, own, own, own, own, own), (own, own)
         )
-        return Program(function, (head, state, params, hidden, scored), (1,), out)
+        return Program(function, (head, state, params, masks, hidden, scored), (1,), out)
+
+    def _masks(self, rows: int) -> Program:
+        layout, masks = self._layouts.masks(rows), self._slots().masks
+
+        def write(masks: jax.Array, packed: jax.Array) -> jax.Array:
+            view = layout.views(packed)
+            return set_masks(masks, view["slots"], view["masks"])
+
+        function = self._over_data(write, (self._own,) * 2, self._own)
+        return Program(function, (masks, self._packed(layout.size)), (0,), masks.sharding)
 
     def _multi_step_program(self, size: int) -> Program:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
-        (state, params, tables), kv = self._slots(), self._kv()
+        (state, params, _, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.multi_step(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
@@ -132,7 +148,7 @@ class ProgramTable:
         forward = jax.eval_shape(smallest.function, *smallest.arguments)
         return jax.tree.map(lambda x: _at(x, self._by_rows), (forward.hidden, forward.scored))
 
-    def _slots(self) -> Any:
+    def _slots(self) -> Slots:
         slots = jax.eval_shape(partial(zero_slots, self._shapes, self._model.config.table_shape[0]))
         return jax.tree.map(_at, slots, slot_shardings(self._model, slots))
 

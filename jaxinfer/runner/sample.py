@@ -30,11 +30,12 @@ def sample(
     head: tuple[jax.Array, ...],
     state: SlotState,
     params: jax.Array,
+    masks: jax.Array,
     hidden: jax.Array,
     scored: jax.Array,
 ) -> tuple[SlotState, SampledArrays]:
     """Draws for the first `size` of the scored positions, int32 [max_scored, 4]. state is donated. Never sees KV."""
-    state, sampled = draw(model, shapes, head, state, params, hidden[:size], Scored.unpacked(scored[:size]))
+    state, sampled = draw(model, shapes, head, state, params, hidden[:size], Scored.unpacked(scored[:size]), masks)
     return state, SampledArrays(sampled.tokens, _packed(sampled.logprobs))
 
 
@@ -46,14 +47,15 @@ def draw(
     params: jax.Array,
     hidden: jax.Array,
     scored: Scored,
+    masks: jax.Array | None = None,
 ) -> tuple[SlotState, Sampled]:
-    """Draws for all of the scored positions, whose hidden states are [S, d]."""
+    """Draws for all of the scored positions, whose hidden states are [S, d]. masks: None: no row is constrained."""
     slots = scored.slots
     logits = model.logits(head, hidden)
     own = unpack_params(params[slots])
     split = columns(model)
-    sampled = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 4), WHOLE)(
-        logits, state.counts, slots, own, scored.positions, scored.targets
+    sampled = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 5), WHOLE)(
+        logits, state.counts, slots, own, scored.positions, scored.targets, masks
     )
     tokens = jnp.maximum(sampled.tokens, 0)
     # Positions that draw nothing write to the scratch slot.

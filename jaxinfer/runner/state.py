@@ -59,6 +59,7 @@ class SlotParams(NamedTuple):
     seed: jax.Array
     sequence_index: jax.Array
     uses_counts: jax.Array
+    constrained: jax.Array
     wants_logprobs: jax.Array
     stop_ids: jax.Array
     bias_ids: jax.Array
@@ -98,9 +99,21 @@ def _free_params() -> np.ndarray:
     return row
 
 
-def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, jax.Array, tuple[jax.Array, ...]]:
-    """Slots that nobody has: their state, what they ask for (int32 [slots, SLOT_PARAMS.size]), and their block tables,
-    int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
+class Slots(NamedTuple):
+    """Everything that the device remembers of slots.
+
+    params: int32 [slots, SLOT_PARAMS.size], what they ask for. masks: int32 [slots, mask_words], which tokens they may
+    draw next, where they are constrained. tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
+    """
+
+    state: SlotState
+    params: jax.Array
+    masks: jax.Array
+    tables: tuple[jax.Array, ...]
+
+
+def zero_slots(shapes: EngineShapes, columns: int) -> Slots:
+    """Slots that nobody has.
 
     Those of all shards, one after another, each with its scratch slot. columns: of counts, one for each row of the
     head.
@@ -111,4 +124,5 @@ def zero_slots(shapes: EngineShapes, columns: int) -> tuple[SlotState, jax.Array
         counts=jnp.zeros((slots, columns), jnp.int16),
     )
     tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
-    return state, jnp.broadcast_to(_free_params(), (slots, SLOT_PARAMS.size)), tables
+    params = jnp.broadcast_to(_free_params(), (slots, SLOT_PARAMS.size))
+    return Slots(state, params, jnp.zeros((slots, shapes.mask_words), jnp.int32), tables)

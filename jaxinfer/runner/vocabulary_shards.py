@@ -12,6 +12,7 @@ from jaxinfer.parallel.per_device import per_device
 from jaxinfer.parallel.shards import live_axes
 from jaxinfer.runner.data_shards import rows
 from jaxinfer.runner.sampler.vocabulary import Vocabulary
+from jaxinfer.runner.state import Slots
 
 WHOLE = PartitionSpec()
 """Of an argument or result that every device has all of."""
@@ -39,10 +40,10 @@ def over_vocabulary(
     return per_device(here, model.mesh, arguments, results)
 
 
-def slot_shardings(model: LoadedModel, slots: Any) -> Any:
+def slot_shardings(model: LoadedModel, slots: Slots) -> Any:
     """Where each array of `zero_slots` lies: slots on their shard, and the counts by columns too."""
     own = rows(model.mesh)
-    state, params, tables = jax.tree.map(lambda _: NamedSharding(model.mesh, own), slots)
+    placed = jax.tree.map(lambda _: NamedSharding(model.mesh, own), slots)
     by_slot = own[0] if own else None
     counts = PartitionSpec(by_slot, *columns(model)[1:])
-    return state._replace(counts=NamedSharding(model.mesh, counts)), params, tables
+    return placed._replace(state=placed.state._replace(counts=NamedSharding(model.mesh, counts)))

@@ -124,8 +124,7 @@ class OutputAssembler:
         return self._stops.push(piece)
 
     def _ends_with_stop_token(self, delta: TokenDelta) -> bool:
-        hidden = delta.finish_reason is FinishReason.STOP and not self._params.include_stop_str_in_output
-        return hidden and bool(delta.token_ids)
+        return delta.stop_token_id is not None and not self._params.include_stop_str_in_output
 
     def _named_stop(self, delta: TokenDelta) -> int | None:
         return delta.stop_token_id if delta.stop_token_id in self._params.stop_token_ids else None

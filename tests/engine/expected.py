@@ -1,6 +1,6 @@
 """What the simulated device must draw."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,10 +15,14 @@ def expected_tokens(
     index: int,
     windows: Sequence[int | None],
     vocab_size: int,
+    allowed: Callable[[list[int]], Sequence[int]] | None = None,
 ) -> list[int]:
-    """What a sequence must generate, from the rules alone: no blocks, no steps."""
-    tokens = np.array(prompt, np.int64)
+    """What a sequence must generate, from the rules alone: no blocks, no steps. allowed: ids that may follow
+    outputs."""
+    tokens, outputs = np.array(prompt, np.int64), list[int]()
     for _ in range(count):
         visible = [tokens if window is None else tokens[-window:] for window in windows]
-        tokens = np.append(tokens, draw(visible, len(tokens) - 1, seed, index, vocab_size))
-    return tokens[len(prompt) :].tolist()
+        ids = range(vocab_size) if allowed is None else allowed(outputs)
+        outputs.append(ids[draw(visible, len(tokens) - 1, seed, index, len(ids))])
+        tokens = np.append(tokens, outputs[-1])
+    return outputs

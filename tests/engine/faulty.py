@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.in_flight import BeforeSampling
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
@@ -39,9 +40,9 @@ class FaultyRunner(RecordingRunner):
         super().__init__(shapes, **options)
         self.finite_tokens: dict[int, int] = {}
 
-    def dispatch(self, plan: StepPlan) -> Any:
+    def dispatch(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
         self._maybe("dispatch", plan)
-        handle = super().dispatch(plan)
+        handle = super().dispatch(plan, before_sampling)
         self._maybe("dispatched", plan)
         if self._thread is not None:
             return plan, handle, []

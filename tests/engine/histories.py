@@ -11,6 +11,7 @@ from jaxinfer.sampling import SamplingParams
 from tests.engine.ledger import check_blocks, check_options, check_slots, live_names, live_sequences
 from tests.engine.outputs import Output, Outputs
 from tests.engine.stepping import step_deltas
+from tests.engine.toy_grammar import Toy
 
 
 class Histories(RuleBasedStateMachine):
@@ -51,10 +52,12 @@ class Histories(RuleBasedStateMachine):
         priority=st.integers(-2, 2),
         temperature=st.sampled_from([0.0, 1.0]),
         penalty=st.sampled_from([1.0, 1.2]),
+        toy=st.sampled_from([None, None, Toy(3, 5), Toy(8, 14)]),
     )
     def add(
-        self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt, priority=0, temperature=1.0, penalty=1.0
-    ) -> None:
+        self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt, priority=0, temperature=1.0, penalty=1.0,
+        toy=None,
+    ) -> None:  # fmt: skip
         params = SamplingParams(
             n=min(n, self.core.info.max_num_seqs),
             max_tokens=tokens,
@@ -63,6 +66,7 @@ class Histories(RuleBasedStateMachine):
             repetition_penalty=penalty,
             ignore_eos=ignore_eos,
             prompt_logprobs=prompt_logprobs,
+            structured_outputs=None if toy is None or self.core.constraints is None else toy.constraint,
         )
         prompt = [*range(1, shared + 1), *(token % self.core.info.vocab_size for token in own)] or [1]
         priority = priority if self.core.scheduler.policy.uses_priority else 0
@@ -162,7 +166,8 @@ class Histories(RuleBasedStateMachine):
         assert not ends & set(output.tokens[:-1])
         assert output.reason is not None
         if (name, index) not in self.interrupted and output.reason is not FinishReason.ERROR:
-            last = output.tokens[-1]
-            assert output.reason is (FinishReason.STOP if last in ends else FinishReason.LENGTH)
+            last, toy = output.tokens[-1], Toy.of(params)
+            whole = toy is not None and len(output.tokens) == toy.length and last not in ends
+            assert output.reason is (FinishReason.STOP if last in ends or whole else FinishReason.LENGTH)
             assert output.stopped_by == (last if last in ends else None)
-            assert last in ends or len(output.tokens) == params.max_tokens
+            assert last in ends or whole or len(output.tokens) == params.max_tokens

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.device.in_flight import InFlightSteps
+from jaxinfer.engine.device.in_flight import BeforeSampling, InFlightSteps
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -18,8 +18,8 @@ class PlanDriven(SimulatedRunner):
         super().__init__(shapes, **options)
         self._steps = InFlightSteps(self)
 
-    def dispatch(self, plan: StepPlan) -> Any:
-        return self._steps.start(plan)
+    def dispatch(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
+        return self._steps.start(plan, before_sampling)
 
     def collect(self, handle: Any) -> StepResult:
         return super().collect(handle) if handle is not None else self._steps.read(None)
@@ -32,8 +32,8 @@ class PlanSteps(InFlightSteps):
         super().__init__(runner)
         self._driven = runner
 
-    def start(self, plan: StepPlan) -> Any:
-        return self._driven.dispatch(plan)
+    def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
+        return self._driven.dispatch(plan, before_sampling)
 
     def read(self, handle: Any) -> StepResult:
         return self._driven.collect(handle)

@@ -2,12 +2,15 @@
 
 import time
 from collections import abc
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
+from jaxinfer.engine.constraint import Constraints
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.in_flight import BeforeSampling
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.sequence import Sequence
@@ -19,6 +22,7 @@ from tests.engine.expected import expected_tokens
 from tests.engine.ledger import live_sequences
 from tests.engine.plan_driven import PlanDriven, hand_over_plans
 from tests.engine.stepping import step_deltas
+from tests.engine.toy_grammar import Toy
 
 VOCABULARY = 61
 
@@ -45,9 +49,9 @@ class RecordingRunner(PlanDriven):
         super().__init__(shapes, **options)
         self.plans: list[StepPlan] = []
 
-    def dispatch(self, plan: StepPlan) -> Any:
+    def dispatch(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
         self.plans.append(plan)
-        return super().dispatch(plan)
+        return super().dispatch(plan, before_sampling)
 
 
 def small_core(
@@ -60,6 +64,7 @@ def small_core(
     caching: bool = True,
     kept: int | None = None,
     clock: abc.Callable[[], int] = time.monotonic_ns,
+    constraints: Constraints | None = None,
     **config: Any,
 ) -> EngineCore:
     runner = runner or RecordingRunner(small_shapes())
@@ -81,6 +86,7 @@ def small_core(
         eos_ids=eos,
         steps_ahead=ahead,
         clock=clock,
+        constraints=constraints,
     )
     hand_over_plans(core)
     return core
@@ -94,16 +100,19 @@ def ask(name: str, prompt: np.ndarray | abc.Sequence[int] | int, tokens: int = 6
 
 
 def right(core: EngineCore, request: GenerateRequest, index: int = 0) -> list[int]:
-    """What sequence `index` must give where nothing stops it."""
-    params = request.sampling
+    """What sequence `index` must give where nothing stops it but its grammar."""
+    params, toy = request.sampling, Toy.of(request.sampling)
+    stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(core.eos_ids))
+    count = params.max_tokens or 0
     windows = [group.window for group in core.runner.shapes.groups]
     return expected_tokens(
         request.prompt_token_ids,
-        params.max_tokens or 0,
+        count if toy is None else min(count, toy.length),
         seed=params.seed or 0,
         index=index,
         windows=windows,
         vocab_size=VOCABULARY,
+        allowed=None if toy is None else partial(toy.allowed, stops=stops, vocab_size=VOCABULARY),
     )
 
 

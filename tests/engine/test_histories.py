@@ -15,6 +15,7 @@ from tests.engine.histories import Histories
 from tests.engine.ledger import live_names
 from tests.engine.outputs import Output
 from tests.engine.small import VOCABULARY, right, small_core
+from tests.engine.toy_grammar import Toy, ToyConstraints
 
 EOS = (7,)
 CONTEXT = 48
@@ -69,6 +70,7 @@ class SimulatedHistories(Histories):
             long_prefill_token_threshold=chunk,
             max_num_partial_prefills=partial,
             max_step_retries=retries,
+            constraints=ToyConstraints(VOCABULARY),
         )
         self.begin(core, eos=EOS, retries=retries, partial=partial, kept=kept)
 
@@ -138,6 +140,7 @@ def _random_operation(machine: SimulatedHistories, draw: random.Random) -> None:
             prompt_logprobs=draw.choice([None, None, None, 1]),
             salt=draw.choice(["", "", "tenant"]),
             priority=machine.made * 7 % 5 - 2,
+            toy=draw.choice([None, None, Toy(draw.randint(0, 9), draw.randint(1, 20))]),
         )
     elif kind < 0.70:
         machine.step(draw.randint(1, 6))

@@ -4,22 +4,23 @@ import threading
 
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.device.simulated import SimulatedRunner
-from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from tests.engine.small import RecordingRunner, ask, run, small_core, small_shapes
 from tests.engine.stepping import step_deltas
 
-PARTS = ("schedule", "dispatch", "wait", "apply", "other", "idle")
+PARTS = ("schedule", "dispatch", "constrain", "wait", "apply", "other", "idle")
 
 
 def test_every_nanosecond_belongs_to_a_part_and_flies_starves_or_idles() -> None:
     now = 0
     timer = StepTimer(lambda: now)
-    passed = dict(enumerate([3, 5, 7, 11, 13, 17]))
+    passed = dict(enumerate([3, 5, 7, 11, 13, 17, 19]))
     for part, nanoseconds in passed.items():
         timer.in_flight = part == WAIT
         now += nanoseconds * 10**9
         timer.end(part)
-    assert [round(timer.seconds(part)) for part in (SCHEDULE, DISPATCH, WAIT, APPLY, OTHER, IDLE)] == [*passed.values()]
+    parts = (SCHEDULE, DISPATCH, CONSTRAIN, WAIT, APPLY, OTHER, IDLE)
+    assert [round(timer.seconds(part)) for part in parts] == [*passed.values()]
     assert round(timer.in_flight_seconds) == passed[WAIT]
     assert round(timer.starved_seconds) == sum(passed.values()) - passed[WAIT] - passed[IDLE]
 

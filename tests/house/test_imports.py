@@ -27,6 +27,8 @@ NO_JAX = (
     "other_values",
     "parameter",
     "sampling",
+    "constraint",
+    "grammar",
     "errors",
     "console",
     "cli",
@@ -49,7 +51,7 @@ NO_JAX = (
     "checkpoint.quantized",
 )
 
-BASE = ("errors", "version", "sampling", "parameter", "config", "folder_files")
+BASE = ("errors", "version", "constraint", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
@@ -62,13 +64,14 @@ ARROWS = {
     "signals": (),
     "folder_files": ("errors",),
     "parameter": ("errors",),
-    "sampling": ("errors", "parameter"),
+    "constraint": ("errors",),
+    "sampling": ("errors", "parameter", "constraint"),
     "config": ("errors",),
     "other_values": ("model_config.quantized.refused",),
     "config_tree": ("errors", "config", "other_values"),
     "metrics": (*BASE, "engine.types"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
-    "grammar": BASE,
+    "grammar": (*BASE, "engine.constraint", "engine.step.shapes"),
     "speculative": BASE,
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.engine.types import GenerateRequest, TokenDelta, output_of
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 from jaxinfer.rpc import wire
@@ -13,7 +14,8 @@ from jaxinfer.sampling import SamplingParams
 from tests.engine.small import small_core
 from tests.parameter_values import another_value
 
-LISTS = {"logit_bias": {5: -0.1}, "stop": ("x",), "stop_token_ids": (7, 3)}
+GRAMMAR = Constraint("json_schema", "{}", whitespace=" ?", after=(5, 6))
+LISTS = {"logit_bias": {5: -0.1}, "stop": ("x",), "stop_token_ids": (7, 3), "structured_outputs": GRAMMAR}
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])

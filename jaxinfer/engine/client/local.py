@@ -22,6 +22,7 @@ class LocalEngineClient:
         self._streams = Streams()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client_id = 0
+        self._compiling: dict[str, asyncio.Future[None]] = {}
         self._abandoned: dict[int, list[str]] = {}
         self._engine = EngineThread(core, self)
         self._engine.start()
@@ -41,8 +42,20 @@ class LocalEngineClient:
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         self._use_loop(asyncio.get_running_loop())
         self._streams.check_free(request.request_id)
-        self._engine.submit(request, self._client_id)
-        return self._streams.open(request.request_id, request.sampling.n)
+        name = request.request_id
+        compiled = self._compiling[name] = asyncio.get_running_loop().create_future()
+        # Opened before it can be queued: what comes of it must find it.
+        stream = self._streams.open(name, request.sampling.n)
+        try:
+            if not self._engine.submit(request, self._client_id):
+                await compiled
+        except BaseException:
+            self._engine.abort(name)
+            self._streams.forget([name])
+            raise
+        finally:
+            del self._compiling[name]
+        return stream
 
     def stop(self, request_id: str, index: int) -> None:
         self._engine.stop(request_id, index)
@@ -77,6 +90,18 @@ class LocalEngineClient:
 
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         self._tell(self._streams.fail, request_id, error)
+
+    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
+        self._tell(self._end_compiling, request_id, refused)
+
+    def _end_compiling(self, request_id: str, refused: JaxinferError | None) -> None:
+        compiled = self._compiling.get(request_id)
+        if compiled is None or compiled.done():
+            return
+        if refused is None:
+            compiled.set_result(None)
+        else:
+            compiled.set_exception(refused)
 
     def on_forgotten(self, client_id: int) -> None:
         self._tell(self._streams.forget, self._abandoned.pop(client_id))

@@ -4,6 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from jaxinfer.engine.core import EngineCore
@@ -17,6 +18,8 @@ from jaxinfer.errors import EngineDeadError, JaxinferError
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 1.0
+_COMPILERS = 2
+"""Threads that compile what requests may say."""
 
 
 class Listener(Protocol):
@@ -27,6 +30,9 @@ class Listener(Protocol):
 
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         """A submitted request could not be queued."""
+
+    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
+        """A request for which `submit` was False is queued next, or refused. Called in a thread of its own."""
 
     def on_forgotten(self, client_id: int) -> None:
         """`forget` is done: no output of that client's earlier requests follows."""
@@ -49,6 +55,9 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._submitted = TenantCounts()
+        self._compiling: set[str] = set()  # ids that nobody has aborted; single operations of a set need no lock
+        self._forgotten: set[int] = set()
+        self._compiler = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="jaxinfer-grammar")
         self._dead: BaseException | None = None
         self._closing = False
         self._idle = True
@@ -71,8 +80,12 @@ class EngineThread:
         """True while requests can be submitted."""
         return self._dead is None and not self._closing
 
-    def submit(self, request: GenerateRequest, client_id: int = 0) -> None:
-        """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError."""
+    def submit(self, request: GenerateRequest, client_id: int = 0) -> bool:
+        """Queues a request. Raises ParameterError, QueueFullError, EngineDeadError.
+
+        False where what it may say is compiled first: `on_compiled` tells when that is done, and the request is queued
+        in the place of its arrival.
+        """
         if not self.alive:
             raise EngineDeadError("the engine has stopped") from self._dead
         checked = self._core.check(request)
@@ -80,7 +93,12 @@ class EngineThread:
         with self._lock:
             self._core.check_room(tenant, self._submitted)
             self._submitted.add(tenant)
+        if checked.is_constrained:
+            self._compiling.add(request.request_id)
+            self._compiler.submit(self._compile, checked, client_id)
+            return False
         self._commands.put(lambda: self._add(checked, client_id))
+        return True
 
     def stop(self, request_id: str, index: int) -> None:
         """Ends one sequence because of a stop string."""
@@ -88,6 +106,7 @@ class EngineThread:
 
     def abort(self, request_id: str) -> None:
         """Ends every sequence of a request."""
+        self._compiling.discard(request_id)
         self._commands.put(lambda: self._core.abort(request_id))
 
     def forget(self, client_id: int) -> None:
@@ -103,12 +122,36 @@ class EngineThread:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""
         if not self._closing:
             self._closing = True
+            self._compiler.shutdown(wait=False, cancel_futures=True)
             self._commands.put(self._core.abort_all)
             self._commands.put(None)
 
     def join(self) -> None:
         """Waits until the thread has ended, or has stalled."""
         self._over.wait()
+
+    # In a thread of its own
+
+    def _compile(self, checked: CheckedRequest, client_id: int) -> None:
+        request_id, refused = checked.request.request_id, None
+        try:
+            checked = self._core.compile(checked)
+        except JaxinferError as error:
+            refused = error
+        except Exception as error:  # whatever is wrong with one grammar ends no other
+            log.exception("what request %s may say could not be compiled", request_id)
+            refused = JaxinferError(f"what the request may say could not be compiled: {type(error).__name__}")
+        wanted = request_id in self._compiling
+        self._compiling.discard(request_id)
+        self._listener.on_compiled(client_id, request_id, refused)
+        if wanted and refused is None:
+            self._commands.put(lambda: self._add(checked, client_id))
+        else:
+            self._forget_submitted(checked)
+
+    def _forget_submitted(self, checked: CheckedRequest) -> None:
+        with self._lock:
+            self._submitted.remove(self._core.tenant_of(checked.request))
 
     # In the engine's thread
 
@@ -167,6 +210,8 @@ class EngineThread:
 
     def _add(self, checked: CheckedRequest, client_id: int) -> None:
         request = checked.request
+        if client_id in self._forgotten:
+            return self._forget_submitted(checked)
         # An id that ended a moment ago is taken until its last result in flight is read.
         while self._core.is_retiring(request.request_id):
             self._step()
@@ -178,10 +223,10 @@ class EngineThread:
             log.exception("request %s could not be queued", request.request_id)
             failure = JaxinferError(f"the request could not be queued: {type(error).__name__}")
             self._listener.on_error(client_id, request.request_id, failure)
-        with self._lock:
-            self._submitted.remove(self._core.tenant_of(request))
+        return self._forget_submitted(checked)
 
     def _forget(self, client_id: int) -> None:
+        self._forgotten.add(client_id)
         self._core.abort_client(client_id)
         self._step()
         self._listener.on_forgotten(client_id)

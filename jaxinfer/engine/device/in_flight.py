@@ -1,6 +1,8 @@
 """InFlightSteps: steps that a runner was given and whose results have not been read."""
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from jaxinfer.engine.step.packed import PackedMultiStep
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 
+BeforeSampling = Callable[[], None]
 _NO_ROWS = StepResult(np.zeros((0, 1), np.int32), np.zeros(0, np.int32), np.zeros(0, bool))
 
 
@@ -31,17 +34,16 @@ class InFlightSteps:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def dispatch(self, plan: StepPlan) -> None:
+    def dispatch(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> None:
         """Starts a step. Raises StepFault."""
         self._plans.append(plan)
         self.dispatched += 1
-        try:
-            self._handles.append(self.start(plan))
-        except Exception as error:
-            raise StepFault(type(error).__name__) from error
+        with _step_faults():
+            self._handles.append(self.start(plan, before_sampling))
 
-    def start(self, plan: StepPlan) -> Any:
-        """Packs a plan and hands it to the runner. None for a plan without rows."""
+    def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
+        """Packs a plan and hands it to the runner. None for a plan without rows. before_sampling: called when the
+        forward pass is under way; steps that were started before may be collected there."""
         for packed in self._packer.slots(plan.admissions):
             self._runner.init_slots(packed)
         if not plan.num_rows:
@@ -49,14 +51,26 @@ class InFlightSteps:
         step = self._packer.pack(plan)
         if isinstance(step, PackedMultiStep):
             return self._runner.decode_steps(step)
-        return self._runner.sample(step, self._runner.forward(step))
+        forwarded = self._runner.forward(step)
+        if before_sampling is not None:
+            before_sampling()
+        return self._runner.sample(step, forwarded)
+
+    def set_masks(self, slots: np.ndarray, rows: np.ndarray) -> None:
+        """Starts to write masks of some slots, int32 [n] and [n, words]. Raises StepFault."""
+        with _step_faults():
+            self._runner.set_masks(self._packer.masks(slots, rows))
+
+    def sample_for(self, slots: np.ndarray, epochs: np.ndarray) -> bool:
+        """Whether a step in flight samples for any of these slots, as they are held in these epochs. The one that is
+        being started is none."""
+        started = zip(self._plans, self._handles, strict=False)
+        return any(_samples_for(plan, slots, epochs) for plan, _ in started)
 
     def collect(self) -> tuple[StepPlan, StepResult]:
         """Waits for the oldest step, which stays in flight where it failed. Raises StepFault."""
-        try:
+        with _step_faults():
             result = self.read(self._handles[0])
-        except Exception as error:
-            raise StepFault(type(error).__name__) from error
         self._handles.popleft()
         self.collected += 1
         return self._plans.popleft(), result
@@ -72,3 +86,21 @@ class InFlightSteps:
         self._handles.clear()
         self.collected = self.dispatched
         return plans
+
+
+@contextmanager
+def _step_faults() -> Iterator[None]:
+    """What a runner raises becomes a StepFault."""
+    try:
+        yield
+    except StepFault:
+        raise
+    except Exception as error:
+        raise StepFault(type(error).__name__) from error
+
+
+def _samples_for(plan: StepPlan, slots: np.ndarray, epochs: np.ndarray) -> bool:
+    wanted = dict(zip(slots.tolist(), epochs.tolist(), strict=True))
+    sampling = plan.samples > 0
+    own = zip(plan.slots[sampling].tolist(), plan.epochs[sampling].tolist(), strict=True)
+    return any(wanted.get(slot) == epoch for slot, epoch in own)

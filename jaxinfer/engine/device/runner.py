@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep
 from jaxinfer.engine.step.plan import StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -71,6 +71,10 @@ class Runner(Protocol):
 
     def sample(self, step: PackedForward, forwarded: Any) -> Any:
         """Starts the sampling of a step, and returns a handle at once. forwarded: what `forward` returned for it."""
+        ...
+
+    def set_masks(self, packed: PackedMasks) -> None:
+        """Starts to write which tokens slots may draw: samples that are started later draw under them."""
         ...
 
     def decode_steps(self, step: PackedMultiStep) -> Any:

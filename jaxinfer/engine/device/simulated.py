@@ -16,7 +16,7 @@ import numpy as np
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep, PackedStep
 from jaxinfer.engine.step.plan import LogprobArrays, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
@@ -24,6 +24,7 @@ from jaxinfer.sampling import MAX_LOGPROBS
 
 class _Step(NamedTuple):
     inits: list[np.ndarray]
+    masks: list[PackedMasks]
     packed: PackedStep
     deadline: float
 
@@ -45,6 +46,7 @@ class SimulatedRunner:
         self.shapes = shapes
         self._layouts = Layouts(shapes)
         self._inits: list[np.ndarray] = []
+        self._masks: list[PackedMasks] = []
         self._draws = draws
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
@@ -56,6 +58,9 @@ class SimulatedRunner:
     def forward(self, step: PackedForward) -> None:
         """Nothing: reading and drawing are one here, and `sample` starts both."""
 
+    def set_masks(self, packed: PackedMasks) -> None:
+        self._masks.append(packed)
+
     def sample(self, step: PackedForward, forwarded: None) -> Any:
         return self._begin(step)
 
@@ -65,8 +70,8 @@ class SimulatedRunner:
     def _begin(self, packed: PackedStep) -> _Step:
         # Absolute deadlines: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
-        step = _Step(self._inits, packed, self._busy_until)
-        self._inits = []
+        step = _Step(self._inits, self._masks, packed, self._busy_until)
+        self._inits, self._masks = [], []
         if self._thread is not None:
             self._work.put(step)
         return step
@@ -106,6 +111,7 @@ class SimulatedRunner:
     def _start(self) -> None:
         self._parts = [SimulatedShard(self.shapes, self._layouts) for _ in range(self.shapes.shards)]
         self._inits.clear()
+        self._masks.clear()
         self._busy_until = 0.0
         self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
@@ -126,6 +132,9 @@ class SimulatedRunner:
         for init in step.inits:
             for part, section in zip(self._parts, self._sections(init), strict=True):
                 part.init_slots(section)
+        for masks in step.masks:
+            for part, section in zip(self._parts, self._sections(masks.array), strict=True):
+                part.set_masks(masks.bucket, section)
         packed = step.packed
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedMultiStep):

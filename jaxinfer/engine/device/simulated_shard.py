@@ -12,8 +12,8 @@ from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 _NEVER_WRITTEN = -(2**20)
 
 
-def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vocab_size: int) -> int:
-    """The token that follows `position`, from the tokens that each KV group sees up to there."""
+def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, allowed: int) -> int:
+    """Which of `allowed` tokens follows `position`, from the tokens that each KV group sees up to there."""
     mask = (1 << 64) - 1
     state = (seed * 1_000_003 + index * 7_919 + position) & mask
     for tokens in visible:
@@ -21,7 +21,7 @@ def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, vo
         content = int(((tokens.astype(np.uint64) + np.uint64(1)) * weights).sum())
         state = (state * 0xD1342543DE82EF95 + content) & mask
         state ^= state >> 29
-    return state % vocab_size
+    return state % allowed
 
 
 class SimulatedShard:
@@ -38,6 +38,8 @@ class SimulatedShard:
         self._seed = np.zeros(slots, np.int64)
         self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
+        self._constrained = np.zeros(slots, bool)
+        self._masks = np.zeros((slots, shapes.mask_words), np.int32)
 
     def init_slots(self, packed: np.ndarray) -> None:
         """As `Layouts.admit` has it."""
@@ -51,7 +53,13 @@ class SimulatedShard:
         )
         self._sequence_index[slots] = params["sequence_index"]
         self._stop_ids[slots] = params["stop_ids"]
+        self._constrained[slots] = params["constrained"]
         self.tables[:, slots] = view["tables"]
+
+    def set_masks(self, bucket: int, packed: np.ndarray) -> None:
+        """As `Layouts.masks` has it."""
+        view = self._layouts.masks(bucket).views(packed)
+        self._masks[view["slots"]] = view["masks"]
 
     def forward(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens drawn, and targets, an entry a scored position and its padding."""
@@ -116,10 +124,19 @@ class SimulatedShard:
             return 0
         visible = [self._read(group, slot, position) for group in range(len(self.kv))]
         seed, index = int(self._seed[slot]), int(self._sequence_index[slot])
-        token = draw(visible, int(position), seed, index, self.shapes.vocab_size)
+        allowed = self._allowed(slot)
+        token = int(allowed[draw(visible, int(position), seed, index, len(allowed))])
         self.last_token[slot] = token
         self.length[slot] = position + 1
         return token
+
+    def _allowed(self, slot: int) -> np.ndarray:
+        """Tokens that a slot may draw, in their order."""
+        size = self.shapes.vocab_size
+        if not self._constrained[slot]:
+            return np.arange(size)
+        bits = np.unpackbits(self._masks[slot].view(np.uint8), bitorder="little")
+        return np.flatnonzero(bits[:size])
 
     def _read(self, group: int, slot: int, position: int) -> np.ndarray:
         size, window = self.shapes.block_size, self.shapes.groups[group].window

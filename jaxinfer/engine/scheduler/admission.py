@@ -251,6 +251,7 @@ def slot_init(sequence: Sequence) -> SlotInit:
         stop_ids=tuple(sequence.stop_ids),
         blocks=tuple(list(blocks) for blocks in sequence.kv.blocks),
         counts=packed_counts(sequence) if sequence.params.uses_counts else None,
+        constrained=sequence.matcher is not None,
     )
 
 

@@ -32,15 +32,16 @@ class Decode:
     def multi_step_counts(self) -> np.ndarray | None:
         """Tokens that each running slot may decode in one dispatch, int32; None where a single step must be planned.
 
-        That is where a row has a prompt to compute or reports log-probabilities, where nobody has more than one token
-        left, and where blocks are too few: then the next step evicts, preempts or waits.
+        That is where a row has a prompt to compute, reports log-probabilities or is constrained, where nobody has more
+        than one token left, and where blocks are too few: then the next step evicts, preempts or waits.
         """
         state = self._state
         if state.shapes.decode_steps == 1 or state.must_drain:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        if not len(slots) or table.logprobs[slots].any() or not ((total - computed == 1) & table.samples[slots]).all():
+        single = table.logprobs[slots] | table.constrained[slots]
+        if not len(slots) or single.any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
         counts = np.minimum(state.shapes.decode_steps, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxinfer.engine.device.runner import ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.stats.step_cost import StepCostTotals
-from jaxinfer.engine.stats.step_timer import APPLY, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.types import EngineStats
 
 
@@ -42,6 +42,7 @@ def read_stats(
         **_waiting_by_reason(scheduler),
         schedule_seconds=timer.seconds(SCHEDULE),
         dispatch_seconds=timer.seconds(DISPATCH),
+        constrain_seconds=timer.seconds(CONSTRAIN),
         wait_seconds=timer.seconds(WAIT),
         apply_seconds=timer.seconds(APPLY),
         other_seconds=timer.seconds(OTHER),

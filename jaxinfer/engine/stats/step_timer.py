@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable
 
-SCHEDULE, DISPATCH, WAIT, APPLY, OTHER, IDLE = range(6)
-"""Parts of that time: planning a step; packing and starting it; waiting for the results of one; handing them out;
-everything else there is to do (commands, telling clients); waiting for requests."""
+SCHEDULE, DISPATCH, CONSTRAIN, WAIT, APPLY, OTHER, IDLE = range(7)
+"""Parts of that time: planning a step; packing and starting it; filling masks of its rows, which its sampling waits
+for; waiting for the results of one; handing them out; everything else there is to do (commands, telling clients);
+waiting for requests."""
 
 
 class StepTimer:

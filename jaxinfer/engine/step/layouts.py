@@ -96,6 +96,10 @@ class Layouts:
             )
         return self._mixed[tokens]
 
+    def masks(self, rows: int) -> Layout:
+        """Masks of `rows` slots."""
+        return Layout({"slots": (rows,), "masks": (rows, self._shapes.mask_words)})
+
     @cached_property
     def admit(self) -> Layout:
         """`admit_slots` admissions and a chunk of penalty counts."""

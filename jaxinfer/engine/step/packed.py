@@ -66,4 +66,12 @@ class PackedMultiStep(NamedTuple):
         return StepResult(tokens, counts - ~finite, finite)
 
 
+class PackedMasks(NamedTuple):
+    """Masks of slots, before a step that draws under them. bucket: rows of its program, in each shard. array: int32, as
+    `Layouts` has it, a section a shard."""
+
+    bucket: int
+    array: np.ndarray
+
+
 PackedStep = PackedForward | PackedMultiStep

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layout, Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep, PackedStep
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep, PackedStep
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS, SlotInit
@@ -115,6 +115,24 @@ class Packer:
         for first in range(self._shapes.admit_counts, len(pending), self._shapes.admit_counts):
             yield self._slots((), pending[first : first + self._shapes.admit_counts])
 
+    def masks(self, slots: np.ndarray, rows: np.ndarray) -> PackedMasks:
+        """Masks of some slots, each once. rows: int32 [slots, words]."""
+        shapes, shards = self._shapes, slots // self._shapes.max_num_seqs
+        bucket = bucket_of(int(np.bincount(shards, minlength=1).max(initial=0)) or 1, self.buckets.masks)
+        layout, sections = self._layouts.masks(bucket), []
+        for shard in range(shapes.shards):
+            own, (array, view) = shards == shard, _filled(layout, shapes.scratch_slot)
+            count = np.count_nonzero(own)
+            view["slots"][:count] = slots[own] - shard * shapes.max_num_seqs
+            view["masks"][:count] = rows[own]
+            sections.append(array)
+        return PackedMasks(bucket, sections[0] if shapes.shards == 1 else np.concatenate(sections))
+
+    def no_masks(self, bucket: int) -> PackedMasks:
+        """Masks of the scratch slot alone."""
+        array = _filled(self._layouts.masks(bucket), self._shapes.scratch_slot)[0]
+        return PackedMasks(bucket, np.tile(array, self._shapes.shards))
+
     def _pack_scored(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
         view["targets"][:] = -1
         total = plan.num_scored
@@ -148,6 +166,14 @@ class Packer:
             for group, blocks in enumerate(admission.blocks):
                 view["tables"][group, i, : len(blocks)] = blocks
         return packed
+
+
+def _filled(layout: Layout, scratch: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """A new array whose slots are all the scratch slot, and its sections."""
+    array = layout.new()
+    view = layout.views(array)
+    view["slots"][:] = scratch
+    return array, view
 
 
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
 
+WORD_BITS = 32
+"""Tokens of a word of a mask."""
+
 
 class KVGroup(NamedTuple):
     """Layers that share one pool of blocks and one block table.
@@ -59,6 +62,11 @@ class EngineShapes:
     def blocks_per_row(self) -> int:
         """Width of a block table."""
         return -(-self.max_model_len // self.block_size)
+
+    @property
+    def mask_words(self) -> int:
+        """Words of a mask: a bit for each token of the vocabulary."""
+        return -(-self.vocab_size // WORD_BITS)
 
     @property
     def scratch_slot(self) -> int:

@@ -17,6 +17,7 @@ class SlotInit(NamedTuple):
     length: position of last_token, the newest known token. remaining: tokens it may still make.
     blocks: its block table so far, a list a KV group.
     counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
+    constrained: whether it may draw only what its slot's mask allows.
     """
 
     slot: int
@@ -30,6 +31,7 @@ class SlotInit(NamedTuple):
     stop_ids: tuple[int, ...]
     blocks: tuple[list[int], ...]
     counts: tuple[np.ndarray, np.ndarray] | None
+    constrained: bool = False
 
 
 SEEN_IN_PROMPT = 1 << 14
@@ -54,6 +56,7 @@ PARAM_SCALARS = {
     "seed_high": SlotScalar(lambda init: init.seed >> 32 & _WORD, "uint32"),
     "sequence_index": SlotScalar(attrgetter("sequence_index")),
     "uses_counts": SlotScalar(attrgetter("params.uses_counts")),
+    "constrained": SlotScalar(attrgetter("constrained")),
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }

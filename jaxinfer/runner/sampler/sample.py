@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxinfer.runner.sampler.adjust import adjust
 from jaxinfer.runner.sampler.draw import Purpose, inverse_cdf, uniforms, weights_left
 from jaxinfer.runner.sampler.logprobs import Logprobs, logprobs_of, no_logprobs
+from jaxinfer.runner.sampler.masks import masked
 from jaxinfer.runner.sampler.vocabulary import WHOLE, Vocabulary
 from jaxinfer.runner.state import SlotParams
 from jaxinfer.sampling import columns
@@ -29,16 +30,20 @@ def sample_tokens(
     params: SlotParams,
     positions: jax.Array,
     targets: jax.Array,
+    masks: jax.Array | None = None,
     vocabulary: Vocabulary = WHOLE,
 ) -> Sampled:
-    """Adjusts logits (`adjust`), filters them (`weights_left`), draws; log-probabilities are of the raw logits.
+    """Adjusts logits (`adjust`), masks them (`masked`), filters them (`weights_left`), draws; log-probabilities are of
+    the raw logits.
 
     logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise. slots: int32 [S]. params: rows
     gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
-    the token whose log-probability is asked for.
+    the token whose log-probability is asked for. masks: int32 [slots, words]; None: no row is constrained.
     """
     logits = vocabulary.of_tokens(logits)
     adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary)
+    if masks is not None:
+        adjusted = masked(adjusted, masks, slots, params.constrained, vocabulary)
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
     broken = vocabulary.any(~jnp.all(logits < jnp.inf, axis=1))
     finite = ~broken & vocabulary.any(jnp.any(adjusted > -jnp.inf, axis=1))

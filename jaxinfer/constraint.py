@@ -1,0 +1,89 @@
+"""Constraint: what a request's text must be, in one form for every way to ask for it. Imports no grammar library."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from jaxinfer.errors import ParameterError
+
+ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+KINDS: tuple[ConstraintKind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar")
+MAX_CHARS = 1 << 18
+MAX_DEPTH = 64
+MAX_CHOICES = 1000
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One of KINDS.
+
+    value: a JSON Schema or a list of strings as JSON, a regular expression, or a grammar in Lark or GBNF; empty for any
+    JSON object. whitespace: a regular expression of what may stand between JSON tokens; None: a space, or a line break
+    and its indentation. after: token ids that the text must hold, one behind the other, before it is constrained: the
+    end of a thought; empty: from the first token on.
+    """
+
+    kind: ConstraintKind
+    value: str = ""
+    whitespace: str | None = None
+    after: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ParameterError("structured_outputs", f"{self.kind!r} must be one of {', '.join(KINDS)}")
+        for name, text in (("structured_outputs", self.value), ("whitespace_pattern", self.whitespace or "")):
+            if not isinstance(text, str) or len(text) > MAX_CHARS:
+                raise ParameterError(name, f"must be a string of at most {MAX_CHARS:,} characters")
+
+    @classmethod
+    def schema(cls, schema: object, param: str) -> "Constraint":
+        """Of a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
+        if isinstance(schema, str):
+            try:
+                schema = json.loads(schema)
+            except (ValueError, RecursionError) as error:
+                raise ParameterError(param, f"is not JSON: {error}") from None
+        if not isinstance(schema, dict | bool):
+            raise ParameterError(param, f"must be a JSON Schema: an object or a boolean, not {type(schema).__name__}")
+        if _deeper(schema, MAX_DEPTH):
+            raise ParameterError(param, f"is nested deeper than {MAX_DEPTH}")
+        return cls("json_schema", _bounded(json.dumps(schema), param))
+
+    @classmethod
+    def choice(cls, texts: object, param: str) -> "Constraint":
+        """Of a list of strings, of which the text must be one."""
+        if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 <= len(texts) <= MAX_CHOICES:
+            raise ParameterError(param, f"must be a list of 1 to {MAX_CHOICES:,} strings")
+        if not all(isinstance(text, str) and text for text in texts):
+            raise ParameterError(param, "each must be a string that is not empty")
+        return cls("choice", _bounded(json.dumps(list(texts)), param))
+
+    @classmethod
+    def text(cls, kind: Literal["regex", "grammar"], text: object, param: str) -> "Constraint":
+        """Of a regular expression or a grammar."""
+        if not isinstance(text, str) or not text:
+            raise ParameterError(param, "must be a string that is not empty")
+        return cls(kind, _bounded(text, param))
+
+
+def _bounded(text: str, param: str) -> str:
+    if len(text) > MAX_CHARS:
+        raise ParameterError(param, f"has {len(text):,} characters; at most {MAX_CHARS:,} are allowed")
+    return text
+
+
+def _deeper(value: object, most: int) -> bool:
+    """Whether a JSON value is nested deeper than `most`. Not recursive: what is nested too deep must not overflow."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for each in level for inner in _inner(each)]
+        if not level:
+            return False
+    return True
+
+
+def _inner(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list) else []

@@ -1,0 +1,48 @@
+"""What constrained sequences may say, as the engine knows it: who compiles it, and who keeps to it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jaxinfer.sampling import SamplingParams
+
+
+class MatcherError(Exception):
+    """A matcher cannot go on; its text says why, for whoever sent the request."""
+
+
+class Matcher(Protocol):
+    """Which token a sequence may draw next. It has seen the tokens of its sequence that were collected, and no other:
+    steps that fail, and slots that are lost, change nothing."""
+
+    @property
+    def ended(self) -> bool:
+        """True where nothing but an end may follow."""
+        ...
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """Takes the sequence's next tokens; none of them is one that ends it. Raises MatcherError."""
+        ...
+
+    def copy(self) -> "Matcher":
+        """Another in the same state, for a sequence that forks."""
+        ...
+
+
+class Constraints(Protocol):
+    """Makes matchers, and fills their masks."""
+
+    def check(self, params: SamplingParams) -> None:
+        """Raises ParameterError for what is refused without compiling it. Safe in any thread, and fast."""
+        ...
+
+    def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> Matcher:
+        """Of a request that asks for one. stop_ids: what ends it, and may be drawn where it may end. May take a while;
+        safe in any thread. Raises ParameterError that says what is refused."""
+        ...
+
+    def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
+        """Writes each matcher's mask into its row, int32 [n, words]: bit t % 32 of word t // 32 is set where token t
+        may be drawn next. Returns errors by the matcher's number; those rows mean nothing."""
+        ...

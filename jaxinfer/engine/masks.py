@@ -1,0 +1,44 @@
+"""StepMasks: which tokens the slots of constrained sequences may draw next, as the device has it."""
+
+import numpy as np
+
+from jaxinfer.engine.constraint import Constraints
+from jaxinfer.engine.device.in_flight import InFlightSteps
+from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.slot_table import SlotTable
+from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.shapes import EngineShapes
+
+
+class StepMasks:
+    """Fills masks and sends those that have changed. constraints: None: no sequence has a matcher."""
+
+    def __init__(self, shapes: EngineShapes, table: SlotTable, constraints: Constraints | None):
+        self._table = table
+        self._constraints = constraints
+        self._words = shapes.mask_words
+        self._sent: dict[int, np.ndarray] = {}
+
+    def rows(self, plan: StepPlan) -> np.ndarray:
+        """Rows of a plan that draw under a mask, int."""
+        return np.flatnonzero((plan.samples > 0) & self._table.constrained[plan.slots])
+
+    def send(self, in_flight: InFlightSteps, sequences: list[Sequence]) -> dict[int, str]:
+        """Before these sequences draw. Returns errors by the sequence's number. Raises StepFault."""
+        assert self._constraints is not None
+        matchers = [sequence.matcher for sequence in sequences if sequence.matcher is not None]
+        rows = np.zeros((len(matchers), self._words), np.int32)
+        errors = self._constraints.fill(matchers, rows)
+        new = [number for number, each in enumerate(sequences) if self._is_new(each.slot, rows[number])]
+        new = [number for number in new if number not in errors]
+        if new:
+            in_flight.set_masks(np.array([sequences[number].slot for number in new], np.int32), rows[new])
+            self._sent.update((sequences[number].slot, rows[number]) for number in new)
+        return errors
+
+    def forget(self) -> None:
+        """After the device has lost its slots."""
+        self._sent.clear()
+
+    def _is_new(self, slot: int, mask: np.ndarray) -> bool:
+        return slot not in self._sent or not np.array_equal(self._sent[slot], mask)

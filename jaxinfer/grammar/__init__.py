@@ -1,0 +1,1 @@
+"""Grammars of constrained requests, by llguidance: `Grammars` is what the engine is given."""

@@ -1,0 +1,51 @@
+"""GrammarMatcher: what one sequence may say by its grammar."""
+
+from collections.abc import Sequence
+
+from llguidance import LLMatcher
+
+from jaxinfer.engine.constraint import MatcherError
+
+_LONGEST_ERROR = 300
+
+
+class GrammarMatcher:
+    """A Matcher. stop_ids: what ends the sequence. after: ids that its text holds before the grammar begins."""
+
+    def __init__(self, grammar: LLMatcher, stop_ids: frozenset[int], after: tuple[int, ...] = ()):
+        self.grammar = grammar
+        self.stop_ids = stop_ids
+        self._after = after
+        self._seen: tuple[int, ...] = ()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the grammar applies: what comes before it is free."""
+        return not self._after
+
+    @property
+    def ended(self) -> bool:
+        return self.begun and self.grammar.is_stopped()
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for number, token in enumerate(tokens):
+            if self.begun:
+                return self._accept(list(tokens[number:]))
+            self._seen = (*self._seen, token)[-len(self._after) :]
+            if self._seen == self._after:
+                self._after = ()
+        return None
+
+    def copy(self) -> "GrammarMatcher":
+        copied = GrammarMatcher(self.grammar.deep_copy(), self.stop_ids, self._after)
+        copied._seen = self._seen
+        return copied
+
+    def _accept(self, tokens: list[int]) -> None:
+        if not self.grammar.consume_tokens(tokens):
+            raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
+
+
+def error_of(grammar: LLMatcher) -> str:
+    """The first line of what it says; more are of its own state."""
+    return (grammar.get_error() or "no reason was told").strip().splitlines()[0][:_LONGEST_ERROR]

@@ -1,0 +1,30 @@
+"""From a Constraint to the text of a grammar that llguidance reads."""
+
+import json
+
+from llguidance import LLMatcher, grammar_from
+from llguidance.gbnf_to_lark import any_to_lark
+
+from jaxinfer.constraint import Constraint
+from jaxinfer.errors import ParameterError
+
+_WHITESPACE = r"( |\n[ \t]{0,32})"
+"""Between JSON tokens: any number of them would let a model go on for ever without saying anything."""
+PARAM = "structured_outputs"
+
+
+def grammar_text(constraint: Constraint) -> str:
+    """Raises ParameterError where it is no grammar; what llguidance refuses, it refuses later."""
+    kind, value = constraint.kind, constraint.value
+    if kind in ("json_schema", "json_object"):
+        schema = value if kind == "json_schema" else '{"type": "object"}'
+        between = constraint.whitespace or _WHITESPACE
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
+    if kind == "regex":
+        return LLMatcher.grammar_from_regex(value)
+    if kind == "choice":
+        return grammar_from("choice", json.dumps(json.loads(value)))
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(value))
+    except Exception as error:  # of a converter that documents none
+        raise ParameterError(PARAM, f"is no grammar in GBNF: {error}") from None

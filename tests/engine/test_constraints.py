@@ -1,0 +1,159 @@
+"""Sequences that may not draw any token, on the simulated device: what they draw follows from the rules alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
+from jaxinfer.errors import ParameterError
+from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
+from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+from tests.engine.stepping import step_deltas
+from tests.engine.toy_grammar import Toy, ToyConstraints
+
+TOY = Toy(5, 40)
+"""Longer than anything that is asked for here."""
+
+
+def constrained(name: str, prompt: int = 5, tokens: int = 12, toy: Toy = TOY, **changes: Any) -> GenerateRequest:
+    return ask(name, prompt, tokens, structured_outputs=toy.constraint, **changes)
+
+
+def core_of(runner: RecordingRunner | None = None, **options: Any):
+    return small_core(runner, constraints=ToyConstraints(VOCABULARY), **options)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_rows_draw_what_they_may_beside_rows_that_draw_anything(ahead: int) -> None:
+    core = core_of(ahead=ahead)
+    requests = [constrained("a"), ask("b", 7, 12), constrained("c", 9, toy=Toy(8, 40), n=2)]
+    for request in requests:
+        core.add_request(request)
+    got = run(core)
+    for request in requests:
+        for index in range(request.sampling.n):
+            assert tokens_of(got[request.request_id, index]) == right(core, request, index)
+    assert right(core, requests[0]) != right(core, ask("a", 5, 12))
+
+
+def test_a_step_waits_for_its_constrained_rows_alone() -> None:
+    """Plain rows are planned, dispatched and read as they are without constrained ones."""
+    core = core_of(ahead=1)
+    core.add_request(ask("plain", 4, 20))
+    for _ in range(4):
+        core.step()
+    assert len(core.in_flight) == 1
+    core.add_request(constrained("a", tokens=4))
+    run_steps = [core.step() for _ in range(4)]
+    assert all(isinstance(output, StepOutput) for outputs in run_steps for output in outputs)
+    assert core.stats().constrain_seconds > 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_text_that_can_only_end_ends(ahead: int) -> None:
+    """With `stop`, and all of its tokens: none of them is a stop token."""
+    core = core_of(ahead=ahead, eos=(7,))
+    core.add_request(constrained("a", tokens=20, toy=Toy(2, 6), min_tokens=15))
+    got = run(core)
+    last = got["a", 0][-1]
+    assert (last.finish_reason, last.stop_token_id) == (FinishReason.STOP, None)
+    assert len(tokens_of(got["a", 0])) == 6
+
+
+def test_where_it_may_end_every_stop_id_is_legal_and_nowhere_else() -> None:
+    found = set()
+    for seed in range(60):
+        core = core_of(ahead=1, eos=(7,))
+        core.add_request(constrained("a", tokens=30, toy=Toy(seed % 3, 24), seed=seed, stop_token_ids=[9, 60]))
+        deltas = run(core)["a", 0]
+        found.add(deltas[-1].stop_token_id)
+        tokens = tokens_of(deltas)
+        assert not {7, 9, 60} & set(tokens[:-1])
+        assert deltas[-1].stop_token_id is None or len(tokens) > 12
+    assert {7, 9, 60} <= found
+
+
+def test_bursts_give_way() -> None:
+    runner = RecordingRunner(small_shapes(decode_steps=4))
+    core = core_of(runner)
+    core.add_request(ask("b", 3, 12))
+    core.add_request(constrained("a"))
+    got = run(core)
+    assert tokens_of(got["a", 0]) == right(core, constrained("a"))
+    assert all(plan.samples.max(initial=0) <= 1 for plan in runner.plans)
+
+
+@pytest.mark.parametrize("at", FAULTS)
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_failed_steps_change_nothing(at: FaultAt, ahead: int) -> None:
+    runner = FaultyRunner(small_shapes())
+    core = core_of(runner, ahead=ahead, max_step_retries=10)
+    for name in "abc":
+        core.add_request(constrained(name))
+    got: dict = {}
+    for number in range(200):
+        if number in (3, 7):
+            runner.fail_once(at)
+        if not core.has_work():
+            break
+        for delta in step_deltas(core):
+            got.setdefault((delta.request_id, delta.index), []).append(delta)
+    assert core.stats().step_faults == 2
+    for name in "abc":
+        assert tokens_of(got[name, 0]) == right(core, constrained(name))
+
+
+def test_a_matcher_that_fails_ends_its_request_alone() -> None:
+    core = small_core(constraints=ToyConstraints(VOCABULARY, frozenset({4})), ahead=1)
+    core.add_request(constrained("a"))
+    core.add_request(ask("b", 4, 12))
+    got = run(core)
+    last = got["a", 0][-1]
+    assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the toy is broken")
+    assert tokens_of(got["a", 0]) == right(core, constrained("a"))[:4]
+    assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
+    assert not core.has_work()
+
+
+def test_a_mask_that_has_not_changed_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, sent = RecordingRunner(small_shapes()), []
+    core = core_of(runner)
+    monkeypatch.setattr(
+        runner, "set_masks", lambda packed, set_masks=runner.set_masks: (sent.append(1), set_masks(packed))
+    )
+    monkeypatch.setattr(Toy, "allowed", lambda self, tokens, stops, size: list(range(10, 20)))
+    core.add_request(constrained("a"))
+    got = run(core)
+    assert set(tokens_of(got["a", 0])) <= set(range(10, 20))
+    assert len(sent) == 1
+
+
+def test_without_constraints_they_are_refused() -> None:
+    with pytest.raises(ParameterError, match="structured_outputs: this engine has no tokenizer"):
+        small_core().add_request(constrained("a"))
+
+
+async def test_a_request_is_queued_when_its_grammar_is_compiled_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused is so at once, and other requests go on."""
+    core = core_of()
+    client = LocalEngineClient(core)
+    with pytest.raises(ParameterError, match="a text of no tokens"):
+        await client.submit(constrained("no", toy=Toy(1, 0)))
+    stream = await client.submit(constrained("a"))
+    tokens = [token async for deltas in stream for delta in deltas for token in delta.token_ids]
+    assert tokens == right(core, constrained("a"))
+    assert client.stats().waiting == 0
+    await client.close()
+
+
+def test_masks_of_a_vocabulary_that_fills_no_word() -> None:
+    """61 tokens: the last word has three bits that are no token's."""
+    core = core_of()
+    assert core.runner.shapes.mask_words == 2
+    rows = np.zeros((1, 2), np.int32)
+    matcher = ToyConstraints(VOCABULARY).compile(constrained("a").sampling, frozenset())
+    assert ToyConstraints(VOCABULARY).fill([matcher], rows) == {}
+    bits = np.unpackbits(rows.view(np.uint8), bitorder="little")
+    assert np.flatnonzero(bits).tolist() == matcher.allowed()
