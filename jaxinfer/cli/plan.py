@@ -1,8 +1,8 @@
 """`jaxinfer plan`: what a model takes of meshes that need not be here, and how fast they could be. Reads no weights."""
 
 import json
-import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -208,10 +208,13 @@ def _write(flag: str, file: Path, text: str) -> None:
 
 def _best(flag: str, plans: Sequence["MeshPlan"], told: Mapping[str, Any]) -> "MeshPlan":
     """The mesh with most tokens a chip, of those that engines serve and the requests fit on."""
+    from jaxinfer.plan.report import best_of
+
+    served = best_of([mesh for mesh in told["meshes"] if not mesh["refused"]])
     rates = {
         number: mesh["service"]["tokens_per_second_per_chip"]
         for number, mesh in enumerate(told["meshes"])
-        if mesh["service"] and not mesh["refused"]
+        if any(mesh is one for one in served)
     }
     if not rates:
         raise ParameterError(flag, "no mesh here serves the requests within the limits")
@@ -349,7 +352,7 @@ def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
     if not whole or len(words) > 3 or rate == 0:
         message = f"{quoted(asked.workload)} must be IN,OUT or IN,OUT,RATE: tokens of a request, from 1, and requests"
         raise ParameterError("workload", f"{message} a second, above 0, as 1024,256 or 1024,256,2.5")
-    workload = Workload(*map(int, counts), rate)
+    workload = Workload(int(counts[0]), int(counts[1]), rate)
     if sum(workload[:2]) > context:
         message = f"{asked.workload}: {sum(workload[:2]):,} tokens are more than the context, {context:,}"
         raise ParameterError("workload", message)
@@ -358,8 +361,4 @@ def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
 
 def _rate(word: str) -> float:
     """0 where it is no rate."""
-    try:
-        rate = float(word)
-    except ValueError:
-        return 0.0
-    return rate if 0 < rate < math.inf else 0.0
+    return float(word) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", word) else 0.0

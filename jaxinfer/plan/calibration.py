@@ -21,7 +21,8 @@ from jaxinfer.plan.chip import (
 )
 
 _MOST_BYTES = 1 << 20
-_MOST = 1e30
+_RATES, _SECONDS, _BYTES = (1e3, 1e30), (1e-12, 1e4), (1, 1e18)
+"""What is believed."""
 _KEYS = ("chip", "device", "memory_bytes", "bytes_per_second", "ops_per_second", "tables", "source")
 _NAMES = {**{f"products.{kind}": TABLES["products"] for kind in PRODUCT_TYPES}, **TABLES}
 _NAMES.pop("products")
@@ -53,12 +54,12 @@ def calibrated_chip(values: Mapping[str, Any], file: Path) -> Chip:
     if not isinstance(name, str) or (name not in chip_files() and name != "cpu"):
         raise _refused(file, f"chip: {quoted(name)} must be one of cpu, {', '.join(chip_files())}")
     source = str(values["source"])
-    rate = _positive(file, "bytes_per_second", values["bytes_per_second"])
+    rate = _within(file, "bytes_per_second", values["bytes_per_second"], _RATES)
     of_type = _object(file, "ops_per_second", values["ops_per_second"], PRODUCT_TYPES)
-    rates = {kind: _positive(file, f"ops_per_second.{kind}", each) for kind, each in of_type.items()}
+    rates = {kind: _within(file, f"ops_per_second.{kind}", each, _RATES) for kind, each in of_type.items()}
     tables = _object(file, "tables", values["tables"], tuple(_NAMES))
     measured = {name: _table(file, name, each) for name, each in tables.items()}
-    total = int(_positive(file, "memory_bytes", values["memory_bytes"], least=1))
+    total = int(_within(file, "memory_bytes", values["memory_bytes"], _BYTES))
     if not rates:
         raise _refused(file, f"ops_per_second: needs one of {', '.join(PRODUCT_TYPES)}")
     if name == "cpu":
@@ -97,8 +98,10 @@ def _table(file: Path, name: str, value: Any) -> Table:
 
 def _points(file: Path, key: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list) or not value:
-        raise _refused(file, f"{key}: must be a list of numbers")
-    points = tuple(_positive(file, key, each, least=1) for each in value)
+        raise _refused(file, f"{key}: must be a list of integers from 1")
+    if not all(isinstance(each, int) and not isinstance(each, bool) and 1 <= each < 2**40 for each in value):
+        raise _refused(file, f"{key}: must be a list of integers from 1")
+    points = tuple(value)
     if any(low >= high for low, high in pairwise(points)):
         raise _refused(file, f"{key}: numbers must rise")
     return points
@@ -107,16 +110,16 @@ def _points(file: Path, key: str, value: Any) -> tuple[float, ...]:
 def _seconds(file: Path, key: str, value: Any, counts: list[int]) -> Any:
     """Nested as the axes are, each with so many points."""
     if not counts:
-        return _positive(file, key, value)
+        return _within(file, key, value, _SECONDS)
     if not isinstance(value, list) or len(value) != counts[0]:
         raise _refused(file, f"{key}: must be lists in lists, an entry for each point of each axis")
     return [_seconds(file, key, each, counts[1:]) for each in value]
 
 
-def _positive(file: Path, key: str, value: Any, least: float = 0.0) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value < _MOST or value <= 0:
-        wanted = f"of at least {least:g}" if least else "above 0"
-        raise _refused(file, f"{key}: {quoted(value)} must be a number {wanted}, and less than {_MOST:g}")
+def _within(file: Path, key: str, value: Any, bounds: tuple[float, float]) -> float:
+    low, high = bounds
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+        raise _refused(file, f"{key}: {quoted(value)} must be a number from {low:g} to {high:g}")
     return value
 
 

@@ -32,8 +32,8 @@ class Workload(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`. ops, bytes: of the device; of
-    exchanges the bytes that it ends up with, all together."""
+    """Of a step's time. bound: what it waits for: `memory`, `products`, `links`; `measured` where only its time is
+    known. ops, bytes: of the device; of exchanges the bytes that it ends up with, all together."""
 
     name: str
     seconds: float
@@ -123,7 +123,7 @@ class MeshPlan:
     def time(self, *rows: Rows) -> StepTime:
         """Of a step in which every shard has these rows."""
         step = self.step(*rows)
-        return StepTime((*self._parts(step), *self._exchanges(step.exchanges)))
+        return StepTime((*_merged(self._parts(step)), *self._exchanges(step.exchanges)))
 
     def decode(self, batch: int, length: int) -> StepTime:
         """A step of `batch` requests, of all shards, that have `length` tokens each."""
@@ -146,17 +146,21 @@ class MeshPlan:
         bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
         found = []
         for part in step.parts:
-            read, computed = part.bytes / bandwidth, self._measured(part)
-            if computed is None:
-                computed = part.ops / (self.chip.rate(part.kind) / self.chip.devices)
+            read, computed = part.bytes / bandwidth, part.ops / (self.chip.rate(part.kind) / self.chip.devices)
             bound = "products" if computed > read else "memory"
-            found.append(Term(part.name, max(computed, read), bound, part.ops, part.bytes))
+            seconds = self._measured(part)
+            if seconds is None:
+                seconds = max(read, computed)
+            elif not part.bytes:
+                bound = "measured"
+            found.append(Term(part.name, seconds, bound, part.ops, part.bytes))
         return [term for term in found if term.seconds]
 
     def _measured(self, part: Part) -> float | None:
-        """Seconds of its calls, where they were measured."""
+        """Seconds of its calls, where they were measured, and in the model's type."""
         tables = self.chip.measured
-        if not part.calls or any(call.table not in tables for call in part.calls):
+        known = f"products.{self.model.dtype.name}" in tables and all(call.table in tables for call in part.calls)
+        if not part.calls or not known:
             return None
         return self.chip.sharing * sum(call.count * tables[call.table].at(*call.at) for call in part.calls)
 
@@ -164,6 +168,17 @@ class MeshPlan:
         seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip) for one in exchanges)
         size = sum(one.count * one.bytes for one in exchanges)
         return [Term("exchanges", seconds, "links", 0.0, size)] if seconds else []
+
+
+def _merged(terms: Sequence[Term]) -> list[Term]:
+    """One term a name, which waits for what the longest of them does."""
+    found: dict[str, Term] = {}
+    for term in terms:
+        other = found.get(term.name, term._replace(seconds=0.0, ops=0.0, bytes=0))
+        bound = max(other, term, key=lambda each: each.seconds).bound
+        sums = (a + b for a, b in zip(term[3:], other[3:], strict=True))
+        found[term.name] = Term(term.name, term.seconds + other.seconds, bound, *sums)
+    return list(found.values())
 
 
 class Service(NamedTuple):
@@ -179,21 +194,24 @@ class Service(NamedTuple):
 
 def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     """In the steady state, as the engine packs steps: prompts fill the budget of tokens of a step, in which the others
-    decode. batch: requests under way at most; as many are as have slots and blocks."""
+    decode. batch: requests under way at most; as many are as have slots and blocks, and begin before the
+    first of them ends."""
     batch = min(batch, plan.holds(workload.tokens_in + workload.tokens_out), plan.shapes.all_seqs)
     if not batch:
         return Service(0, 0.0, 0.0, 0.0)
     rows, budget = -(-batch // plan.mesh.data), plan.shapes.max_num_batched_tokens
     at_once = max(1, min(rows, budget // workload.tokens_in))
-    own = -(-workload.tokens_in // budget)
-    others = own * -(-(rows - at_once) // at_once)  # steps with prompts while a request decodes
+    own, decoded = -(-workload.tokens_in // budget), workload.tokens_out - 1
+    # Where prompts take more steps than a request decodes, it ends before all the others have begun.
+    rows = min(rows, at_once * (own + decoded) // own)
+    batch = min(batch, rows * plan.mesh.data)
+    others = own * (rows - at_once) / at_once  # steps with prompts while a request decodes
     middle = workload.tokens_in + workload.tokens_out // 2
     decode = plan.time(Rows(rows, 1, middle)).seconds
     mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, middle))
-    alone = max(workload.tokens_out - 1 - others, 0)
-    seconds = (own + others) * mixed + alone * decode
-    between = (others * mixed + alone * decode) / max(workload.tokens_out - 1, 1)
-    return Service(batch, plan.prefill(workload.tokens_in), between, batch * workload.tokens_out / seconds)
+    decoding = others * mixed + (decoded - others) * decode
+    rate = batch * workload.tokens_out / (own * mixed + decoding)
+    return Service(batch, plan.prefill(workload.tokens_in), decoding / max(decoded, 1), rate)
 
 
 def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
@@ -226,6 +244,9 @@ def plan_mesh(
     dtype = resolve_dtype(config.load.dtype, chip.platform, decoder.held_dtype)
     if dtype.itemsize > 2 and dtype.name not in chip.ops_per_second:
         raise ParameterError("dtype", f"{dtype}: chips' rates of such products are not known; bfloat16 is allowed")
+    if chip.platform == "cpu" and dtype.name not in chip.ops_per_second:
+        message = f"{dtype}: the calibration has rates of {', '.join(chip.ops_per_second)} alone"
+        raise ParameterError("dtype", message)
     model = device_model(decoder, dtype, chip.platform, mesh)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
     shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data)

@@ -12,7 +12,8 @@ from jaxinfer.plan.search import Limits, best_service, keeps_up
 
 _RATES = {
     "peaks": "memory, products and links at their peak; launches and padding take no time",
-    "measured": "memory and products as they were measured, links at their peak; launches and padding take no time",
+    "measured": "memory, plain products, attention of decoding rows, sampling and layers as they were measured, all "
+    "else at its peak; launches and padding take no time",
 }
 ASSUMPTIONS = (
     "parts of a step and its exchanges follow one another: nothing overlaps",
@@ -162,7 +163,7 @@ _BEST = (
 def asked_of(told: Mapping[str, Any]) -> str:
     """A line: which requests were asked for."""
     work = told["workload"]
-    rate = "" if work["rate"] is None else f", {work['rate']:g} of them a second"
+    rate = "" if work["rate"] is None else f", {work['rate']:,.10g} of them a second"
     of_each = f"{work['tokens_in']:,} tokens in and {work['tokens_out']:,} out{rate}"
     return f"Up to {told['batch']:,} requests under way, of {of_each}"
 
@@ -231,9 +232,15 @@ def _cells(mesh: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def best_of(meshes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that serve the requests: that answer all that come, where any does."""
+    served = [mesh for mesh in meshes if mesh["service"]]
+    return [mesh for mesh in served if mesh["service"]["keeps_up"]] or served
+
+
 def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What is best among several, and what would help where a mesh has no room."""
-    served = [mesh for mesh in meshes if mesh["service"]]
+    served = best_of(meshes)
     if len(served) > 1:
         found = []
         for title, key, of in _BEST:
@@ -275,7 +282,8 @@ def _explained(mesh: dict[str, Any]) -> Iterator[str]:
     yield f"{mesh['mesh']}, a decode step of one device:"
     for term in mesh["step_seconds"]["terms"]:
         done = f"{term['ops'] / 1e9:,.1f} G operations, " if term["ops"] else ""
-        yield f"  {1e3 * term['seconds']:8.3f} ms  {term['name']}: {done}{_size(int(term['bytes']))} ({term['bound']})"
+        what = f"{done}{_size(int(term['bytes']))} ({term['bound']})" if term["bytes"] else term["bound"]
+        yield f"  {1e3 * term['seconds']:8.3f} ms  {term['name']}: {what}"
     for one in mesh["collectives"]:
         yield f"      {one['count']} x {one['kind']} of {_size(one['bytes'])} along {', '.join(one['axes'])}"
     parts = ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes", "left_bytes")

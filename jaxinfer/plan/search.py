@@ -87,17 +87,18 @@ def first_that_holds(ways: Iterable[tuple[str, Callable[[], MeshPlan]]], tokens:
 
 def best_service(plan: MeshPlan, workload: Workload, batch: int, limits: Limits) -> Service | None:
     """With as many requests, of at most `batch`, as keep within the limits; where the workload has a rate, with as few
-    as answer all that come, if any do. None: not even one keeps within the limits."""
-
-    def served(count: int) -> Service:
-        return service(plan, workload, count)
-
-    if not limits.allow(served(1)):
+    as answer all that come, or with those that answer most. None: not even one keeps within the limits."""
+    if not limits.allow(service(plan, workload, 1)):
         return None
-    most = _first(1, batch, lambda count: not limits.allow(served(count + 1)))
-    if not keeps_up(served(most), workload):
-        return served(most)
-    return served(most if workload.rate is None else _first(1, most, lambda count: keeps_up(served(count), workload)))
+    most = _last(batch, lambda count: limits.allow(service(plan, workload, count)))
+    if workload.rate is None:
+        return service(plan, workload, most)
+    # More requests may answer fewer: prompts do not fill the steps that they begin, nor requests all shards.
+    found = [service(plan, workload, count) for count in range(1, most + 1)]
+    enough = next((each for each in found if keeps_up(each, workload)), None)
+    if enough is None:
+        return max(found, key=lambda each: each.tokens_per_second)
+    return enough._replace(tokens_per_second=workload.rate * workload.tokens_out)
 
 
 def keeps_up(found: Service, workload: Workload) -> bool:
@@ -105,12 +106,13 @@ def keeps_up(found: Service, workload: Workload) -> bool:
     return workload.rate is None or found.tokens_per_second >= workload.rate * workload.tokens_out
 
 
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first number for which it holds, as it then does for all above it; the last where it holds for none."""
+def _last(high: int, holds: Callable[[int], bool]) -> int:
+    """The last number, from 1, for which it holds, as it does for all below it."""
+    low = 1
     while low < high:
-        middle = (low + high) // 2
+        middle = (low + high + 1) // 2
         if holds(middle):
-            high = middle
+            low = middle
         else:
-            low = middle + 1
+            high = middle - 1
     return low

@@ -183,6 +183,7 @@ def _device_experts(
 def step_of(model: DeviceModel, rows: Sequence[Rows], imbalance: float = 1.0) -> Step:
     """rows: of one shard, all in one step. imbalance: tokens of the busiest device's experts over the mean; without
     effect where each device has a part of every expert."""
+    rows = [each for each in rows if each.count]
     return Step(tuple(_parts(model, rows, imbalance)), tuple(_exchanges(model, rows)))
 
 
@@ -226,7 +227,7 @@ def _attention(model: DeviceModel, rows: Sequence[Rows], decoding: bool) -> Part
             pairs, keys = _seen(each, group.window)
             ops += each.count * pairs * pair
             size += each.count * token * (keys + each.tokens)
-            if decoding:
+            if decoding and group.kv.codes is None:
                 calls.append(Call("attention", (each.count, keys, token / layers), layers))
     return Part("keys and values", ops, size, model.dtype.name, tuple(calls))
 

@@ -274,3 +274,20 @@ def test_what_compilers_tell(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "  decode 32: arguments take 1 bytes" in text
     assert "From shapes alone: tp4 (nothing compiles here)." in text
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_requests_a_second(tmp_path, capsys, monkeypatch) -> None:
+    """What no mesh answers is told; of those that answer, the one with fewest chips is emitted."""
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.json").write_text(json.dumps(MODELS["dense"]))
+    common = ["plan", "tiny.json", "--mesh", "single", "tp2", "--chip", "h200", "--no-compile", "--batch", "8"]
+    assert main([*common, "--workload", "20,10,1234567.5", "--html", "page.html"]) == 0
+    told = capsys.readouterr().out
+    assert "of 20 tokens in and 10 out, 1,234,567.5 of them a second" in told
+    assert "1,234,567.5 of them a second" in Path("page.html").read_text()
+    assert "such requests a second; more come." in told
+    assert main([*common, "--workload", "20,10,2", "--json"]) == 0
+    for mesh in json.loads(capsys.readouterr().out)["meshes"]:
+        assert mesh["service"]["keeps_up"]
+        assert mesh["service"]["tokens_per_second"] == 20
+        assert mesh["service"]["requests_per_second"] == 2

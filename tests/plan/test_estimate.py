@@ -102,15 +102,14 @@ def test_one_request_decodes_after_its_prompt() -> None:
 
 
 def test_prompts_fill_steps_in_which_the_others_decode() -> None:
-    """Steps of 200 tokens have three prompts of 60: eight requests take three such steps, two of them while one
-    decodes."""
+    """Steps of 200 tokens have three prompts of 60: a request decodes beside 5 / 3 of them for each of its own."""
     asked = replace(ASKED, scheduler=SchedulerConfig(max_num_seqs=64, max_num_batched_tokens=200))
     found = plan_mesh(asked, parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)
     mixed = found.time(Rows(3, 60, 0), Rows(5, 1, 70)).seconds
     step = found.decode(8, 70).seconds
     told = service(found, Workload(60, 20), 8)
-    assert told.itl == pytest.approx((2 * mixed + 17 * step) / 19)
-    assert told.tokens_per_second == pytest.approx(8 * 20 / (3 * mixed + 17 * step))
+    assert told.itl == pytest.approx((5 / 3 * mixed + (19 - 5 / 3) * step) / 19)
+    assert told.tokens_per_second == pytest.approx(8 * 20 / (8 / 3 * mixed + (19 - 5 / 3) * step))
     # Of a prompt longer than a step, each part is one.
     short = plan_mesh(replace(asked, scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=20)),
                       parse_config(mesh_matrix.MODELS["dense"]), ONE_DEVICE, "it", H200)  # fmt: skip

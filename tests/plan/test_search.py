@@ -2,23 +2,26 @@
 
 import pytest
 
-from jaxinfer.config import EngineConfig, ModelConfig
+from jaxinfer.config import EngineConfig, ModelConfig, SchedulerConfig
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
 from jaxinfer.plan.search import Limits, best_service, keeps_up, smallest, sweep
+from jaxinfer.plan.work import Rows
 from tests.runner.mesh_matrix import MODELS
 
 LARGE = MODELS["dense"] | {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "head_dim": 128}
 ASKED = EngineConfig(load=ModelConfig(max_model_len=96))
+LONG = EngineConfig(load=ModelConfig(max_model_len=4096), scheduler=SchedulerConfig(max_num_batched_tokens=2048))
+LONGER = LARGE | {"max_position_embeddings": 4096}
 WORK = Workload(60, 20)
 
 
-def planner(fields: dict, chip: str = "v5e"):
+def planner(fields: dict, chip: str = "v5e", asked: EngineConfig = ASKED):
     def plan(mesh: MeshConfig, name: str) -> MeshPlan:
-        return plan_mesh(ASKED, parse_config(fields), mesh, name, read_chip(chip))
+        return plan_mesh(asked, parse_config(fields), mesh, name, read_chip(chip))
 
     return plan
 
@@ -64,16 +67,32 @@ def test_the_most_requests_within_a_limit(share: float) -> None:
     assert best_service(plan, WORK, 200, Limits(ttft=found.ttft * 0.99)) is None
 
 
-def test_as_few_requests_under_way_as_answer_all_that_come() -> None:
-    plan = planner(LARGE, "h200")(MeshConfig({"tensor": 8}), "it")
-    rates = [service(plan, WORK, batch).tokens_per_second / WORK.tokens_out for batch in range(1, 201)]
-    asked = (rates[0] + rates[-1]) / 2
-    found = best_service(plan, WORK._replace(rate=asked), 200, Limits())
-    assert found is not None
-    assert found.batch == next(batch for batch, rate in enumerate(rates, 1) if rate >= asked)
-    assert 1 < found.batch < 200
-    assert keeps_up(found, WORK._replace(rate=asked))
-    most = best_service(plan, WORK._replace(rate=2 * rates[-1]), 200, Limits())
+@pytest.mark.parametrize("work", [WORK, Workload(2000, 16), Workload(100, 1)])
+@pytest.mark.parametrize("axes", [{"tensor": 8}, {"data": 4, "tensor": 2}])
+def test_as_few_requests_under_way_as_answer_all_that_come(axes: dict[str, int], work: Workload) -> None:
+    plan = planner(LONGER, "h200", LONG)(MeshConfig(axes), "it")
+    rates = [service(plan, work, batch).tokens_per_second / work.tokens_out for batch in range(1, 201)]
+    for share in (0.1, 0.5, 0.9, 1.0):
+        wanted = share * max(rates)
+        asked = work._replace(rate=wanted)
+        found = best_service(plan, asked, 200, Limits())
+        assert found is not None
+        assert found.batch == service(plan, work, 1 + [rate >= wanted for rate in rates].index(True)).batch
+        assert keeps_up(found, asked)
+        assert found.tokens_per_second == pytest.approx(wanted * work.tokens_out)
+    more = work._replace(rate=2 * max(rates))
+    most = best_service(plan, more, 200, Limits())
     assert most is not None
-    assert most == service(plan, WORK, 200)
-    assert not keeps_up(most, WORK._replace(rate=2 * rates[-1]))
+    assert most.tokens_per_second == pytest.approx(max(rates) * work.tokens_out)
+    assert not keeps_up(most, more)
+
+
+def test_no_token_takes_longer_than_a_step_and_requests_end_before_others_begin() -> None:
+    """2,000 tokens in and 16 out: a step has a prompt of its own, so no more than 16 requests are under way."""
+    plan = planner(LONGER, "h200", LONG)(MeshConfig({"tensor": 8}), "it")
+    found = service(plan, Workload(2000, 16), 200)
+    assert found.batch == 16
+    mixed = plan.time(Rows(1, 2000, 0), Rows(15, 1, 2008)).seconds
+    assert found.itl == pytest.approx(mixed)
+    assert found.tokens_per_second == pytest.approx(16 / mixed)
+    assert service(plan, Workload(2000, 1), 200).itl == 0
