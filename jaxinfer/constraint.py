@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
@@ -20,19 +20,22 @@ class Constraint:
 
     value: a JSON Schema or a list of strings as JSON, a regular expression, or a grammar in Lark or GBNF; empty for any
     JSON object. whitespace: a regular expression of what may stand between JSON tokens; None: a space, or a line break
-    and its indentation. after: token ids that the text must hold, one behind the other, before it is constrained: the
-    end of a thought; empty: from the first token on.
+    and its indentation. after: token ids that end a thought; empty: the text is constrained from its first token on.
+    thought: the id that begins a thought where it is the first token, and that may be so; None: the thought, if there
+    is one, has begun. param: the field that asked for it, for errors.
     """
 
     kind: ConstraintKind
     value: str = ""
     whitespace: str | None = None
     after: tuple[int, ...] = ()
+    thought: int | None = None
+    param: str = field(default="structured_outputs", compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ParameterError("structured_outputs", f"{self.kind!r} must be one of {', '.join(KINDS)}")
-        for name, text in (("structured_outputs", self.value), ("whitespace_pattern", self.whitespace or "")):
+            raise ParameterError(self.param, f"{self.kind!r} must be one of {', '.join(KINDS)}")
+        for name, text in ((self.param, self.value), ("whitespace_pattern", self.whitespace or "")):
             if not isinstance(text, str) or len(text) > MAX_CHARS:
                 raise ParameterError(name, f"must be a string of at most {MAX_CHARS:,} characters")
 
@@ -46,9 +49,12 @@ class Constraint:
                 raise ParameterError(param, f"is not JSON: {error}") from None
         if not isinstance(schema, dict | bool):
             raise ParameterError(param, f"must be a JSON Schema: an object or a boolean, not {type(schema).__name__}")
+        if schema is False:
+            raise ParameterError(param, "is false, which no text is")
+        schema = {} if schema is True else schema
         if _deeper(schema, MAX_DEPTH):
             raise ParameterError(param, f"is nested deeper than {MAX_DEPTH}")
-        return cls("json_schema", _bounded(json.dumps(schema), param))
+        return cls("json_schema", _bounded(json.dumps(schema), param), param=param)
 
     @classmethod
     def choice(cls, texts: object, param: str) -> "Constraint":
@@ -57,14 +63,22 @@ class Constraint:
             raise ParameterError(param, f"must be a list of 1 to {MAX_CHOICES:,} strings")
         if not all(isinstance(text, str) and text for text in texts):
             raise ParameterError(param, "each must be a string that is not empty")
-        return cls("choice", _bounded(json.dumps(list(texts)), param))
+        return cls("choice", _bounded(json.dumps(list(texts)), param), param=param)
 
     @classmethod
     def text(cls, kind: Literal["regex", "grammar"], text: object, param: str) -> "Constraint":
         """Of a regular expression or a grammar."""
         if not isinstance(text, str) or not text:
             raise ParameterError(param, "must be a string that is not empty")
-        return cls(kind, _bounded(text, param))
+        return cls(kind, _bounded(text, param), param=param)
+
+    def with_whitespace(self, pattern: str) -> "Constraint":
+        """With another regular expression of what may stand between JSON tokens."""
+        return replace(self, whitespace=pattern)
+
+    def after_thought(self, end: tuple[int, ...], begin: int | None) -> "Constraint":
+        """Of what follows a thought. begin: the id that may begin one; None: the prompt has."""
+        return replace(self, after=end, thought=begin)
 
 
 def _bounded(text: str, param: str) -> str:

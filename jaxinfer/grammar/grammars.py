@@ -3,8 +3,10 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
@@ -15,7 +17,7 @@ from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.matcher import GrammarMatcher, error_of
-from jaxinfer.grammar.source import PARAM, grammar_text
+from jaxinfer.grammar.source import grammar_text
 from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT = 256
@@ -35,6 +37,7 @@ class Grammars:
         self._eos_ids = list(eos_ids)
         self._executor = LLExecutor()
         self._kept: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+        self._known_ends: dict[frozenset[int], _Ends] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
 
@@ -62,14 +65,15 @@ class Grammars:
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
+        alike = replace(constraint, after=(), thought=None)
         with self._lock:
-            found = self._kept.get(constraint)
+            found = self._kept.get(alike)
             if found is not None:
-                self._kept.move_to_end(constraint)
+                self._kept.move_to_end(alike)
         if found is None:
-            found = self._compiled(constraint)
-            self._keep(constraint, found)
-        return GrammarMatcher(found.deep_copy(), stop_ids, constraint.after)
+            found = self._compiled(alike)
+            self._keep(alike, found)
+        return GrammarMatcher(found.deep_copy(), stop_ids, constraint.after, constraint.thought)
 
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
         wide = np.zeros((len(matchers), self._words), np.int32)
@@ -77,13 +81,16 @@ class Grammars:
         begun = [(number, matcher) for number, matcher in own if matcher.begun]
         wide[[number for number, matcher in own if not matcher.begun]] = self._model_ids
         asked = [(matcher.grammar, number) for number, matcher in begun]
-        fill_next_token_bitmask_par(self._executor, asked, wide)
+        if asked:
+            fill_next_token_bitmask_par(self._executor, asked, wide)
         errors = {}
         for number, matcher in begun:
             if matcher.grammar.is_error():
                 errors[number] = f"the grammar cannot go on: {error_of(matcher.grammar)}"
                 continue
             self._set_ends(matcher, wide[number])
+            if matcher.thought is not None:
+                wide[number] |= _bits([matcher.thought], self._words)
             if not wide[number].any():
                 errors[number] = "the grammar allows no token but ones that end the text, which it does not allow yet"
         wide &= self._model_ids
@@ -93,17 +100,25 @@ class Grammars:
     def _set_ends(self, matcher: GrammarMatcher, row: np.ndarray) -> None:
         """Where the text may end, all that ends it is legal, and nothing of that elsewhere: not even a token that the
         grammar takes for text."""
-        ends = _bits(matcher.stop_ids, self._words)
-        row &= ~_bits(self._tokenizer.eos_tokens, self._words) & ~ends
+        ends = self._ends(matcher.stop_ids)
+        row &= ends.others
         if matcher.grammar.is_accepting():
-            row |= ends
+            row |= ends.legal
+
+    def _ends(self, stop_ids: frozenset[int]) -> "_Ends":
+        if stop_ids not in self._known_ends:
+            legal = _bits(stop_ids, self._words)
+            self._known_ends[stop_ids] = _Ends(legal, ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
+            while len(self._known_ends) > _MOST_KEPT:
+                del self._known_ends[next(iter(self._known_ends))]
+        return self._known_ends[stop_ids]
 
     def _compiled(self, constraint: Constraint) -> LLMatcher:
         found = LLMatcher(self._tokenizer, grammar_text(constraint), log_level=0, limits=_LIMITS)
         if not found.is_error():
             fill_next_token_bitmask(found, np.zeros((1, self._words), np.int32))
         if found.is_error():
-            raise ParameterError(PARAM, f"this {constraint.kind} is refused: {error_of(found)}")
+            raise ParameterError(constraint.param, f"this {constraint.kind} is refused: {error_of(found)}")
         return found
 
     def _keep(self, constraint: Constraint, found: LLMatcher) -> None:
@@ -111,6 +126,13 @@ class Grammars:
             self._kept[constraint] = found
             while len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
+
+
+class _Ends(NamedTuple):
+    """Masks, int32 [words]. legal: what ends a text. others: all ids but these and the model's own ends."""
+
+    legal: np.ndarray
+    others: np.ndarray
 
 
 def _bits(ids: Sequence[int] | frozenset[int] | range, words: int) -> np.ndarray:

@@ -10,25 +10,35 @@ _LONGEST_ERROR = 300
 
 
 class GrammarMatcher:
-    """A Matcher. stop_ids: what ends the sequence. after: ids that its text holds before the grammar begins."""
+    """A Matcher. stop_ids: what ends the sequence. after: ids that end a thought, before which the text is free.
+    thought: the id that begins one where it is the first token; None: it has begun, where there is one.
+    """
 
-    def __init__(self, grammar: LLMatcher, stop_ids: frozenset[int], after: tuple[int, ...] = ()):
+    def __init__(
+        self, grammar: LLMatcher, stop_ids: frozenset[int], after: tuple[int, ...] = (), thought: int | None = None
+    ):
         self.grammar = grammar
         self.stop_ids = stop_ids
+        self.thought = thought
         self._after = after
         self._seen: tuple[int, ...] = ()
 
     @property
     def begun(self) -> bool:
-        """Whether the grammar applies: what comes before it is free."""
-        return not self._after
+        """Whether the grammar applies, or would but for a thought that may begin."""
+        return not self._after or self.thought is not None
 
     @property
     def ended(self) -> bool:
-        return self.begun and self.grammar.is_stopped()
+        return self.thought is None and self.begun and self.grammar.is_stopped()
 
     def accept(self, tokens: Sequence[int]) -> None:
         for number, token in enumerate(tokens):
+            if self.thought is not None:
+                thinks, self.thought = token == self.thought, None
+                if thinks:
+                    continue
+                self._after = ()
             if self.begun:
                 return self._accept(list(tokens[number:]))
             self._seen = (*self._seen, token)[-len(self._after) :]
@@ -37,7 +47,7 @@ class GrammarMatcher:
         return None
 
     def copy(self) -> "GrammarMatcher":
-        copied = GrammarMatcher(self.grammar.deep_copy(), self.stop_ids, self._after)
+        copied = GrammarMatcher(self.grammar.deep_copy(), self.stop_ids, self._after, self.thought)
         copied._seen = self._seen
         return copied
 

@@ -10,7 +10,17 @@ from jaxinfer.errors import ParameterError
 
 _WHITESPACE = r"( |\n[ \t]{0,32})"
 """Between JSON tokens: any number of them would let a model go on for ever without saying anything."""
-PARAM = "structured_outputs"
+
+
+def _ascii_digits(regex: str) -> str:
+    """With `0-9` for `\\d`, as JSON Schema reads it: llguidance has the digits of all scripts."""
+    pieces, in_class, at = [], False, 0
+    while at < len(regex):
+        piece = regex[at : at + 2] if regex[at] == "\\" else regex[at]
+        at += len(piece)
+        in_class = piece == "[" or (in_class and piece != "]")
+        pieces.append(piece if piece != "\\d" else "0-9" if in_class else "[0-9]")
+    return "".join(pieces)
 
 
 def grammar_text(constraint: Constraint) -> str:
@@ -19,12 +29,15 @@ def grammar_text(constraint: Constraint) -> str:
     if kind in ("json_schema", "json_object"):
         schema = value if kind == "json_schema" else '{"type": "object"}'
         between = constraint.whitespace or _WHITESPACE
-        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
+        try:
+            return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
+        except ValueError as error:
+            raise ParameterError(constraint.param, f"is no JSON Schema: {error}") from None
     if kind == "regex":
-        return LLMatcher.grammar_from_regex(value)
+        return LLMatcher.grammar_from_regex(_ascii_digits(value))
     if kind == "choice":
         return grammar_from("choice", json.dumps(json.loads(value)))
     try:
         return LLMatcher.grammar_from_lark(any_to_lark(value))
     except Exception as error:  # of a converter that documents none
-        raise ParameterError(PARAM, f"is no grammar in GBNF: {error}") from None
+        raise ParameterError(constraint.param, f"is no grammar in GBNF: {error}") from None

@@ -250,7 +250,7 @@ def plan_mesh(
     model = device_model(decoder, dtype, chip.platform, mesh)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
     shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data)
-    estimated = estimated_temporaries(model.config, mesh, shapes, chip.platform, model.dtype.itemsize)
+    estimated = estimated_temporaries(model.config, mesh, shapes, chip.platform, model.dtype.itemsize, model.kv_bytes)
     taken = estimated if temporaries is None else temporaries
     memory, refused = _memory(config, model, shapes, total, chip.platform, taken), None
     if memory.blocks:

@@ -1,5 +1,6 @@
 """An estimate of what the largest programs of an engine take beside their arguments, from compiled ones."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -8,7 +9,7 @@ from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.parallel.mesh_config import MeshConfig
 
-_LOGITS, _FEW_LOGITS = 6.0, 4.25
+_LOGITS, _FEW_LOGITS = 6.0, 3.5
 """Float32 logits of all scored rows that `sample` holds at once; the second of TPUs that share the vocabulary."""
 _TILE = 128
 """Rows that each expert has at least in a grouped product."""
@@ -32,11 +33,13 @@ _LOOP_STATES = 2
 
 
 def estimated_temporaries(
-    config: DecoderConfig, mesh: MeshConfig, shapes: EngineShapes, platform: str, width: int
+    config: DecoderConfig, mesh: MeshConfig, shapes: EngineShapes, platform: str, width: int, kv_bytes: Sequence[int]
 ) -> int:
     """Bytes of one device, of the largest forward or sample: programs run one after another. config: over the mesh's
-    parts. width: bytes of an activation."""
+    parts. width: bytes of an activation. kv_bytes: of a token, an entry a KV group."""
+    copied = shapes.copy_blocks * shapes.block_size * max(kv_bytes) if platform == "tpu" else 0
     return max(
+        copied,  # before the first layer, from block to block
         sample_temporaries(config, mesh, shapes.max_scored, platform),
         forward_temporaries(config, mesh, shapes.max_num_batched_tokens, platform, width),
     )
@@ -63,7 +66,12 @@ def _of_layer(config: DecoderConfig, mesh: MeshConfig, kind: LayerKind, tokens: 
     inner = 0.0 if experts is not None else 2 * kind.mlp.size / mesh.shards("mlp")
     rows, tiles = _of_experts(config, mesh, experts)
     if platform == "tpu" and mesh.size > 1:
-        return tokens * (rows or max(2 * inner + heads, _LOOP_STATES * config.hidden_size)) + tiles
+        states = _LOOP_STATES * config.hidden_size
+        if experts is None:
+            return tokens * max(2 * inner + heads, states)
+        # What experts share is computed beside them.
+        beside = 4 * experts.shared / mesh.shards("mlp") + states if experts.shared else 0
+        return tokens * (rows + beside) + tiles
     held = _OF[platform]
     states = held.states * config.hidden_size + held.inner * inner + held.heads * heads
     return tokens * (states + held.experts * rows) + tiles

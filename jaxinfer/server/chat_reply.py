@@ -24,7 +24,7 @@ from jaxinfer.serving.generation import Generation, Step
 from jaxinfer.serving.requests.conversation import echoed_text
 from jaxinfer.serving.usage import CompletionTokensDetails, Usage
 from jaxinfer.text import ChoiceDelta
-from jaxinfer.text.answer import THINK, THOUGHT, AnswerFormat, ReasoningTokens
+from jaxinfer.text.answer import AnswerFormat, ReasoningTokens, is_thinking
 from jaxinfer.text.answer_parts import AnswerPart, Parser
 from jaxinfer.text.harmony import AnalysisTokens
 
@@ -157,11 +157,6 @@ def _delta(shown: list[AnswerPart | ToolCall]) -> Delta:
     if calls:
         delta.tool_calls = calls
     return delta
-
-
-def is_thinking(prompt: str, *, continued: bool) -> bool:
-    """Whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished message."""
-    return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
 
 
 def _join(parts: list[ChunkChoice], echoed: str) -> ChatChoice:

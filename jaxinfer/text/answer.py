@@ -13,6 +13,11 @@ THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = "<tool_call>", "</tool_call>"
 
 
+def is_thinking(prompt: str, *, continued: bool) -> bool:
+    """Whether the model begins its answer inside reasoning. continued: the prompt ends with an unfinished message."""
+    return prompt.rfind(THINK) > prompt.rfind(THOUGHT) if continued else prompt.rstrip().endswith(THINK)
+
+
 class AnswerFormat(NamedTuple):
     """What is looked for in a model's text.
 

@@ -158,8 +158,19 @@ BAD = {
     "a side that is not known": text("Invalid", truncation_side="middle", truncate_prompt_tokens=2),
     "continuing and beginning": chat("add_generation_prompt", continue_final_message=True, add_generation_prompt=True),
     "beam search": text("not supported", use_beam_search=True),
-    "a grammar": text("not supported", structured_outputs={"regex": "a+"}),
-    "JSON mode": chat("not supported", response_format={"type": "json_object"}),
+    "two grammars": text("give one", structured_outputs={"regex": "a+", "choice": ["b"]}),
+    "grammars in two fields": text("both say", "guided_regex", guided_regex="a", structured_outputs={"regex": "a"}),
+    "no known format": chat("must be one of text", "response_format.type", response_format={"type": "yaml"}),
+    "a format without a schema": chat(
+        "give a JSON Schema", "response_format.json_schema.schema",
+        response_format={"type": "json_schema", "json_schema": {"name": "x"}},
+    ),
+    "a structural tag": text(
+        "not supported", "structured_outputs.structural_tag", structured_outputs={"structural_tag": "{}"}
+    ),
+    "white space of a regex": text(
+        "goes with JSON", "guided_whitespace_pattern", guided_regex="a", guided_whitespace_pattern=" "
+    ),
     "old functions": chat("not supported", functions=[{"name": "f"}]),
     "sound": chat("not supported", modalities=["text", "audio"]),
     "a template of the client's own": chat("not supported", chat_template="{{ 1 }}"),

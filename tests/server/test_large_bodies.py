@@ -99,7 +99,7 @@ async def test_texts_and_ids_of_any_length_go_to_and_fro(serve, read_here: list[
     [
         ("/v1/completions", {"prompt": "a", "temperature": 101}, "temperature", "101"),
         ("/v1/completions", {"prompt": "a", "model": "other"}, "model", "not served"),
-        ("/v1/completions", {"prompt": "a", "guided_json": {}}, "guided_json", "not supported"),
+        ("/v1/completions", {"prompt": "a", "guided_json": "x"}, "guided_json", "is not JSON"),
         ("/v1/completions", {"prompt": list(range(300)) * 1000}, "prompt", "300000 tokens"),
         ("/v1/chat/completions", {"messages": CHAT * 5_001}, "messages", "10002 messages"),
         ("/v1/completions", {"prompt": "a", "stop": ["x"] * 20_000}, "stop", "at most 16"),

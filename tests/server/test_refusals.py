@@ -17,9 +17,7 @@ JSON = {"Content-Type": "application/json"}
 
 UNSUPPORTED = {
     "functions": [{"name": "f"}],
-    "response_format": {"type": "json_object"},
-    "structured_outputs": {"regex": "a+"},
-    "guided_json": {"type": "object"},
+    "bad_words": ["no"],
     "audio": {"voice": "alloy"},
     "allowed_token_ids": [5],
     "logprob_token_ids": [5],

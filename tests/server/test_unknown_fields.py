@@ -84,8 +84,8 @@ async def test_ignore_says_nothing(serve, caplog) -> None:
 
 async def test_a_field_that_is_known_and_cannot_be_honoured_stays_an_error(serve) -> None:
     served: Served = await serve()
-    body = {"messages": CHAT, "num_ctx": 1, "response_format": {"type": "json_object"}}
-    check(await served.post("/v1/chat/completions", body), 400, "response_format", "not supported")
+    body = {"messages": CHAT, "num_ctx": 1, "functions": [{"name": "f"}]}
+    check(await served.post("/v1/chat/completions", body), 400, "functions", "not supported")
     check(await served.post("/v1/chat/completions", {"messages": CHAT, "num_ctx": 1, "n": "x"}), 400, "n", "must be ")
 
 

@@ -26,10 +26,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "ec_transfer_params": ({},),
     "function_call": ("none",),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "kv_transfer_params": ({},),
     "length_penalty": (1.0,),
     "logprob_token_ids": ([],),
@@ -41,12 +37,10 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prompt_cache_options": (),
     "prompt_embeds": (),
     "repetition_detection": (),
-    "response_format": ({"type": "text"},),
     "return_prompt_text": (False,),
     "return_weight_versions": (False,),
     "routed_experts_prompt_start": (0,),
     "spaces_between_special_tokens": (True,),
-    "structured_outputs": (),
     "thinking_token_budget": (-1,),
     "use_beam_search": (False,),
     "vllm_xargs": ({},),
@@ -114,6 +108,14 @@ class GenerateBody(_with_parameters(WithoutEffect), forbid_unknown_fields=True, 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     include_timings: bool | None = None
+    # What the text must be (requests/structured.py).
+    response_format: Any = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
 
     @property
     def wants_timings(self) -> bool:

@@ -13,6 +13,7 @@ from jaxinfer.serving.requests.endpoint import (
     without_effect_dropped,
 )
 from jaxinfer.serving.requests.params import chat_params, engine_request
+from jaxinfer.serving.requests.structured import constrained_answer
 
 
 def _check(body: ChatBody, side: ModelSide) -> list[str]:
@@ -29,6 +30,7 @@ async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = side.answer_form.params(chat_params(body, side.text.defaults, side.info))
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
+    params = constrained_answer(body, params, side, rendered.text, has_tools=bool(tools))
     return [(engine_request(rendered.token_ids, params, side.info, body, "messages"), rendered.text)]
 
 

@@ -13,6 +13,7 @@ from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_N, MAX_STOP_TOKEN_IDS, Samplin
 from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.requests.structured import constraint_of
 from jaxinfer.text.defaults import GenerationDefaults
 
 Ids = TypeVar("Ids", bound=list[int] | np.ndarray)
@@ -124,7 +125,8 @@ def _params(
     _check_common(body, info)
     given: dict[str, Any] = {name: getattr(body, name) for name in _SAME} | own
     try:
-        params = defaults.params(**given, logit_bias=_logit_bias(body.logit_bias))
+        bias, constraint = _logit_bias(body.logit_bias), constraint_of(body)
+        params = defaults.params(**given, logit_bias=bias, structured_outputs=constraint)
         params.check_vocabulary(info.vocab_size)
     except ParameterError as error:
         param = names.get(error.param, error.param)

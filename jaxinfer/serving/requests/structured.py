@@ -1,0 +1,132 @@
+"""What a text must be, from every field that can say it, as one Constraint."""
+
+from dataclasses import replace
+from typing import Any
+
+from jaxinfer.constraint import Constraint
+from jaxinfer.errors import ParameterError
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.serving.bodies.chat_schema import ChatBody
+from jaxinfer.serving.bodies.schema import GenerateBody
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.requests.endpoint import ModelSide
+from jaxinfer.text.answer import THINK, THOUGHT, is_thinking
+
+_GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
+"""vLLM's older fields, and the keys of `structured_outputs` that they are."""
+_KEYS = ("json", "json_object", "regex", "choice", "grammar")
+_TYPES = ("text", "json_object", "json_schema", "regex", "grammar")
+
+
+def constraint_of(body: GenerateBody) -> Constraint | None:
+    """None where the text is free. Raises ParameterError that names the field, and its part."""
+    found = [
+        *_response_format(body.response_format),
+        *_structured_outputs(body.structured_outputs),
+        *(each for name, key in _GUIDED.items() for each in _of_key(key, getattr(body, name), name)),
+    ]
+    pattern = body.guided_whitespace_pattern
+    if len(found) > 1:
+        names = " and ".join(each.param.partition(".")[0] for each in found[:2])
+        raise ParameterError(found[1].param.partition(".")[0], f"{names} both say what the text must be; give one")
+    if pattern is not None and not found:
+        raise ParameterError("guided_whitespace_pattern", "needs guided_json")
+    return None if not found else _with_whitespace(found[0], pattern, "guided_whitespace_pattern")
+
+
+def _response_format(value: Any) -> list[Constraint]:
+    """OpenAI's, with the schema in `json_schema`, or beside `type` as in the Responses API."""
+    if value is None:
+        return []
+    name = "response_format"
+    if not isinstance(value, dict):
+        raise ParameterError(name, f"must be an object, not {type(value).__name__}")
+    kind = value.get("type")
+    if kind not in _TYPES:
+        raise ParameterError(f"{name}.type", f"{kind!r} must be one of {', '.join(_TYPES)}")
+    if kind == "text":
+        return []
+    if kind == "json_object":
+        schema = value.get("schema")
+        return _of_key("json_object", True, name) if schema is None else _of_key("json", schema, f"{name}.schema")
+    if kind == "json_schema":
+        return [_json_schema(value, name)]
+    key = "pattern" if kind == "regex" and "pattern" in value else kind
+    return [Constraint.text(kind, value.get(key), f"{name}.{key}")]
+
+
+def _json_schema(value: dict[str, Any], name: str) -> Constraint:
+    inner = value.get("json_schema")
+    where = name if inner is None else f"{name}.json_schema"
+    holder = value if inner is None else inner
+    if not isinstance(holder, dict):
+        raise ParameterError(where, f"must be an object, not {type(holder).__name__}")
+    if "schema" not in holder:
+        raise ParameterError(f"{where}.schema", "is missing; give a JSON Schema")
+    return Constraint.schema(holder["schema"], f"{where}.schema")
+
+
+def _structured_outputs(value: Any) -> list[Constraint]:
+    """vLLM's: one of its keys, and what may stand between JSON tokens."""
+    if value is None:
+        return []
+    name = "structured_outputs"
+    if not isinstance(value, dict):
+        raise ParameterError(name, f"must be an object, not {type(value).__name__}")
+    given = {key: each for key, each in value.items() if each is not None and each is not False}
+    if unknown := [key for key in given if key not in (*_KEYS, "whitespace_pattern")]:
+        allowed = ", ".join((*_KEYS, "whitespace_pattern"))
+        raise ParameterError(f"{name}.{unknown[0]}", f"is not supported; {allowed} are")
+    pattern = given.pop("whitespace_pattern", None)
+    found = [each for key, inner in given.items() for each in _of_key(key, inner, f"{name}.{key}")]
+    if len(found) != 1:
+        raise ParameterError(name, f"has {len(found)} of {', '.join(_KEYS)}; give one")
+    return [_with_whitespace(found[0], pattern, f"{name}.whitespace_pattern")]
+
+
+def _of_key(key: str, value: Any, param: str) -> list[Constraint]:
+    if value is None or (key == "json_object" and value is False):
+        return []
+    if key == "json":
+        return [Constraint.schema(value, param)]
+    if key == "json_object":
+        if value is not True:
+            raise ParameterError(param, "must be true or false")
+        return [Constraint("json_object", param=param)]
+    if key == "choice":
+        return [Constraint.choice(value, param)]
+    return [Constraint.text("regex" if key == "regex" else "grammar", value, param)]
+
+
+def _with_whitespace(constraint: Constraint, pattern: Any, param: str) -> Constraint:
+    if pattern is None:
+        return constraint
+    if constraint.kind not in ("json_schema", "json_object"):
+        raise ParameterError(param, f"goes with JSON, not with {constraint.kind}")
+    if not isinstance(pattern, str) or not pattern:
+        raise ParameterError(param, "must be a string that is not empty")
+    return constraint.with_whitespace(pattern)
+
+
+def constrained_answer(
+    body: ChatBody, params: SamplingParams, side: ModelSide, prompt: str, *, has_tools: bool
+) -> SamplingParams:
+    """Parameters of a chat, whose answer is constrained once the model has thought. prompt: as the template has it.
+    Raises RequestError for what cannot be constrained yet."""
+    constraint, form, tokenizer = params.structured_outputs, side.answer_form, side.text.tokenizer
+    if constraint is None:
+        return params
+    param = constraint.param.partition(".")[0]
+    if has_tools:
+        message = f"{param}: is not supported yet beside tools; give tool_choice `none`"
+        raise RequestError(message, param=param, code="unsupported_parameter")
+    if form.channels:
+        message = f"{param}: is not supported yet for a model that answers in channels"
+        raise RequestError(message, param=param, code="unsupported_parameter")
+    thinking = is_thinking(prompt, continued=bool(body.continue_final_message))
+    begin = None if thinking else tokenizer.added_ids.get(THINK)
+    thought = prompt.rstrip().endswith(THOUGHT)
+    if not form.reasoning or (not thinking and (thought or begin is None)):
+        return params
+    end = tuple(tokenizer.encode(THOUGHT, add_special_tokens=False))
+    return replace(params, structured_outputs=constraint.after_thought(end, begin))
