@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 from jaxinfer.version import __version__
 
 if TYPE_CHECKING:
+    from jaxinfer.constraint import Constraint
     from jaxinfer.llm import LLM, AsyncLLM
     from jaxinfer.sampling import SamplingParams
 
-__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "Constraint", "SamplingParams", "__version__"]
 
-_HOMES = {"LLM": "jaxinfer.llm", "AsyncLLM": "jaxinfer.llm", "SamplingParams": "jaxinfer.sampling"}
+_HOMES = {
+    "LLM": "jaxinfer.llm",
+    "AsyncLLM": "jaxinfer.llm",
+    "Constraint": "jaxinfer.constraint",
+    "SamplingParams": "jaxinfer.sampling",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from jaxinfer.errors import ParameterError
 
 ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar")
+_PARAM = "structured_outputs"
 MAX_CHARS = 1 << 18
 MAX_DEPTH = 64
 MAX_CHOICES = 1000
@@ -30,7 +31,7 @@ class Constraint:
     whitespace: str | None = None
     after: tuple[int, ...] = ()
     thought: int | None = None
-    param: str = field(default="structured_outputs", compare=False)
+    param: str = field(default=_PARAM, compare=False)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -40,7 +41,7 @@ class Constraint:
                 raise ParameterError(name, f"must be a string of at most {MAX_CHARS:,} characters")
 
     @classmethod
-    def schema(cls, schema: object, param: str) -> "Constraint":
+    def schema(cls, schema: object, param: str = _PARAM) -> "Constraint":
         """Of a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
         if isinstance(schema, str):
             try:
@@ -57,7 +58,7 @@ class Constraint:
         return cls("json_schema", _bounded(json.dumps(schema), param), param=param)
 
     @classmethod
-    def choice(cls, texts: object, param: str) -> "Constraint":
+    def choice(cls, texts: object, param: str = _PARAM) -> "Constraint":
         """Of a list of strings, of which the text must be one."""
         if not isinstance(texts, Sequence) or isinstance(texts, str) or not 1 <= len(texts) <= MAX_CHOICES:
             raise ParameterError(param, f"must be a list of 1 to {MAX_CHOICES:,} strings")
@@ -66,7 +67,7 @@ class Constraint:
         return cls("choice", _bounded(json.dumps(list(texts)), param), param=param)
 
     @classmethod
-    def text(cls, kind: Literal["regex", "grammar"], text: object, param: str) -> "Constraint":
+    def text(cls, kind: Literal["regex", "grammar"], text: object, param: str = _PARAM) -> "Constraint":
         """Of a regular expression or a grammar."""
         if not isinstance(text, str) or not text:
             raise ParameterError(param, "must be a string that is not empty")

@@ -55,22 +55,26 @@ class SimulatedRunner:
     def init_slots(self, packed: np.ndarray) -> None:
         self._inits.append(packed)
 
-    def forward(self, step: PackedForward) -> None:
-        """Nothing: reading and drawing are one here, and `sample` starts both."""
+    def forward(self, step: PackedForward) -> float:
+        """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
+        return self._deadline()
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._masks.append(packed)
 
-    def sample(self, step: PackedForward, forwarded: None) -> Any:
-        return self._begin(step)
+    def sample(self, step: PackedForward, forwarded: float) -> Any:
+        return self._begin(step, forwarded)
 
     def decode_steps(self, step: PackedMultiStep) -> Any:
-        return self._begin(step)
+        return self._begin(step, self._deadline())
 
-    def _begin(self, packed: PackedStep) -> _Step:
-        # Absolute deadlines: a late wake-up delays one step's result and not the device.
+    def _deadline(self) -> float:
+        # Absolute: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
-        step = _Step(self._inits, self._masks, packed, self._busy_until)
+        return self._busy_until
+
+    def _begin(self, packed: PackedStep, deadline: float) -> _Step:
+        step = _Step(self._inits, self._masks, packed, deadline)
         self._inits, self._masks = [], []
         if self._thread is not None:
             self._work.put(step)

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.plan import StepKind
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
 _NEVER_WRITTEN = -(2**20)
@@ -124,19 +124,22 @@ class SimulatedShard:
             return 0
         visible = [self._read(group, slot, position) for group in range(len(self.kv))]
         seed, index = int(self._seed[slot]), int(self._sequence_index[slot])
-        allowed = self._allowed(slot)
-        token = int(allowed[draw(visible, int(position), seed, index, len(allowed))])
+        token = self._legal(slot, visible, int(position), seed, index)
         self.last_token[slot] = token
         self.length[slot] = position + 1
         return token
 
-    def _allowed(self, slot: int) -> np.ndarray:
-        """Tokens that a slot may draw, in their order."""
-        size = self.shapes.vocab_size
+    def _legal(self, slot: int, visible: Sequence[np.ndarray], position: int, seed: int, index: int) -> int:
+        """One of the tokens that a slot may draw, as they come in order."""
         if not self._constrained[slot]:
-            return np.arange(size)
-        bits = np.unpackbits(self._masks[slot].view(np.uint8), bitorder="little")
-        return np.flatnonzero(bits[:size])
+            return draw(visible, position, seed, index, self.shapes.vocab_size)
+        words = self._masks[slot].view(np.uint32)
+        ends = np.cumsum(np.bitwise_count(words))
+        number = draw(visible, position, seed, index, int(ends[-1]))
+        word = int(np.searchsorted(ends, number, side="right"))
+        number -= int(ends[word - 1]) if word else 0
+        bits = [bit for bit in range(WORD_BITS) if int(words[word]) >> bit & 1]
+        return WORD_BITS * word + bits[number]
 
     def _read(self, group: int, slot: int, position: int) -> np.ndarray:
         size, window = self.shapes.block_size, self.shapes.groups[group].window
