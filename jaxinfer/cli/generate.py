@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +13,7 @@ from jaxinfer.cli.settings import ONE_AT_A_TIME, parse_settings
 from jaxinfer.cli.statistics import GenerationClock
 from jaxinfer.console.progress import build_progress
 from jaxinfer.console.terminal import Output
+from jaxinfer.constraint import Constraint
 from jaxinfer.engine.types import TokenLogprobs
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import LLM
@@ -34,6 +36,30 @@ class GenerateOptions:
     """Show each token with its log-probability, and so many of the likeliest at its place."""
     prompt_logprobs: int | None = None
     """The same for the prompt."""
+    json_schema: Path | None = None
+    """A file with a JSON Schema that the text must be of."""
+    regex: str | None = None
+    """A regular expression that the text must be of."""
+    grammar: Path | None = None
+    """A file with a grammar, Lark's or GBNF, that the text must be of."""
+
+    def constraint(self) -> Constraint | None:
+        """None where the text is free. Raises ParameterError."""
+        given = [name for name in ("json_schema", "regex", "grammar") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ParameterError(given[1], f"and {given[0]} both say what the text must be; give one")
+        if self.json_schema is not None:
+            return Constraint.schema(_text_of(self.json_schema, "json_schema"), "json_schema")
+        if self.grammar is not None:
+            return Constraint.text("grammar", _text_of(self.grammar, "grammar"), "grammar")
+        return None if self.regex is None else Constraint.text("regex", self.regex, "regex")
+
+
+def _text_of(file: Path, param: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(param, f"{file} cannot be read: {error}") from None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,11 +67,12 @@ def run(arguments: Sequence[str]) -> int:
     groups = {"generation": GenerateOptions(), "sampling": SamplingFlags()}
     config, settings = parse_settings("generate", groups, arguments, engine=ONE_AT_A_TIME)
     options: GenerateOptions = settings.generation
-    sampling = with_seed(settings.sampling, config.load.seed)
+    sampling, constraint = with_seed(settings.sampling, config.load.seed), options.constraint()
 
     def params(defaults: GenerationDefaults) -> SamplingParams:
         shown = {"n": options.n, "logprobs": options.logprobs, "prompt_logprobs": options.prompt_logprobs}
-        return sampling.params(defaults, default_max_tokens=DEFAULT_MAX_TOKENS, **shown)
+        more = {"structured_outputs": constraint, **shown}
+        return sampling.params(defaults, default_max_tokens=DEFAULT_MAX_TOKENS, **more)
 
     params(GenerationDefaults())  # what is out of range is told before a model is loaded
     prompt = _prompt(options)

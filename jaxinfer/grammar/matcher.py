@@ -57,5 +57,7 @@ class GrammarMatcher:
 
 
 def error_of(grammar: LLMatcher) -> str:
-    """The first line of what it says; more are of its own state."""
-    return (grammar.get_error() or "no reason was told").strip().splitlines()[0][:_LONGEST_ERROR]
+    """The first line of what it says, and the reason that a regex is none; other lines are of its own state."""
+    first, *others = (grammar.get_error() or "no reason was told").strip().splitlines()
+    reason = next((line for line in others if line.startswith("error:")), "")
+    return f"{first[:_LONGEST_ERROR]} {reason[:_LONGEST_ERROR]}".strip()

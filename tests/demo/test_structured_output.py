@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -13,6 +14,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from jaxinfer import LLM, SamplingParams
+from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
 from tests.cli.command_line import REAL, Running
 
@@ -125,3 +127,22 @@ def test_what_cannot_be_compiled_is_a_400_that_names_it(client: openai.OpenAI) -
         client.completions.create(model="demo", prompt="a", extra_body={"guided_json": {"not": {}}})
     assert error.value.param == "guided_json"
     assert "Unimplemented keys" in error.value.message
+
+
+def test_files_and_flags_of_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text(json.dumps(PERSON))
+    grammar.write_text('start: "a"~3 "b"\n')
+    common = ["generate", "demo", "--prompt", "hi", "--max-tokens", "100"]
+    assert main([*common, "--json-schema", str(schema)]) == 0
+    jsonschema.validate(json.loads(capsys.readouterr().out), PERSON)
+    assert main([*common, "--grammar", str(grammar)]) == 0
+    assert capsys.readouterr().out == "aaab\n"
+    for flags, said in (
+        (["--regex", "a", "--grammar", str(grammar)], "--grammar: and regex both say what the text must be; give one"),
+        (["--json-schema", str(tmp_path / "none")], "cannot be read"),
+        (["--json-schema", str(grammar)], "--json-schema: is not JSON"),
+        (["--regex", "("], "--regex: this regex is refused"),
+    ):
+        assert main([*common, *flags]) == 2
+        assert said in capsys.readouterr().err
