@@ -22,8 +22,8 @@ _NO_MATTER = (
 FOLLOWED = (
     "runner", "layers", "models", "model_config", "quantization", "parallel", "checkpoint", "engine/step",
     "engine/__init__.py",
-    "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "errors.py",
-    "folder_files.py", "version.py",
+    "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "constraint.py",
+    "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip
 """What of this package programs follow from: all that `program_table` imports is among it."""
 _COMPILERS = (

@@ -80,6 +80,7 @@ def slot_params(rows: Sequence[Row]) -> SlotParams:
             name: np.array([getattr(row.params, name) for row in rows], own.dtype) for name, own in columns().items()
         },
         "uses_counts": np.array([row.params.uses_counts for row in rows], np.int32),
+        "constrained": np.zeros(len(rows), np.int32),
         "wants_logprobs": np.array([row.params.logprobs is not None for row in rows], np.int32),
         "stop_ids": _filled([row.stop_ids for row in rows], MAX_STOP_TOKEN_IDS, -1, np.int32),
         "bias_ids": _filled([list(row.params.logit_bias) for row in rows], MAX_LOGIT_BIAS, -1, np.int32),
