@@ -44,6 +44,7 @@ class Constraint:
     def schema(cls, schema: object, param: str = _PARAM) -> "Constraint":
         """Of a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
         if isinstance(schema, str):
+            _bounded(schema, param)
             try:
                 schema = json.loads(schema)
             except (ValueError, RecursionError) as error:

@@ -1,13 +1,17 @@
 """StepMasks: which tokens the slots of constrained sequences may draw next, as the device has it."""
 
+import logging
+
 import numpy as np
 
-from jaxinfer.engine.constraint import Constraints
+from jaxinfer.engine.constraint import Constraints, Matcher
 from jaxinfer.engine.device.in_flight import InFlightSteps
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+
+log = logging.getLogger(__name__)
 
 
 class StepMasks:
@@ -28,13 +32,22 @@ class StepMasks:
         assert self._constraints is not None
         matchers = [sequence.matcher for sequence in sequences if sequence.matcher is not None]
         rows = np.zeros((len(matchers), self._words), np.int32)
-        errors = self._constraints.fill(matchers, rows)
+        errors = self._filled(matchers, rows)
         new = [number for number, each in enumerate(sequences) if self._is_new(each.slot, rows[number])]
         new = [number for number in new if number not in errors]
         if new:
             in_flight.set_masks(np.array([sequences[number].slot for number in new], np.int32), rows[new])
             self._sent.update((sequences[number].slot, rows[number]) for number in new)
         return errors
+
+    def _filled(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:
+        """Whatever is wrong here is not the device's fault."""
+        assert self._constraints is not None
+        try:
+            return self._constraints.fill(matchers, rows)
+        except Exception as error:
+            log.exception("masks could not be filled")
+            return dict.fromkeys(range(len(matchers)), f"masks could not be filled: {type(error).__name__}")
 
     def forget(self) -> None:
         """After the device has lost its slots."""

@@ -4,51 +4,54 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.numpy import fill_next_token_bitmask, fill_next_token_bitmask_par
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance.numpy import fill_next_token_bitmask_par
+from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
-from jaxinfer.grammar.matcher import GrammarMatcher, error_of
+from jaxinfer.grammar.matcher import GrammarMatcher, error_of, first_line
+from jaxinfer.grammar.reading import LIMITS, read_tokenizer
 from jaxinfer.grammar.source import grammar_text
+from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 
-_MOST_KEPT = 256
-"""Compiled grammars."""
+_MOST_KEPT, _MOST_BYTES = 256, 512 << 20
+"""Compiled grammars, and bytes that all of them take."""
 
 
 class Grammars:
     """Constraints by llguidance. tokenizer: a tokenizer.json, read when the first request needs it. vocab_size: the
     model's; ids that belong to no token are never legal. eos_ids: the model's.
 
-    A grammar is compiled once, with a first mask, which takes longer than any later one; requests get copies.
+    A grammar is tried out in another process first, which it may end; then it is compiled here, once, with a first
+    mask, which takes longer than any later one; requests get copies.
     """
 
     def __init__(self, tokenizer: Path, vocab_size: int, eos_ids: Sequence[int]):
-        self._file = tokenizer
+        self._settings = {"tokenizer": str(tokenizer), "vocab_size": vocab_size, "eos_ids": list(eos_ids)}
         self._vocab_size = vocab_size
-        self._eos_ids = list(eos_ids)
         self._executor = LLExecutor()
-        self._kept: OrderedDict[Constraint, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[Constraint, _Kept] = OrderedDict()
         self._known_ends: dict[frozenset[int], _Ends] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
+        self._read: LLTokenizer | None = None
+        self._trials = threading.local()
 
-    @cached_property
+    @property
     def _tokenizer(self) -> LLTokenizer:
         with self._reading:  # a second of work, which two threads must not do both
-            text = self._file.read_text(encoding="utf-8")
-            found = LLTokenizer(text, eos_token=self._eos_ids or None)
-            if found.vocab_size >= self._vocab_size:
-                return found
-            return LLTokenizer(text, n_vocab=self._vocab_size, eos_token=self._eos_ids or None)
+            if self._read is None:
+                self._read = read_tokenizer(**self._settings)
+            return self._read
 
     @cached_property
     def _words(self) -> int:
@@ -57,7 +60,15 @@ class Grammars:
 
     @cached_property
     def _model_ids(self) -> np.ndarray:
+        """Those that the model has."""
         return _bits(range(self._vocab_size), self._words)
+
+    @cached_property
+    def _free_ids(self) -> np.ndarray:
+        """Those that are a token's, and do not end a text."""
+        size = Tokenizer.from_file(self._settings["tokenizer"]).get_vocab_size()
+        known = _bits(range(min(size, self._vocab_size)), self._words)
+        return known & ~_bits(self._tokenizer.eos_tokens, self._words)
 
     def check(self, params: SamplingParams) -> None:
         """Nothing is refused before it is compiled."""
@@ -67,25 +78,30 @@ class Grammars:
         constraint = params.structured_outputs
         alike = replace(constraint, after=(), thought=None)
         with self._lock:
-            found = self._kept.get(alike)
-            if found is not None:
+            kept = self._kept.get(alike)
+            if kept is not None:
                 self._kept.move_to_end(alike)
-        if found is None:
-            found = self._compiled(alike)
-            self._keep(alike, found)
-        return GrammarMatcher(found.deep_copy(), stop_ids, constraint.after, constraint.thought)
+        if kept is None:
+            kept = self._compiled(alike)
+            self._keep(alike, kept)
+        matcher = GrammarMatcher(kept.grammar.deep_copy(), stop_ids, constraint.after, constraint.thought)
+        matcher.on_error = partial(self._forget, alike, kept)
+        return matcher
 
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
         wide = np.zeros((len(matchers), self._words), np.int32)
         own = [(number, matcher) for number, matcher in enumerate(matchers) if isinstance(matcher, GrammarMatcher)]
         begun = [(number, matcher) for number, matcher in own if matcher.begun]
-        wide[[number for number, matcher in own if not matcher.begun]] = self._model_ids
+        for number, matcher in own:
+            if not matcher.begun:
+                wide[number] = self._free_ids & self._ends(matcher.stop_ids).others
         asked = [(matcher.grammar, number) for number, matcher in begun]
         if asked:
             fill_next_token_bitmask_par(self._executor, asked, wide)
         errors = {}
         for number, matcher in begun:
             if matcher.grammar.is_error():
+                matcher.on_error()
                 errors[number] = f"the grammar cannot go on: {error_of(matcher.grammar)}"
                 continue
             self._set_ends(matcher, wide[number])
@@ -113,19 +129,49 @@ class Grammars:
                 del self._known_ends[next(iter(self._known_ends))]
         return self._known_ends[stop_ids]
 
-    def _compiled(self, constraint: Constraint) -> LLMatcher:
-        found = LLMatcher(self._tokenizer, grammar_text(constraint), log_level=0, limits=_LIMITS)
+    def _compiled(self, constraint: Constraint) -> "_Kept":
+        grammar = grammar_text(constraint)
+        tried = self._trial().run(grammar)
+        if tried.error:
+            raise _refused(constraint, first_line(tried.error))
+        found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        mask = np.zeros((1, self._words), np.int32)
         if not found.is_error():
-            fill_next_token_bitmask(found, np.zeros((1, self._words), np.int32))
+            fill_next_token_bitmask_par(self._executor, [(found, 0)], mask)
         if found.is_error():
-            raise ParameterError(constraint.param, f"this {constraint.kind} is refused: {error_of(found)}")
-        return found
+            raise _refused(constraint, error_of(found))
+        if not (mask & ~_bits(self._tokenizer.eos_tokens, self._words)).any():
+            raise _refused(constraint, "no text but an empty one fits it")
+        return _Kept(found, tried.bytes)
 
-    def _keep(self, constraint: Constraint, found: LLMatcher) -> None:
+    def _trial(self) -> Trial:
+        """Of this thread."""
+        if not hasattr(self._trials, "own"):
+            self._trials.own = Trial(self._settings)
+        return self._trials.own
+
+    def _keep(self, constraint: Constraint, kept: "_Kept") -> None:
         with self._lock:
-            self._kept[constraint] = found
-            while len(self._kept) > _MOST_KEPT:
+            self._kept[constraint] = kept
+            while len(self._kept) > _MOST_KEPT or sum(each.bytes for each in self._kept.values()) > _MOST_BYTES:
                 self._kept.popitem(last=False)
+
+    def _forget(self, constraint: Constraint, kept: "_Kept") -> None:
+        """Copies share what a lexer has learnt: where that was too much for one of them, it is for all."""
+        with self._lock:
+            if self._kept.get(constraint) is kept:
+                del self._kept[constraint]
+
+
+def _refused(constraint: Constraint, reason: str) -> ParameterError:
+    return ParameterError(constraint.param, f"this {constraint.kind} is refused: {reason}")
+
+
+class _Kept(NamedTuple):
+    """A grammar that requests get copies of, and the bytes that it takes."""
+
+    grammar: LLMatcher
+    bytes: int
 
 
 class _Ends(NamedTuple):
@@ -140,14 +186,3 @@ def _bits(ids: Sequence[int] | frozenset[int] | range, words: int) -> np.ndarray
     bits = np.zeros(words * WORD_BITS, np.uint8)
     bits[[id for id in ids if id < len(bits)]] = 1
     return np.packbits(bits, bitorder="little").view(np.int32)
-
-
-_LIMITS = LLParserLimits(
-    initial_lexer_fuel=1_000_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=100_000,
-    verbose_errors=False,
-)
-"""Some 20 ms to begin with, and 15 ms and 100 MB for a step; its own defaults but for states and sizes."""

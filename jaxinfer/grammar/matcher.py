@@ -1,6 +1,6 @@
 """GrammarMatcher: what one sequence may say by its grammar."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llguidance import LLMatcher
 
@@ -11,7 +11,8 @@ _LONGEST_ERROR = 300
 
 class GrammarMatcher:
     """A Matcher. stop_ids: what ends the sequence. after: ids that end a thought, before which the text is free.
-    thought: the id that begins one where it is the first token; None: it has begun, where there is one.
+    thought: the id that begins one where it is the first token; None: it has begun, where there is one. on_error:
+    called where the grammar cannot go on.
     """
 
     def __init__(
@@ -20,6 +21,7 @@ class GrammarMatcher:
         self.grammar = grammar
         self.stop_ids = stop_ids
         self.thought = thought
+        self.on_error: Callable[[], None] = lambda: None
         self._after = after
         self._seen: tuple[int, ...] = ()
 
@@ -48,16 +50,24 @@ class GrammarMatcher:
 
     def copy(self) -> "GrammarMatcher":
         copied = GrammarMatcher(self.grammar.deep_copy(), self.stop_ids, self._after, self.thought)
-        copied._seen = self._seen
+        copied._seen, copied.on_error = self._seen, self.on_error
         return copied
 
     def _accept(self, tokens: list[int]) -> None:
         if not self.grammar.consume_tokens(tokens):
+            self.on_error()
             raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
 
 
 def error_of(grammar: LLMatcher) -> str:
-    """The first line of what it says, and the reason that a regex is none; other lines are of its own state."""
-    first, *others = (grammar.get_error() or "no reason was told").strip().splitlines()
+    """What it says, in a line."""
+    return first_line(grammar.get_error() or "no reason was told")
+
+
+def first_line(told: str) -> str:
+    """The first line of an error of llguidance, and the reason that a regex is none; others are of its own state."""
+    first, *others = told.strip().splitlines()
     reason = next((line for line in others if line.startswith("error:")), "")
+    if first == "NoExtensionBias":
+        first = "no text fits it"
     return f"{first[:_LONGEST_ERROR]} {reason[:_LONGEST_ERROR]}".strip()

@@ -25,14 +25,18 @@ def _ascii_digits(regex: str) -> str:
 
 def grammar_text(constraint: Constraint) -> str:
     """Raises ParameterError where it is no grammar; what llguidance refuses, it refuses later."""
+    try:
+        return _grammar_text(constraint)
+    except ValueError as error:  # a lone surrogate, too
+        raise ParameterError(constraint.param, f"is no {constraint.kind}: {error}") from None
+
+
+def _grammar_text(constraint: Constraint) -> str:
     kind, value = constraint.kind, constraint.value
     if kind in ("json_schema", "json_object"):
         schema = value if kind == "json_schema" else '{"type": "object"}'
         between = constraint.whitespace or _WHITESPACE
-        try:
-            return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
-        except ValueError as error:
-            raise ParameterError(constraint.param, f"is no JSON Schema: {error}") from None
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_ascii_digits(value))
     if kind == "choice":

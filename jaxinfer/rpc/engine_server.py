@@ -12,7 +12,7 @@ import grpc
 from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.client_ids import split_by_client
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.types import StepOutput
+from jaxinfer.engine.types import GenerateRequest, StepOutput
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.rpc import wire
 from jaxinfer.rpc.channel import KEY_NAME, METHOD, SERVICE, check_free, options_at
@@ -143,9 +143,9 @@ class EngineServer:
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         self._tell(self._send, client_id, wire.Failure(request_id, wire.pack_error(error)))
 
-    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
+    def on_compiled(self, client_id: int, request: GenerateRequest, refused: JaxinferError | None) -> None:
         error = None if refused is None else wire.pack_error(refused)
-        self._tell(self._send, client_id, wire.Answer(request_id, error))
+        self._tell(self._send, client_id, wire.Answer(request.request_id, error))
 
     def on_forgotten(self, client_id: int) -> None:
         """Nobody waits for it: the session is gone."""

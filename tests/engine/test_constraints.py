@@ -1,5 +1,7 @@
 """Sequences that may not draw any token, on the simulated device: what they draw follows from the rules alone."""
 
+import asyncio
+import threading
 from typing import Any
 
 import numpy as np
@@ -7,11 +9,12 @@ import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import EngineDeadError, ParameterError
+from jaxinfer.sampling import SamplingParams
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
 from tests.engine.stepping import step_deltas
-from tests.engine.toy_grammar import Toy, ToyConstraints
+from tests.engine.toy_grammar import Toy, ToyConstraints, ToyMatcher
 
 TOY = Toy(5, 40)
 """Longer than anything that is asked for here."""
@@ -157,3 +160,79 @@ def test_masks_of_a_vocabulary_that_fills_no_word() -> None:
     assert ToyConstraints(VOCABULARY).fill([matcher], rows) == {}
     bits = np.unpackbits(rows.view(np.uint8), bitorder="little")
     assert np.flatnonzero(bits).tolist() == matcher.allowed()
+
+
+class SlowConstraints(ToyConstraints):
+    """Compiles when it is let to."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY)
+        self.gate, self.begun = threading.Event(), threading.Event()
+
+    def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
+        self.begun.set()
+        assert self.gate.wait(20)
+        return super().compile(params, stop_ids)
+
+
+async def slow_client() -> tuple[SlowConstraints, LocalEngineClient]:
+    constraints = SlowConstraints()
+    return constraints, LocalEngineClient(small_core(constraints=constraints))
+
+
+async def test_a_request_that_is_given_up_while_it_compiles_leaves_nothing() -> None:
+    """Its id is free at once; what is asked for under it then is another request."""
+    constraints, client = await slow_client()
+    first = asyncio.create_task(client.submit(constrained("a", toy=Toy(1, 40))))
+    await asyncio.to_thread(constraints.begun.wait, 20)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert client.stats().waiting == 0
+    second = asyncio.create_task(client.submit(constrained("a", toy=Toy(2, 40))))
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    constraints.gate.set()
+    tokens = [token async for deltas in await second for delta in deltas for token in delta.token_ids]
+    assert tokens == right(small_core(), constrained("a", toy=Toy(2, 40)))
+    assert client.stats().waiting == 0
+    await client.close()
+
+
+async def test_others_go_on_while_one_compiles_and_its_id_is_taken() -> None:
+    constraints, client = await slow_client()
+    slow = asyncio.create_task(client.submit(constrained("a")))
+    await asyncio.to_thread(constraints.begun.wait, 20)
+    free = [token async for deltas in await client.submit(ask("b", 4, 12)) for d in deltas for token in d.token_ids]
+    assert free == right(small_core(), ask("b", 4, 12))
+    with pytest.raises(ParameterError, match="request_id: 'a' is in use"):
+        await client.submit(constrained("a"))
+    assert client.stats().waiting == 1
+    constraints.gate.set()
+    assert [deltas async for deltas in await slow]
+    await client.close()
+
+
+async def test_closing_ends_what_compiles() -> None:
+    constraints, client = await slow_client()
+    waiting = [asyncio.create_task(client.submit(constrained(name))) for name in "abcd"]
+    await asyncio.to_thread(constraints.begun.wait, 20)
+    closing = asyncio.create_task(client.close())
+    for task in waiting:
+        with pytest.raises(EngineDeadError):
+            await asyncio.wait_for(task, 20)
+    constraints.gate.set()
+    await closing
+    with pytest.raises(EngineDeadError):
+        await client.submit(constrained("e"))
+
+
+def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = core_of(ahead=1)
+    core.add_request(constrained("a"))
+    core.add_request(ask("b", 4, 12))
+    monkeypatch.setattr(core.constraints, "fill", lambda *_: 1 / 0)
+    got = run(core)
+    assert got["a", 0][-1].error == "masks could not be filled: ZeroDivisionError"
+    assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
+    assert core.stats().step_faults == 0

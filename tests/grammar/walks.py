@@ -3,12 +3,17 @@
 import random
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.grammar.matcher import GrammarMatcher
 from jaxinfer.sampling import SamplingParams
+from tests.material import REPOSITORY
 
+FILE = REPOSITORY / "jaxinfer" / "demo" / "tokenizer.json"
+TOKENIZER = Tokenizer.from_file(str(FILE))
+SIZE = TOKENIZER.get_vocab_size()
 END = 0
 """The end of a text, in the demo's vocabulary."""
 

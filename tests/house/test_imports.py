@@ -71,7 +71,7 @@ ARROWS = {
     "config_tree": ("errors", "config", "other_values"),
     "metrics": (*BASE, "engine.types"),
     "text": (*BASE, "engine.types", "model_config.generation_config"),
-    "grammar": (*BASE, "engine.constraint", "engine.step.shapes"),
+    "grammar": (*BASE, "engine.constraint", "engine.step.shapes", "text.limited_process"),
     "speculative": BASE,
     "kvtransfer": BASE,
     "engine": (*BASE, "metrics"),

@@ -22,7 +22,7 @@ class LocalEngineClient:
         self._streams = Streams()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client_id = 0
-        self._compiling: dict[str, asyncio.Future[None]] = {}
+        self._compiling: dict[str, tuple[GenerateRequest, asyncio.Future[None]]] = {}
         self._abandoned: dict[int, list[str]] = {}
         self._engine = EngineThread(core, self)
         self._engine.start()
@@ -43,7 +43,8 @@ class LocalEngineClient:
         self._use_loop(asyncio.get_running_loop())
         self._streams.check_free(request.request_id)
         name = request.request_id
-        compiled = self._compiling[name] = asyncio.get_running_loop().create_future()
+        compiled = asyncio.get_running_loop().create_future()
+        self._compiling[name] = request, compiled
         # Opened before it can be queued: what comes of it must find it.
         stream = self._streams.open(name, request.sampling.n)
         try:
@@ -91,12 +92,12 @@ class LocalEngineClient:
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         self._tell(self._streams.fail, request_id, error)
 
-    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
-        self._tell(self._end_compiling, request_id, refused)
+    def on_compiled(self, client_id: int, request: GenerateRequest, refused: JaxinferError | None) -> None:
+        self._tell(self._end_compiling, request, refused)
 
-    def _end_compiling(self, request_id: str, refused: JaxinferError | None) -> None:
-        compiled = self._compiling.get(request_id)
-        if compiled is None or compiled.done():
+    def _end_compiling(self, request: GenerateRequest, refused: JaxinferError | None) -> None:
+        waiting, compiled = self._compiling.get(request.request_id, (None, None))
+        if waiting is not request or compiled is None or compiled.done():
             return
         if refused is None:
             compiled.set_result(None)

@@ -5,7 +5,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts
@@ -13,7 +13,7 @@ from jaxinfer.engine.stats.step_timer import IDLE
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.engine.watchdog import Watchdog, dump_stacks
-from jaxinfer.errors import EngineDeadError, JaxinferError
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +31,25 @@ class Listener(Protocol):
     def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None:
         """A submitted request could not be queued."""
 
-    def on_compiled(self, client_id: int, request_id: str, refused: JaxinferError | None) -> None:
-        """A request for which `submit` was False is queued next, or refused. Called in a thread of its own."""
+    def on_compiled(self, client_id: int, request: GenerateRequest, refused: JaxinferError | None) -> None:
+        """A request for which `submit` was False is queued, or will not be. Called in any thread."""
 
     def on_forgotten(self, client_id: int) -> None:
         """`forget` is done: no output of that client's earlier requests follows."""
 
     def on_death(self) -> None:
         """The engine has failed, and every request with it."""
+
+
+class _Compiling(NamedTuple):
+    """A request that is to be queued once what it may say is compiled."""
+
+    checked: CheckedRequest
+    client_id: int
+
+    @property
+    def request_id(self) -> str:
+        return self.checked.request.request_id
 
 
 class EngineThread:
@@ -55,7 +66,7 @@ class EngineThread:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._submitted = TenantCounts()
-        self._compiling: set[str] = set()  # ids that nobody has aborted; single operations of a set need no lock
+        self._compiling: dict[str, _Compiling] = {}
         self._forgotten: set[int] = set()
         self._compiler = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="jaxinfer-grammar")
         self._dead: BaseException | None = None
@@ -91,14 +102,24 @@ class EngineThread:
         checked = self._core.check(request)
         tenant = self._core.tenant_of(request)
         with self._lock:
+            if request.request_id in self._compiling:
+                raise ParameterError("request_id", f"{request.request_id!r} is in use")
             self._core.check_room(tenant, self._submitted)
             self._submitted.add(tenant)
-        if checked.is_constrained:
-            self._compiling.add(request.request_id)
-            self._compiler.submit(self._compile, checked, client_id)
-            return False
+            if checked.is_constrained:
+                self._compile_soon(checked, client_id)
+                return False
         self._commands.put(lambda: self._add(checked, client_id))
         return True
+
+    def _compile_soon(self, checked: CheckedRequest, client_id: int) -> None:
+        compiling = self._compiling[checked.request.request_id] = _Compiling(checked, client_id)
+        try:
+            self._compiler.submit(self._compile, compiling)
+        except RuntimeError:  # closed a moment ago
+            del self._compiling[compiling.request_id]
+            self._submitted.remove(self._core.tenant_of(checked.request))
+            raise EngineDeadError("the engine has stopped") from None
 
     def stop(self, request_id: str, index: int) -> None:
         """Ends one sequence because of a stop string."""
@@ -106,11 +127,17 @@ class EngineThread:
 
     def abort(self, request_id: str) -> None:
         """Ends every sequence of a request."""
-        self._compiling.discard(request_id)
+        with self._lock:
+            compiling = self._compiling.get(request_id)
+        if compiling is not None and self._give_up(compiling, JaxinferError("the request was aborted")):
+            return
         self._commands.put(lambda: self._core.abort(request_id))
 
     def forget(self, client_id: int) -> None:
         """Aborts the requests of a client that has gone; `on_forgotten` follows their last output."""
+        for compiling in list(self._compiling.values()):
+            if compiling.client_id == client_id:
+                self._give_up(compiling, JaxinferError("its client has gone"))
         self._commands.put(lambda: self._forget(client_id))
 
     def stats(self) -> EngineStats:
@@ -122,6 +149,8 @@ class EngineThread:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""
         if not self._closing:
             self._closing = True
+            for compiling in list(self._compiling.values()):
+                self._give_up(compiling, EngineDeadError("the engine has stopped"))
             self._compiler.shutdown(wait=False, cancel_futures=True)
             self._commands.put(self._core.abort_all)
             self._commands.put(None)
@@ -132,22 +161,37 @@ class EngineThread:
 
     # In a thread of its own
 
-    def _compile(self, checked: CheckedRequest, client_id: int) -> None:
-        request_id, refused = checked.request.request_id, None
+    def _compile(self, compiling: "_Compiling") -> None:
+        if self._compiling.get(compiling.request_id) is not compiling:
+            return
         try:
-            checked = self._core.compile(checked)
+            checked = self._core.compile(compiling.checked)
         except JaxinferError as error:
-            refused = error
-        except Exception as error:  # whatever is wrong with one grammar ends no other
-            log.exception("what request %s may say could not be compiled", request_id)
-            refused = JaxinferError(f"what the request may say could not be compiled: {type(error).__name__}")
-        wanted = request_id in self._compiling
-        self._compiling.discard(request_id)
-        self._listener.on_compiled(client_id, request_id, refused)
-        if wanted and refused is None:
-            self._commands.put(lambda: self._add(checked, client_id))
+            self._give_up(compiling, error)
+        except BaseException as error:  # whatever is wrong with one grammar ends no other; a library may panic
+            log.exception("what request %s may say could not be compiled", compiling.request_id)
+            name = type(error).__name__
+            self._give_up(compiling, JaxinferError(f"what the request may say could not be compiled: {name}"))
         else:
-            self._forget_submitted(checked)
+            self._queue(compiling, checked)
+
+    def _queue(self, compiling: "_Compiling", checked: CheckedRequest) -> None:
+        with self._lock:
+            if self._compiling.get(compiling.request_id) is not compiling:
+                return
+            del self._compiling[compiling.request_id]
+            self._commands.put(lambda: self._add(checked, compiling.client_id))
+        self._listener.on_compiled(compiling.client_id, checked.request, None)
+
+    def _give_up(self, compiling: "_Compiling", error: JaxinferError) -> bool:
+        """False where it is queued already, or was given up before."""
+        with self._lock:
+            if self._compiling.get(compiling.request_id) is not compiling:
+                return False
+            del self._compiling[compiling.request_id]
+            self._submitted.remove(self._core.tenant_of(compiling.checked.request))
+        self._listener.on_compiled(compiling.client_id, compiling.checked.request, error)
+        return True
 
     def _forget_submitted(self, checked: CheckedRequest) -> None:
         with self._lock:

@@ -135,6 +135,8 @@ class SimulatedShard:
             return draw(visible, position, seed, index, self.shapes.vocab_size)
         words = self._masks[slot].view(np.uint32)
         ends = np.cumsum(np.bitwise_count(words))
+        if not ends[-1]:
+            return 0  # of a row whose result is void: nobody has sent a mask
         number = draw(visible, position, seed, index, int(ends[-1]))
         word = int(np.searchsorted(ends, number, side="right"))
         number -= int(ends[word - 1]) if word else 0

@@ -120,10 +120,13 @@ def constrained_answer(
     if has_tools:
         message = f"{param}: is not supported yet beside tools; give tool_choice `none`"
         raise RequestError(message, param=param, code="unsupported_parameter")
+    if body.continue_final_message:
+        message = f"{param}: is not supported yet for an answer that goes on with the last message"
+        raise RequestError(message, param=param, code="unsupported_parameter")
     if form.channels:
         message = f"{param}: is not supported yet for a model that answers in channels"
         raise RequestError(message, param=param, code="unsupported_parameter")
-    thinking = is_thinking(prompt, continued=bool(body.continue_final_message))
+    thinking = is_thinking(prompt, continued=False)
     begin = None if thinking else tokenizer.added_ids.get(THINK)
     thought = prompt.rstrip().endswith(THOUGHT)
     if not form.reasoning or (not thinking and (thought or begin is None)):

@@ -1,0 +1,26 @@
+"""How llguidance is made: its tokenizer, and the limits within which it works."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from llguidance import LLParserLimits, LLTokenizer
+from tokenizers import Tokenizer
+
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=1_000_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=100_000,
+    verbose_errors=False,
+)
+"""Its own defaults but for states and sizes, which bound what a grammar that is in use may come to take."""
+
+
+def read_tokenizer(tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> LLTokenizer:
+    """tokenizer: a tokenizer.json. vocab_size: the model's; where the tokenizer knows more tokens, masks have them.
+    Takes a second for a large one."""
+    text = Path(tokenizer).read_text(encoding="utf-8")
+    own = Tokenizer.from_str(text).get_vocab_size()
+    # Ends that the tokenizer does not know are set in masks all the same, as stop ids are.
+    return LLTokenizer(text, n_vocab=max(own, vocab_size), eos_token=[each for each in eos_ids if each < own] or None)

@@ -1,0 +1,80 @@
+"""Grammars that take too much, or end the process that compiles them: refused, and nothing else comes to harm."""
+
+import time
+from typing import Any
+
+import pytest
+
+from jaxinfer.constraint import Constraint
+from jaxinfer.engine.constraint import MatcherError
+from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.grammars import Grammars
+from tests.grammar.walks import END, FILE, SIZE, compiled, legal
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(FILE, SIZE, (END,))
+
+
+def chain(links: int) -> dict[str, Any]:
+    """A schema of so many definitions, each in the one before it."""
+    last: dict[str, Any] = {f"d{links}": {"type": "null"}}
+    of = {f"d{i}": {"type": "object", "properties": {"a": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(links)}
+    return {"$ref": "#/$defs/d0", "$defs": of | last}
+
+
+HOSTILE = {
+    "a chain of definitions": Constraint.schema(chain(2000), "x"),
+    "a chain of rules": Constraint.text("grammar", "".join(f"r{i}: r{i + 1}\n" for i in range(9000)).replace(
+        "r0:", "start:", 1) + 'r9000: "a"\n', "x"),
+    "no text": Constraint.schema({"$ref": "#"}, "x"),
+    "the empty text": Constraint.text("regex", "(?:)", "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_they_are_refused_and_others_go_on(grammars: Grammars, name: str) -> None:
+    with pytest.raises(ParameterError, match="refused: "):
+        compiled(grammars, HOSTILE[name])
+    assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
+
+
+def test_what_takes_long_is_ended(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammars._trial()._process, "_wall_seconds", 2.0)
+    began = time.monotonic()
+    with pytest.raises(ParameterError, match="x: this json_schema is refused: it takes more than"):
+        compiled(grammars, Constraint.schema({"type": "integer", "multipleOf": 9_999_991}, "x"))
+    assert time.monotonic() - began < 20
+    assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
+
+
+def test_one_that_has_failed_is_compiled_anew(grammars: Grammars) -> None:
+    constraint = Constraint.text("regex", "a+", "x")
+    first = compiled(grammars, constraint)
+    kept = grammars._kept[constraint]
+    assert grammars._kept[constraint] is kept
+    with pytest.raises(MatcherError):
+        first.accept([5])
+    assert constraint not in grammars._kept
+    compiled(grammars, constraint)
+    assert grammars._kept[constraint] is not kept
+
+
+def test_what_is_kept_is_bounded_by_its_bytes(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = Constraint.text("regex", "((a{1000}){1000}){1001}", "x")
+    compiled(grammars, large)
+    assert grammars._kept[large].bytes > 50 << 20
+    monkeypatch.setattr("jaxinfer.grammar.grammars._MOST_BYTES", 50 << 20)
+    compiled(grammars, Constraint.text("regex", "b", "x"))
+    assert large not in grammars._kept
+
+
+@pytest.mark.parametrize(("vocabulary", "ends"), [(SIZE + 500, (SIZE + 3, END)), (SIZE - 60, (END,)), (SIZE, ())])
+def test_models_with_more_and_fewer_ids_than_the_tokenizer(vocabulary: int, ends: tuple[int, ...]) -> None:
+    grammars = Grammars(FILE, vocabulary, ends)
+    matcher = compiled(grammars, Constraint.text("regex", ".*", "x"), frozenset(ends))
+    found = legal(grammars, matcher, vocabulary)
+    assert max(found) < vocabulary
+    assert set(found) - set(ends) <= set(range(SIZE))
+    assert set(ends) <= set(found)
