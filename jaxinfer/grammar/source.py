@@ -27,6 +27,8 @@ def grammar_text(constraint: Constraint) -> str:
     """Raises ParameterError where it is no grammar; what llguidance refuses, it refuses later."""
     try:
         return _grammar_text(constraint)
+    except ParameterError:
+        raise
     except ValueError as error:  # a lone surrogate, too
         raise ParameterError(constraint.param, f"is no {constraint.kind}: {error}") from None
 
