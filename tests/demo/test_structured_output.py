@@ -17,6 +17,7 @@ from jaxinfer import LLM, SamplingParams
 from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
 from tests.cli.command_line import REAL, Running
+from tests.runner.devices import run_on_devices
 
 PERSON = {
     "type": "object",
@@ -146,3 +147,22 @@ def test_files_and_flags_of_generate(tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         assert main([*common, *flags]) == 2
         assert said in capsys.readouterr().err
+
+
+OVER_DEVICES = """
+from jaxinfer import LLM
+from tests.demo.test_structured_output import asked
+
+found = []
+for mesh in (None, "tp2", "data2-tp4"):
+    llm = LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, lazy_compile=True, **({"mesh": mesh} if mesh else {}))
+    told = llm.generate([f"Tell me of number {i}." for i in range(12)], [asked(i, n=1 + i % 2) for i in range(12)])
+    found.append([choice.token_ids for one in told for choice in one.outputs])
+    llm.close()
+assert found[0] == found[1] == found[2]
+"""
+
+
+@pytest.mark.long
+def test_texts_are_the_same_over_several_devices() -> None:
+    run_on_devices(OVER_DEVICES, 8)
