@@ -11,6 +11,7 @@ from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
+_NO_ROWS = np.zeros(0, np.int64)
 log = logging.getLogger(__name__)
 
 
@@ -25,6 +26,8 @@ class StepMasks:
 
     def rows(self, plan: StepPlan) -> np.ndarray:
         """Rows of a plan that draw under a mask, int."""
+        if not self._table.num_constrained:
+            return _NO_ROWS
         return np.flatnonzero((plan.samples > 0) & self._table.constrained[plan.slots])
 
     def send(self, in_flight: InFlightSteps, sequences: list[Sequence]) -> dict[int, str]:

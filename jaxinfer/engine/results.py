@@ -41,7 +41,8 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         _commit(state, plan.slots[valid], ends[valid])
     ending = ~finite | (known >= table.limit[slots])
     special = ending | _need_care(state, slots, tokens, counts)
-    special[[number for number, judgement in judged.items() if judgement.final]] = True
+    if judged:
+        special[[number for number, judgement in judged.items() if judgement.final]] = True
     if result.logprobs is not None:
         special[:] = True
     if not np.count_nonzero(special):  # twice as fast as any()
@@ -107,6 +108,8 @@ def _accept(
     state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray
 ) -> dict[int, "_Judgement"]:
     """Lets matchers know their sequences' new tokens; what each says, by row."""
+    if not state.table.num_constrained:
+        return {}
     found = {}
     for row in np.flatnonzero(state.table.constrained[slots] & (counts > 0)).tolist():
         sequence = state.table.sequences[slots[row]]

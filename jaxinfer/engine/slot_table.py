@@ -18,7 +18,7 @@ class SlotTable:
     tokens: [slots, max_model_len], of which the first `known` are confirmed.
     limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
-    constrained: whether a matcher says what the sequence may draw.
+    constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
@@ -43,6 +43,7 @@ class SlotTable:
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
         self.logprobs = np.zeros(num_slots, bool)
         self.constrained = np.zeros(num_slots, bool)
+        self.num_constrained = 0
         self.sequences: list[Sequence | None] = [None] * num_slots
         self._free = [
             list(range(num_slots))[first : first + shard_slots][::-1] for first in range(0, num_slots, shard_slots)
@@ -90,6 +91,7 @@ class SlotTable:
         self._set_stop_ids(slot, sorted(sequence.stop_ids))
         self.logprobs[slot] = sequence.params.logprobs is not None or sequence.prompt_logprobs is not None
         self.constrained[slot] = sequence.matcher is not None
+        self.num_constrained += sequence.matcher is not None
         self.sequences[slot] = sequence
         sequence.slot, sequence.table = slot, self
         return slot
@@ -107,5 +109,7 @@ class SlotTable:
         sequence.waiting_tokens = sequence.tokens.copy()
         self.epoch[slot] += 1
         self.sequences[slot] = None
+        self.num_constrained -= int(self.constrained[slot])
+        self.constrained[slot] = False
         self._free[sequence.kv.shard].append(slot)
         sequence.slot, sequence.table = -1, None
