@@ -25,7 +25,7 @@ class ChattyRunner(SimulatedRunner):
         self._collected = 0
         self.last: PackedForward | None = None
 
-    def sample(self, step: PackedForward, forwarded: None):
+    def sample(self, step: PackedForward, forwarded: float):
         self.last = step
         return super().sample(step, forwarded)
 
@@ -71,10 +71,10 @@ def bare_rate(core: EngineCore, steps: int) -> float:
     assert isinstance(runner, ChattyRunner)
     step = runner.last
     assert step is not None
-    ahead, tokens = runner.sample(step, None), 0
+    ahead, tokens = runner.sample(step, runner.forward(step)), 0
     start = time.perf_counter()
     for _ in range(steps):
-        following = runner.sample(step, None)
+        following = runner.sample(step, runner.forward(step))
         tokens += len(runner.collect(ahead).tokens)
         ahead = following
     seconds = time.perf_counter() - start
