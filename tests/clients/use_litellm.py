@@ -181,12 +181,8 @@ def a_prompt_that_is_too_long(server: Server) -> None:
 
 
 @scenario
-def structured_answers_are_refused_by_name(server: Server) -> None:
+def forced_calls_are_refused_by_name(server: Server) -> None:
     options = {"messages": SUM, **where(server)}
-    error = refused(
-        litellm.BadRequestError, lambda: litellm.completion(response_format={"type": "json_object"}, **options)
-    )
-    assert "response_format" in str(error)
     forced = {"tools": [WEATHER_TOOL], "tool_choice": "required"}
     error = refused(litellm.BadRequestError, lambda: litellm.completion(**forced, **options))
     assert "tool_choice" in str(error)

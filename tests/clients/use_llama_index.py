@@ -136,14 +136,10 @@ def errors_are_those_of_openai(server: Server) -> None:
 
 
 @scenario
-def structured_answers_are_refused_by_name(server: Server) -> None:
+def forced_calls_are_refused_by_name(server: Server) -> None:
     ask = PromptTemplate("Reservation with name Anna and seats 4.")
     forced = refused(openai.BadRequestError, lambda: model(server).structured_predict(Reservation, ask))
     assert forced.param == "tool_choice"
-    shaped = model(server, should_use_structured_outputs=True)
-    assert refused(openai.BadRequestError, lambda: shaped.structured_predict(Reservation, ask)).param == (
-        "response_format"
-    )
 
 
 @scenario

@@ -111,12 +111,5 @@ def errors_are_shown(server: Server) -> None:
     assert "logit_bias" in done.stderr
 
 
-@scenario
-def structured_answers_are_refused_by_name(server: Server) -> None:
-    done = ask(server, "-m", "local", "--schema", "name, seats int", "Anna, 4 seats")
-    assert done.exit_code == 1
-    assert "response_format" in done.stderr
-
-
 if __name__ == "__main__":
     main()

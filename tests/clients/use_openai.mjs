@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 
 import OpenAI from "openai";
-import { zodFunction, zodResponseFormat } from "openai/helpers/zod";
+import { zodFunction } from "openai/helpers/zod";
 import { z } from "zod";
 
 import {
@@ -161,9 +161,7 @@ async function errorsAreThePackagesOwn() {
   await refused(OpenAI.NotFoundError, () => client.responses.create({ model, input: "hi" }));
 }
 
-async function structuredAnswersAreRefusedByName() {
-  const shaped = () => client.chat.completions.parse({ ...sum, response_format: zodResponseFormat(City, "city") });
-  assert.equal((await refused(OpenAI.BadRequestError, shaped)).param, "response_format");
+async function forcedCallsAreRefusedByName() {
   const forced = () => client.chat.completions.create({ ...sum, tools: [weatherTool], tool_choice: "required" });
   assert.equal((await refused(OpenAI.BadRequestError, forced)).param, "tool_choice");
 }
@@ -183,5 +181,5 @@ await run(
   cancelledStreamFreesItsRequest,
   manyAtOnce,
   errorsAreThePackagesOwn,
-  structuredAnswersAreRefusedByName,
+  forcedCallsAreRefusedByName,
 );

@@ -209,11 +209,8 @@ def errors_are_the_packages_own(server: Server) -> None:
 
 
 @scenario
-def structured_answers_are_refused_by_name(server: Server) -> None:
-    client = connect(server)
-    parse, create = client.chat.completions.parse, client.chat.completions.create
-    error = refused(openai.BadRequestError, parse, model=server.model, messages=SUM, response_format=GetWeather)
-    assert error.param == "response_format"
+def forced_calls_are_refused_by_name(server: Server) -> None:
+    create = connect(server).chat.completions.create
     error = refused(
         openai.BadRequestError, create, model=server.model, messages=WEATHER, tools=[WEATHER_TOOL],
         tool_choice="required",

@@ -17,7 +17,6 @@ from agents import (
 )
 from openai.types.responses import ResponseTextDeltaEvent
 from openai.types.shared import Reasoning
-from pydantic import BaseModel
 from scenarios import (
     SUM_ANSWER,
     SUM_QUESTION,
@@ -30,11 +29,6 @@ from scenarios import (
 )
 
 set_tracing_disabled(True)
-
-
-class Reservation(BaseModel):
-    name: str
-    seats: int
 
 
 @function_tool
@@ -151,9 +145,7 @@ async def errors_are_those_of_openai(server: Server) -> None:
 
 
 @scenario
-async def structured_answers_are_refused_by_name(server: Server) -> None:
-    error = await refused(openai.BadRequestError, agent(server, output_type=Reservation))
-    assert error.param == "response_format"
+async def forced_calls_are_refused_by_name(server: Server) -> None:
     forced = agent(server, ModelSettings(tool_choice="required"), tools=[get_weather])
     assert (await refused(openai.BadRequestError, forced)).param == "tool_choice"
 

@@ -152,7 +152,7 @@ def errors_are_pydantic_ais_own(server: Server) -> None:
 
 
 @scenario
-def structured_answers_are_refused_by_name(server: Server) -> None:
+def forced_calls_are_refused_by_name(server: Server) -> None:
     error = refused(ModelHTTPError, lambda: agent(server, output_type=BOOK).run_sync(RESERVATION))
     assert (error.status_code, error.body["param"]) == (400, "tool_choice")
 
