@@ -33,10 +33,6 @@ class Matcher(Protocol):
 class Constraints(Protocol):
     """Makes matchers, and fills their masks."""
 
-    def check(self, params: SamplingParams) -> None:
-        """Raises ParameterError for what is refused without compiling it. Safe in any thread, and fast."""
-        ...
-
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> Matcher:
         """Of a request that asks for one. stop_ids: what ends it, and may be drawn where it may end. May take a while;
         safe in any thread. Raises ParameterError that says what is refused."""
@@ -45,4 +41,8 @@ class Constraints(Protocol):
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
         """Writes each matcher's mask into its row, int32 [n, words]: bit t % 32 of word t // 32 is set where token t
         may be drawn next. Returns errors by the matcher's number; those rows mean nothing."""
+        ...
+
+    def close(self) -> None:
+        """Ends what it has started. Safe while another thread compiles."""
         ...

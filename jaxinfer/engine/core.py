@@ -98,7 +98,6 @@ class EngineCore:
             return checked
         if self.constraints is None:
             raise ParameterError("structured_outputs", "this engine has no tokenizer to constrain texts with")
-        self.constraints.check(request.sampling)
         return checked._replace(arrival=next(self._arrivals))
 
     def compile(self, checked: CheckedRequest) -> CheckedRequest:
@@ -216,6 +215,8 @@ class EngineCore:
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
+        if self.constraints is not None:
+            self.constraints.close()
         self.runner.close()
 
     def _run(self, plan: StepPlan | None, outputs: list[StepOutput]) -> None:

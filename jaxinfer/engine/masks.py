@@ -36,11 +36,11 @@ class StepMasks:
         matchers = [sequence.matcher for sequence in sequences if sequence.matcher is not None]
         rows = np.zeros((len(matchers), self._words), np.int32)
         errors = self._filled(matchers, rows)
-        new = [number for number, each in enumerate(sequences) if self._is_new(each.slot, rows[number])]
-        new = [number for number in new if number not in errors]
+        slots = [sequence.slot for sequence in sequences]
+        new = [number for number, slot in enumerate(slots) if number not in errors and self._is_new(slot, rows[number])]
         if new:
-            in_flight.set_masks(np.array([sequences[number].slot for number in new], np.int32), rows[new])
-            self._sent.update((sequences[number].slot, rows[number]) for number in new)
+            in_flight.set_masks(np.array(slots, np.int32)[new], rows[new])
+            self._sent.update((slots[number], rows[number]) for number in new)
         return errors
 
     def _filled(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:

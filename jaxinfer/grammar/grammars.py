@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
-from jaxinfer.grammar.matcher import GrammarMatcher, error_of, first_line
+from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
 from jaxinfer.grammar.reading import LIMITS, read_tokenizer
 from jaxinfer.grammar.source import grammar_text
 from jaxinfer.grammar.trial import Trial
@@ -40,11 +41,11 @@ class Grammars:
         self._vocab_size = vocab_size
         self._executor = LLExecutor()
         self._kept: OrderedDict[Constraint, _Kept] = OrderedDict()
-        self._known_ends: dict[frozenset[int], _Ends] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._read: LLTokenizer | None = None
-        self._trials = threading.local()
+        self._idle: list[Trial] = []
+        self._closed = False
 
     @property
     def _tokenizer(self) -> LLTokenizer:
@@ -70,9 +71,6 @@ class Grammars:
         known = _bits(range(min(size, self._vocab_size)), self._words)
         return known & ~_bits(self._tokenizer.eos_tokens, self._words)
 
-    def check(self, params: SamplingParams) -> None:
-        """Nothing is refused before it is compiled."""
-
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
@@ -84,54 +82,53 @@ class Grammars:
         if kept is None:
             kept = self._compiled(alike)
             self._keep(alike, kept)
-        matcher = GrammarMatcher(kept.grammar.deep_copy(), stop_ids, constraint.after, constraint.thought)
-        matcher.on_error = partial(self._forget, alike, kept)
-        return matcher
+        legal = _bits(stop_ids, self._words)
+        ends = Ends(legal, ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
+        return GrammarMatcher(
+            kept.grammar.deep_copy(), ends, partial(self._forget, alike, kept), constraint.after, constraint.thought
+        )
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed, idle, self._idle = True, self._idle, []
+        for trial in idle:
+            trial.close()
 
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
-        wide = np.zeros((len(matchers), self._words), np.int32)
-        own = [(number, matcher) for number, matcher in enumerate(matchers) if isinstance(matcher, GrammarMatcher)]
-        begun = [(number, matcher) for number, matcher in own if matcher.begun]
-        for number, matcher in own:
-            if not matcher.begun:
-                wide[number] = self._free_ids & self._ends(matcher.stop_ids).others
-        asked = [(matcher.grammar, number) for number, matcher in begun]
+        wide, asked = np.zeros((len(matchers), self._words), np.int32), list[tuple[LLMatcher, int]]()
+        for number, matcher in enumerate(matchers):
+            assert isinstance(matcher, GrammarMatcher)
+            if matcher.begun:
+                asked.append((matcher.grammar, number))
+            else:
+                wide[number] = self._free_ids & matcher.ends.others
         if asked:
             fill_next_token_bitmask_par(self._executor, asked, wide)
-        errors = {}
-        for number, matcher in begun:
-            if matcher.grammar.is_error():
-                matcher.on_error()
-                errors[number] = f"the grammar cannot go on: {error_of(matcher.grammar)}"
-                continue
-            self._set_ends(matcher, wide[number])
-            if matcher.thought is not None:
-                wide[number] |= _bits([matcher.thought], self._words)
-            if not wide[number].any():
-                errors[number] = "the grammar allows no token but ones that end the text, which it does not allow yet"
+        errors = {number: error for _, number in asked if (error := self._finish(matchers[number], wide[number]))}
         wide &= self._model_ids
         rows[:] = wide[:, : rows.shape[1]]
         return errors
 
-    def _set_ends(self, matcher: GrammarMatcher, row: np.ndarray) -> None:
-        """Where the text may end, all that ends it is legal, and nothing of that elsewhere: not even a token that the
-        grammar takes for text."""
-        ends = self._ends(matcher.stop_ids)
-        row &= ends.others
+    def _finish(self, matcher: Matcher, row: np.ndarray) -> str | None:
+        """What llguidance has filled becomes what is legal; an error where that is nothing. Where the text may end, all
+        that ends it is legal, and nothing of that elsewhere: not even a token that the grammar takes for text."""
+        assert isinstance(matcher, GrammarMatcher)
+        if matcher.grammar.is_error():
+            matcher.on_error()
+            return f"the grammar cannot go on: {error_of(matcher.grammar)}"
+        row &= matcher.ends.others
         if matcher.grammar.is_accepting():
-            row |= ends.legal
-
-    def _ends(self, stop_ids: frozenset[int]) -> "_Ends":
-        if stop_ids not in self._known_ends:
-            legal = _bits(stop_ids, self._words)
-            self._known_ends[stop_ids] = _Ends(legal, ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
-            while len(self._known_ends) > _MOST_KEPT:
-                del self._known_ends[next(iter(self._known_ends))]
-        return self._known_ends[stop_ids]
+            row |= matcher.ends.legal
+        if matcher.thought is not None:
+            row |= _bits([matcher.thought], self._words)
+        return (
+            None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
+        )
 
     def _compiled(self, constraint: Constraint) -> "_Kept":
         grammar = grammar_text(constraint)
-        tried = self._trial().run(grammar)
+        with self._trial() as trial:
+            tried = trial.run(grammar)
         if tried.error:
             raise _refused(constraint, first_line(tried.error))
         found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
@@ -144,11 +141,19 @@ class Grammars:
             raise _refused(constraint, "no text but an empty one fits it")
         return _Kept(found, tried.bytes)
 
-    def _trial(self) -> Trial:
-        """Of this thread."""
-        if not hasattr(self._trials, "own"):
-            self._trials.own = Trial(self._settings)
-        return self._trials.own
+    @contextmanager
+    def _trial(self) -> Iterator[Trial]:
+        """One that no other thread has."""
+        with self._lock:
+            trial = self._idle.pop() if self._idle else Trial(self._settings)
+        try:
+            yield trial
+        finally:
+            with self._lock:
+                if self._closed:
+                    trial.close()
+                else:
+                    self._idle.append(trial)
 
     def _keep(self, constraint: Constraint, kept: "_Kept") -> None:
         with self._lock:
@@ -172,13 +177,6 @@ class _Kept(NamedTuple):
 
     grammar: LLMatcher
     bytes: int
-
-
-class _Ends(NamedTuple):
-    """Masks, int32 [words]. legal: what ends a text. others: all ids but these and the model's own ends."""
-
-    legal: np.ndarray
-    others: np.ndarray
 
 
 def _bits(ids: Sequence[int] | frozenset[int] | range, words: int) -> np.ndarray:

@@ -1,7 +1,9 @@
 """GrammarMatcher: what one sequence may say by its grammar."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 from llguidance import LLMatcher
 
 from jaxinfer.engine.constraint import MatcherError
@@ -9,19 +11,31 @@ from jaxinfer.engine.constraint import MatcherError
 _LONGEST_ERROR = 300
 
 
+class Ends(NamedTuple):
+    """Masks, int32 [words]. legal: what ends a text. others: all ids but these and the model's own ends."""
+
+    legal: np.ndarray
+    others: np.ndarray
+
+
 class GrammarMatcher:
-    """A Matcher. stop_ids: what ends the sequence. after: ids that end a thought, before which the text is free.
-    thought: the id that begins one where it is the first token; None: it has begun, where there is one. on_error:
-    called where the grammar cannot go on.
+    """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. after: ids that end a thought,
+    before which the text is free. thought: the id that begins one where it is the first token; None: it has begun,
+    where there is one.
     """
 
     def __init__(
-        self, grammar: LLMatcher, stop_ids: frozenset[int], after: tuple[int, ...] = (), thought: int | None = None
+        self,
+        grammar: LLMatcher,
+        ends: Ends,
+        on_error: Callable[[], None],
+        after: tuple[int, ...] = (),
+        thought: int | None = None,
     ):
         self.grammar = grammar
-        self.stop_ids = stop_ids
+        self.ends = ends
+        self.on_error = on_error
         self.thought = thought
-        self.on_error: Callable[[], None] = lambda: None
         self._after = after
         self._seen: tuple[int, ...] = ()
 
@@ -49,8 +63,8 @@ class GrammarMatcher:
         return None
 
     def copy(self) -> "GrammarMatcher":
-        copied = GrammarMatcher(self.grammar.deep_copy(), self.stop_ids, self._after, self.thought)
-        copied._seen, copied.on_error = self._seen, self.on_error
+        copied = GrammarMatcher(self.grammar.deep_copy(), self.ends, self.on_error, self._after, self.thought)
+        copied._seen = self._seen
         return copied
 
     def _accept(self, tokens: list[int]) -> None:

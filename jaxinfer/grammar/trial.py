@@ -46,3 +46,7 @@ class Trial:
             self._process.ask(self._settings)
         except (Exceeded, Late, Lost) as error:
             raise WorkerLostError(f"the process that tries grammars out {error}") from None
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.close()

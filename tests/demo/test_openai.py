@@ -1,13 +1,10 @@
 """The demo model behind `jaxinfer serve`, by the openai package: tool calls, their answers, JSON, thinking."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-
-from tests.cli.command_line import REAL, Running
 
 WEATHER: Any = {
     "type": "function",
@@ -29,15 +26,6 @@ EMAIL: Any = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    running = Running(REAL, "demo", "--max-num-seqs", "4")
-    with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0) as made:
-        yield made
-    running.process.kill()
-    running.process.communicate()
 
 
 def ask(client: openai.OpenAI, messages: list[Any], **options: Any) -> Any:

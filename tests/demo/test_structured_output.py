@@ -3,7 +3,6 @@ not; and by the openai package."""
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from pydantic import BaseModel, Field
 from jaxinfer import LLM, SamplingParams
 from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
-from tests.cli.command_line import REAL, Running
 from tests.runner.devices import run_on_devices
 
 PERSON = {
@@ -93,15 +91,6 @@ def test_texts_are_valid_and_the_same_ahead_of_the_device_or_not(engines: dict[b
             if each.structured_outputs is not None:
                 check(each, choice.text)
     assert engines[False].engine.stats().compiles_after_ready == 0  # made last: nothing compiled in this process since
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    running = Running(REAL, "demo", "--max-num-seqs", "4")
-    with openai.OpenAI(base_url=running.url + "/v1", api_key="none", max_retries=0) as made:
-        yield made
-    running.process.kill()
-    running.process.communicate()
 
 
 class Person(BaseModel):

@@ -63,8 +63,8 @@ class ToyConstraints:
         self.fails = fails
         self.filled = 0
 
-    def check(self, params: SamplingParams) -> None:
-        """Everything may be."""
+    def close(self) -> None:
+        """Nothing was started."""
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
         toy = Toy.of(params)

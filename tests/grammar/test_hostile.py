@@ -40,8 +40,9 @@ def test_they_are_refused_and_others_go_on(grammars: Grammars, name: str) -> Non
     assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
 
 
-def test_what_takes_long_is_ended(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammars._trial()._process, "_wall_seconds", 2.0)
+def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxinfer.grammar.trial._SECONDS", 2.0)
+    grammars = Grammars(FILE, SIZE, (END,))
     began = time.monotonic()
     with pytest.raises(ParameterError, match="x: this json_schema is refused: it takes more than"):
         compiled(grammars, Constraint.schema({"type": "integer", "multipleOf": 9_999_991}, "x"))
@@ -78,3 +79,12 @@ def test_models_with_more_and_fewer_ids_than_the_tokenizer(vocabulary: int, ends
     assert max(found) < vocabulary
     assert set(found) - set(ends) <= set(range(SIZE))
     assert set(ends) <= set(found)
+
+
+def test_closing_ends_the_process_that_tries() -> None:
+    grammars = Grammars(FILE, SIZE, (END,))
+    compiled(grammars, Constraint.text("regex", "a+", "x"))
+    (trial,) = grammars._idle
+    assert trial._process.running
+    grammars.close()
+    assert not trial._process.running

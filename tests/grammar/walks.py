@@ -34,7 +34,7 @@ def walk(grammars: Grammars, matcher: GrammarMatcher, vocab_size: int, draw: ran
     ids: list[int] = []
     while not matcher.ended and len(ids) < most:
         token = draw.choice(legal(grammars, matcher, vocab_size))
-        if token in matcher.stop_ids:
+        if token == END:
             break
         matcher.accept([token])
         ids.append(token)

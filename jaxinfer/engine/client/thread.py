@@ -67,7 +67,6 @@ class EngineThread:
         self._lock = threading.Lock()
         self._submitted = TenantCounts()
         self._compiling: dict[str, _Compiling] = {}
-        self._forgotten: set[int] = set()
         self._compiler = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="jaxinfer-grammar")
         self._dead: BaseException | None = None
         self._closing = False
@@ -254,8 +253,6 @@ class EngineThread:
 
     def _add(self, checked: CheckedRequest, client_id: int) -> None:
         request = checked.request
-        if client_id in self._forgotten:
-            return self._forget_submitted(checked)
         # An id that ended a moment ago is taken until its last result in flight is read.
         while self._core.is_retiring(request.request_id):
             self._step()
@@ -270,7 +267,6 @@ class EngineThread:
         return self._forget_submitted(checked)
 
     def _forget(self, client_id: int) -> None:
-        self._forgotten.add(client_id)
         self._core.abort_client(client_id)
         self._step()
         self._listener.on_forgotten(client_id)

@@ -39,8 +39,7 @@ def _response_format(value: Any) -> list[Constraint]:
     if value is None:
         return []
     name = "response_format"
-    if not isinstance(value, dict):
-        raise ParameterError(name, f"must be an object, not {type(value).__name__}")
+    _check_object(value, name)
     kind = value.get("type")
     if kind not in _TYPES:
         raise ParameterError(f"{name}.type", f"{kind!r} must be one of {', '.join(_TYPES)}")
@@ -59,8 +58,7 @@ def _json_schema(value: dict[str, Any], name: str) -> Constraint:
     inner = value.get("json_schema")
     where = name if inner is None else f"{name}.json_schema"
     holder = value if inner is None else inner
-    if not isinstance(holder, dict):
-        raise ParameterError(where, f"must be an object, not {type(holder).__name__}")
+    _check_object(holder, where)
     if "schema" not in holder:
         raise ParameterError(f"{where}.schema", "is missing; give a JSON Schema")
     return Constraint.schema(holder["schema"], f"{where}.schema")
@@ -71,8 +69,7 @@ def _structured_outputs(value: Any) -> list[Constraint]:
     if value is None:
         return []
     name = "structured_outputs"
-    if not isinstance(value, dict):
-        raise ParameterError(name, f"must be an object, not {type(value).__name__}")
+    _check_object(value, name)
     given = {key: each for key, each in value.items() if each is not None and each is not False}
     if unknown := [key for key in given if key not in (*_KEYS, "whitespace_pattern")]:
         allowed = ", ".join((*_KEYS, "whitespace_pattern"))
@@ -82,6 +79,11 @@ def _structured_outputs(value: Any) -> list[Constraint]:
     if len(found) != 1:
         raise ParameterError(name, f"has {len(found)} of {', '.join(_KEYS)}; give one")
     return [_with_whitespace(found[0], pattern, f"{name}.whitespace_pattern")]
+
+
+def _check_object(value: Any, name: str) -> None:
+    if not isinstance(value, dict):
+        raise ParameterError(name, f"must be an object, not {type(value).__name__}")
 
 
 def _of_key(key: str, value: Any, param: str) -> list[Constraint]:
