@@ -25,7 +25,7 @@ class Trial:
 
     def __init__(self, settings: Mapping[str, Any]):
         self._settings = json.dumps(dict(settings)).encode()
-        self._process = LimitedProcess([sys.executable, "-m", "jaxinfer.grammar.trial_worker"], _SECONDS)
+        self._process = LimitedProcess([sys.executable, "-P", "-m", "jaxinfer.grammar.trial_worker"], _SECONDS)
 
     def run(self, grammar: str) -> Tried:
         """Compiles a grammar. Raises WorkerLostError where no process can be started."""
