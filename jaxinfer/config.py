@@ -114,6 +114,8 @@ class SchedulerConfig:
     """Split prompts over steps; without it a prompt is computed in one step, whole."""
     overlap: bool = True
     """Plan and dispatch a step before the results of the last one are read."""
+    fast_forward: bool = True
+    """Compute tokens that a grammar forces in one step, where that is faster, instead of one after another."""
     decode_steps: int = 1
     """Decode steps of one dispatch at most, 1 to 64: while nobody can enter and no row needs the host. Tokens come in
     pieces of as many, and new requests wait as long."""

@@ -25,6 +25,12 @@ class Matcher(Protocol):
         """Takes the sequence's next tokens; none of them is one that ends it. Raises MatcherError."""
         ...
 
+    def forced(self) -> Sequence[int]:
+        """The next tokens where there is no choice, in the tokenizer's own spelling, but none after which nothing but
+        an end may follow; empty where there is a choice. What is told once stays so: masks allow these tokens alone,
+        until all of them have come."""
+        ...
+
     def copy(self) -> "Matcher":
         """Another in the same state, for a sequence that forks."""
         ...

@@ -11,9 +11,10 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
-from jaxinfer.engine.constraint import Constraints
+from jaxinfer.engine.constraint import Constraints, Matcher
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.fast_forward import FastForward, ForcedRun
 from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.masks import StepMasks
 from jaxinfer.engine.results import apply_result
@@ -24,6 +25,7 @@ from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
+from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.types import (
     EngineStats,
@@ -84,6 +86,9 @@ class EngineCore:
         self.counters = EngineCounters()
         self.constraints = constraints
         self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)
+        self._fast_forward = None
+        if config.fast_forward:
+            self._fast_forward = FastForward(self.scheduler.state, make_buckets(runner.shapes), runner.step_seconds)
 
     @property
     def num_waiting(self) -> int:
@@ -239,13 +244,25 @@ class EngineCore:
         self.timer.end(DISPATCH)
         while self.in_flight.sample_for(slots, epochs):
             outputs.append(self._collect())
-        held = slots[table.epoch[slots] == epochs].tolist()  # the others have ended
-        sequences = [sequence for slot in held if (sequence := table.sequences[slot]) is not None]
-        errors = self._masks.send(self.in_flight, sequences) if sequences else {}
+        held = table.epoch[slots] == epochs  # the others have ended
+        if held.any():
+            self._send_masks(slots[held], (plan.starts + plan.counts)[rows[held]])
+        self.timer.end(CONSTRAIN)
+
+    def _send_masks(self, slots: np.ndarray, ends: np.ndarray) -> None:
+        """ends: positions at which the sequences in these slots are to draw."""
+        table = self.scheduler.state.table
+        sequences = [sequence for slot in slots.tolist() if (sequence := table.sequences[slot]) is not None]
+        matchers = [_matcher_at(sequence, end) for sequence, end in zip(sequences, ends.tolist(), strict=True)]
+        errors = self._masks.send(self.in_flight, sequences, matchers)
+        if self._fast_forward is not None:
+            drawing = [number for number in range(len(sequences)) if number not in errors]
+            forced = [(sequences[number], matchers[number].forced()) for number in drawing]
+            runs = [ForcedRun(sequence, np.array(tokens, np.int32)) for sequence, tokens in forced]
+            self.counters.forced_tokens += self._fast_forward.plan(runs)
         for number, error in errors.items():
             self._end(sequences[number], FinishReason.ERROR, error)
             self._retire(sequences[number].request_id)
-        self.timer.end(CONSTRAIN)
 
     def _recover(self, failure: str) -> None:
         self.counters.step_faults += 1
@@ -305,3 +322,15 @@ class EngineCore:
         for sequence in new_sequences:
             self._sequences[sequence.request_id].append(sequence)
         new_sequences.clear()
+
+
+def _matcher_at(sequence: Sequence, end: int) -> Matcher:
+    """What a sequence may draw at position `end`: its own matcher has seen confirmed tokens alone, no foreseen ones."""
+    assert sequence.matcher is not None
+    assert sequence.table is not None
+    foreseen = sequence.table.tokens[sequence.slot, sequence.num_known : end]
+    if not len(foreseen):
+        return sequence.matcher
+    ahead = sequence.matcher.copy()
+    ahead.accept(foreseen.tolist())
+    return ahead

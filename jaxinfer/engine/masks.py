@@ -30,10 +30,9 @@ class StepMasks:
             return _NO_ROWS
         return np.flatnonzero((plan.samples > 0) & self._table.constrained[plan.slots])
 
-    def send(self, in_flight: InFlightSteps, sequences: list[Sequence]) -> dict[int, str]:
-        """Before these sequences draw. Returns errors by the sequence's number. Raises StepFault."""
-        assert self._constraints is not None
-        matchers = [sequence.matcher for sequence in sequences if sequence.matcher is not None]
+    def send(self, in_flight: InFlightSteps, sequences: list[Sequence], matchers: list[Matcher]) -> dict[int, str]:
+        """Before these sequences draw, by what their matchers say. Returns errors by the sequence's number. Raises
+        StepFault."""
         rows = np.zeros((len(matchers), self._words), np.int32)
         errors = self._filled(matchers, rows)
         slots = [sequence.slot for sequence in sequences]

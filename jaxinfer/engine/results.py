@@ -7,6 +7,7 @@ import numpy as np
 from jaxinfer.engine.constraint import Matcher, MatcherError
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
@@ -23,6 +24,9 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     sampling = plan.samples > 0
     # NOTE: not the plan's, which are too high where a step before it gave a row fewer tokens than it asked for.
     firsts = table.known[plan.slots]
+    took_fewer = result.tokens.shape[1] > 1
+    if table.num_constrained and plan.kind is StepKind.MIXED:
+        result = _with_foreseen(table, plan, result, np.flatnonzero(valid & sampling))
     if result.logprobs is not None and plan.kind is StepKind.MIXED:
         _take_prompt_logprobs(state, plan, valid, result.logprobs)
     rows = np.flatnonzero(valid & sampling)
@@ -37,7 +41,9 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     if whole:
         _commit(state, slots, known - 1)
     else:
-        ends = np.where(sampling, firsts + result.counts - 1, plan.starts + plan.counts)
+        # Of tokens that are foreseen, a row that samples none has confirmed none.
+        computed = np.minimum(plan.starts + plan.counts, firsts)
+        ends = np.where(sampling, firsts + result.counts - 1, computed)
         _commit(state, plan.slots[valid], ends[valid])
     ending = ~finite | (known >= table.limit[slots])
     special = ending | _need_care(state, slots, tokens, counts)
@@ -51,9 +57,24 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         numbers = np.flatnonzero(special).tolist()
         deltas = [_delta(state, plan, result, int(rows[number]), judged.get(number)) for number in numbers]
         plain = ~special
-    if tokens.shape[1] > 1:
+    if took_fewer:
         _take_back(state, plan, result, rows)
     return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
+
+
+def _with_foreseen(table: SlotTable, plan: StepPlan, result: StepResult, rows: np.ndarray) -> StepResult:
+    """With the tokens of these rows that were foreseen (`SchedulerState.foresee`) before those that they have drawn."""
+    ends = (plan.starts + plan.counts)[rows]
+    more = np.where((rows >= plan.num_decode) & result.finite[rows], ends - table.known[plan.slots[rows]], 0)
+    if not more.any():
+        return result
+    tokens, counts = np.zeros((plan.num_rows, more.max() + 1), np.int32), result.counts.copy()
+    tokens[:, :1] = result.tokens
+    for row, number, end in zip(rows.tolist(), more.tolist(), ends.tolist(), strict=True):
+        tokens[row, :number] = table.tokens[plan.slots[row], end - number : end]
+        tokens[row, number] = result.tokens[row, 0]
+    counts[rows] += more
+    return result._replace(tokens=tokens, counts=counts)
 
 
 def _take_back(state: SchedulerState, plan: StepPlan, result: StepResult, rows: np.ndarray) -> None:

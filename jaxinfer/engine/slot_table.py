@@ -19,6 +19,7 @@ class SlotTable:
     limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
     constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
+    foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
@@ -44,6 +45,7 @@ class SlotTable:
         self.logprobs = np.zeros(num_slots, bool)
         self.constrained = np.zeros(num_slots, bool)
         self.num_constrained = 0
+        self.foreseen = np.zeros(num_slots, bool)
         self.sequences: list[Sequence | None] = [None] * num_slots
         self._free = [
             list(range(num_slots))[first : first + shard_slots][::-1] for first in range(0, num_slots, shard_slots)
@@ -92,6 +94,7 @@ class SlotTable:
         self.logprobs[slot] = sequence.params.logprobs is not None or sequence.prompt_logprobs is not None
         self.constrained[slot] = sequence.matcher is not None
         self.num_constrained += sequence.matcher is not None
+        self.foreseen[slot] = False
         self.sequences[slot] = sequence
         sequence.slot, sequence.table = slot, self
         return slot

@@ -132,6 +132,8 @@ class EngineStats(NamedTuple):
     """Prompt tokens of requests that have got a slot."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    forced_tokens: int = 0
+    """Tokens that no step drew, since a grammar forced them (fast_forward.py)."""
     steps: int = 0
     compiles_after_ready: int = 0
     step_faults: int = 0

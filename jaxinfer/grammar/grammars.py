@@ -83,7 +83,7 @@ class Grammars:
             kept = self._compiled(alike)
             self._keep(alike, kept)
         legal = _bits(stop_ids, self._words)
-        ends = Ends(legal, ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
+        ends = Ends(legal, self._model_ids & ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
         return GrammarMatcher(
             kept.grammar.deep_copy(), ends, partial(self._forget, alike, kept), constraint.after, constraint.thought
         )
@@ -98,7 +98,9 @@ class Grammars:
         wide, asked = np.zeros((len(matchers), self._words), np.int32), list[tuple[LLMatcher, int]]()
         for number, matcher in enumerate(matchers):
             assert isinstance(matcher, GrammarMatcher)
-            if matcher.begun:
+            if forced := matcher.forced():
+                wide[number, forced[0] // WORD_BITS] = _bits([forced[0] % WORD_BITS], 1)[0]
+            elif matcher.begun:
                 asked.append((matcher.grammar, number))
             else:
                 wide[number] = self._free_ids & matcher.ends.others

@@ -1,5 +1,6 @@
 """GrammarMatcher: what one sequence may say by its grammar."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -7,15 +8,20 @@ import numpy as np
 from llguidance import LLMatcher
 
 from jaxinfer.engine.constraint import MatcherError
+from jaxinfer.engine.step.shapes import WORD_BITS
 
 _LONGEST_ERROR = 300
 
 
 class Ends(NamedTuple):
-    """Masks, int32 [words]. legal: what ends a text. others: all ids but these and the model's own ends."""
+    """Masks, int32 [words]. legal: what ends a text. others: the model's ids but these and its own ends."""
 
     legal: np.ndarray
     others: np.ndarray
+
+    def allows(self, token: int) -> bool:
+        """Whether an id is one of the others."""
+        return bool(self.others[token // WORD_BITS] >> token % WORD_BITS & 1)
 
 
 class GrammarMatcher:
@@ -38,6 +44,7 @@ class GrammarMatcher:
         self.thought = thought
         self._after = after
         self._seen: tuple[int, ...] = ()
+        self._forced: list[int] | None = None  # None: nobody has asked since the last of them came
 
     @property
     def begun(self) -> bool:
@@ -56,7 +63,7 @@ class GrammarMatcher:
                     continue
                 self._after = ()
             if self.begun:
-                return self._accept(list(tokens[number:]))
+                return self._accept(tokens[number:])
             self._seen = (*self._seen, token)[-len(self._after) :]
             if self._seen == self._after:
                 self._after = ()
@@ -65,12 +72,34 @@ class GrammarMatcher:
     def copy(self) -> "GrammarMatcher":
         copied = GrammarMatcher(self.grammar.deep_copy(), self.ends, self.on_error, self._after, self.thought)
         copied._seen = self._seen
+        copied._forced = self._forced
         return copied
 
-    def _accept(self, tokens: list[int]) -> None:
-        if not self.grammar.consume_tokens(tokens):
-            self.on_error()
-            raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
+    def forced(self) -> Sequence[int]:
+        if self.thought is not None or not self.begun:
+            return ()
+        if self._forced is None:
+            self._forced = self._compute_forced()
+        return self._forced
+
+    def _compute_forced(self) -> list[int]:
+        """Up to one that ends the text, which no grammar may force. Where llguidance allows several spellings of what
+        is forced, this is the tokenizer's, so that no text depends on which tokens were computed together."""
+        tokens = [] if self.grammar.is_accepting() else self.grammar.compute_ff_tokens()
+        ahead = self.grammar.deep_copy() if tokens else self.grammar
+
+        def goes_on(token: int) -> bool:
+            return self.ends.allows(token) and ahead.consume_token(token) and not ahead.is_stopped()
+
+        return list(itertools.takewhile(goes_on, tokens))
+
+    def _accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            forced = self.forced()
+            if not self.grammar.consume_token(token):
+                self.on_error()
+                raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
+            self._forced = list(forced[1:]) or None
 
 
 def error_of(grammar: LLMatcher) -> str:

@@ -1,6 +1,7 @@
 """JaxRunner: runs steps on the device."""
 
 import contextlib
+import time
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 from jaxinfer.runner.xla_options import Options
+
+_LONG_RUN = 0.2
+"""Seconds."""
 
 
 class Forwarded(NamedTuple):
@@ -78,6 +82,7 @@ class JaxRunner:
         copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
         self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
         self._compiles_at_ready = 0
+        self.step_seconds: dict[tuple[StepKind, int], float] = {}
 
     @cached_property
     def kv(self) -> tuple[jax.Array, ...]:
@@ -223,7 +228,19 @@ class JaxRunner:
                 if isinstance(step, PackedMultiStep):
                     self.decode_steps(step).tokens.block_until_ready()
                 else:
-                    forwarded = self.forward(step)
+                    forwarded = self._timed(step)
+
+    def _timed(self, step: PackedForward) -> Forwarded:
+        """Runs a forward pass over padding, and notes how long it takes: by a second run, unless the first is so long
+        that what a program does once is little of it."""
+        for _ in range(2):
+            start = time.perf_counter()
+            forwarded = self.forward(step)
+            forwarded.hidden.block_until_ready()
+            seconds = self.step_seconds[step.kind, step.bucket] = time.perf_counter() - start
+            if seconds > _LONG_RUN:
+                break
+        return forwarded
 
 
 def _logprob_arrays(rows: np.ndarray) -> LogprobArrays:

@@ -98,7 +98,9 @@ def check_options(core: EngineCore, partial: int | None, kept: int | None) -> No
     """Asserts that at most `partial` prompts are half computed, and `kept` tokens kept that nobody holds."""
     table = core.scheduler.state.table
     half = [
-        r for r in core.scheduler.state.running if table.total[r.slot] - table.computed[r.slot] > table.samples[r.slot]
+        r
+        for r in core.scheduler.state.running
+        if table.total[r.slot] - table.computed[r.slot] > table.samples[r.slot] and not table.foreseen[r.slot]
     ]
     assert partial is None or len(half) <= partial
     shards, size = core.scheduler.state.kv_shards, core.runner.shapes.block_size

@@ -2,12 +2,15 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.sampling import SamplingParams
@@ -85,7 +88,48 @@ def test_bursts_give_way() -> None:
     core.add_request(constrained("a"))
     got = run(core)
     assert tokens_of(got["a", 0]) == right(core, constrained("a"))
-    assert all(plan.samples.max(initial=0) <= 1 for plan in runner.plans)
+    assert all(plan.samples.max(initial=0) <= 1 for plan in runner.plans if plan.num_rows == 2)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_forced_tokens_take_one_step(ahead: int) -> None:
+    """They are the same ones, each once, and steps are saved; blocks that they fill can be reused."""
+    steps = {}
+    for fast in (False, True):
+        core = core_of(ahead=ahead, fast_forward=fast)
+        requests = [constrained(name, tokens=30, toy=Toy(salt, 80)) for salt, name in enumerate("abc")]
+        for request in requests:
+            core.add_request(request)
+        got = run(core)
+        assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
+        steps[fast] = core.stats().steps
+        assert (core.stats().forced_tokens > 30) == fast
+        assert core.stats().generation_tokens == 90
+    assert steps[True] < 0.75 * steps[False]
+    known = [*requests[0].prompt_token_ids, *right(core, requests[0])]
+    core.add_request(replace(ask("again", 1, 1), prompt_token_ids=known))
+    assert run(core)["again", 0][0].cached_tokens == 32
+
+
+@pytest.mark.parametrize("asked", [{"logprobs": 1}, {"prompt_logprobs": 1}, {"repetition_penalty": 1.1}])
+def test_rows_whose_every_draw_counts_go_token_by_token(asked: dict[str, Any]) -> None:
+    core = core_of(ahead=1)
+    core.add_request(constrained("a", tokens=20, **asked))
+    assert tokens_of(run(core)["a", 0]) == right(core, constrained("a", tokens=20))
+    assert core.stats().forced_tokens == 0
+
+
+@pytest.mark.parametrize(("mixed", "pays"), [(1.5, True), (30.0, False)])
+def test_it_is_done_where_it_pays(mixed: float, pays: bool) -> None:
+    """Two or more tokens come in a step: that pays where it takes less than twice as long."""
+    runner = RecordingRunner(small_shapes())
+    buckets = make_buckets(runner.shapes)
+    seconds = dict.fromkeys([(StepKind.DECODE, rows) for rows in buckets.rows], 1.0)
+    runner.step_seconds = seconds | dict.fromkeys([(StepKind.MIXED, size) for size in buckets.tokens], mixed)
+    core = core_of(runner)
+    core.add_request(constrained("a", tokens=20))
+    assert tokens_of(run(core)["a", 0]) == right(core, constrained("a", tokens=20))
+    assert (core.stats().forced_tokens > 0) == pays
 
 
 @pytest.mark.parametrize("at", FAULTS)

@@ -13,7 +13,8 @@ from jaxinfer.sampling import SamplingParams
 
 
 class Toy(NamedTuple):
-    """A third of the vocabulary may follow, another third after other tokens. Half of `length` is a text, too."""
+    """A third of the vocabulary may follow, another third after other tokens; half of the time a single one of them,
+    where the text may not end. Half of `length` is a text, too."""
 
     salt: int
     length: int
@@ -30,8 +31,11 @@ class Toy(NamedTuple):
     def allowed(self, tokens: Sequence[int], stops: frozenset[int], vocab_size: int) -> list[int]:
         """Ids that may follow these outputs, in order."""
         sum_of = self.salt + 7 * sum(tokens) + len(tokens)
-        may_end = len(tokens) >= self.length // 2
-        return [token for token in range(vocab_size) if (may_end if token in stops else (31 * token + sum_of) % 3 == 0)]
+        may_end = len(tokens) >= self.length // 2 and bool(stops)
+        free = [token for token in range(vocab_size) if token not in stops and (31 * token + sum_of) % 3 == 0]
+        if sum_of % 5 < 3 and not may_end:
+            return free[sum_of % len(free) :][:1]
+        return sorted([*free, *stops]) if may_end else free
 
 
 class ToyMatcher:
@@ -44,6 +48,15 @@ class ToyMatcher:
 
     def allowed(self) -> list[int]:
         return self.toy.allowed(self.tokens, self.stops, self.vocab_size)
+
+    def forced(self) -> list[int]:
+        run: list[int] = []
+        while len(self.tokens) + len(run) < self.toy.length - 1:
+            legal = self.toy.allowed([*self.tokens, *run], self.stops, self.vocab_size)
+            if len(legal) > 1:
+                break
+            run += legal
+        return run
 
     def accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:

@@ -1,11 +1,12 @@
 """Runner: the device side, as the engine knows it."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep
-from jaxinfer.engine.step.plan import StepResult
+from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
 
@@ -59,6 +60,11 @@ class Runner(Protocol):
     @property
     def compiling(self) -> bool:
         """True while a program is made in the midst of a step. Read in any thread."""
+        ...
+
+    @property
+    def step_seconds(self) -> Mapping[tuple[StepKind, int], float]:
+        """Of a forward pass, by kind and bucket, as measured before readiness; empty where nothing was."""
         ...
 
     def init_slots(self, packed: np.ndarray) -> None:

@@ -8,7 +8,8 @@ a step in flight gives a wrong token. It reads the same packed arrays that devic
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep, PackedStep
-from jaxinfer.engine.step.plan import LogprobArrays, StepResult
+from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
 
@@ -41,6 +42,8 @@ class SimulatedRunner:
     compiles_after_ready = 0
     late_programs = LatePrograms()
     compiling = False
+    # Nor is a step of any kind shorter than another.
+    step_seconds: Mapping[tuple[StepKind, int], float] = MappingProxyType({})
 
     def __init__(self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True):
         self.shapes = shapes

@@ -19,6 +19,8 @@ class Decode:
         table, slots = self._state.table, self._state.running_slots()
         computed = table.computed[slots]
         ready = (table.total[slots] - computed == 1) & table.samples[slots]
+        if table.num_constrained:
+            ready &= ~table.foreseen[slots]
         everyone = bool(ready.all())
         decode = slots if everyone else slots[ready]
         full = slots[ready & (computed >= table.capacity[slots])]

@@ -1,4 +1,4 @@
-"""Prefill: rows of running sequences with prompt tokens, or recomputed ones, to compute."""
+"""Prefill: rows of running sequences whose tokens come from the host: those of prompts, recomputed and foreseen ones."""
 
 import numpy as np
 
@@ -35,8 +35,10 @@ class Prefill:
     def plan(self, plan: PlanBuilder) -> None:
         """Adds a chunk of each. Those of a shard share its tokens."""
         state, table, slots = self._state, self._state.table, self._state.running_slots()
-        pending = table.total[slots] - table.computed[slots]
-        chunked = slots[(pending > 1) | ((pending == 1) & ~table.samples[slots])]
+        pending, foreseen = table.total[slots] - table.computed[slots], table.foreseen[slots]
+        chunked = slots[(pending > 1) | ((pending == 1) & (~table.samples[slots] | foreseen))]
+        if foreseen.any():  # these wait for no prompt
+            chunked = chunked[np.argsort(~table.foreseen[chunked], kind="stable")]
         sharers = self._sharers(chunked)
         self._admission.num_partial = 0
         for slot in chunked.tolist():
@@ -45,7 +47,8 @@ class Prefill:
                 if self._admits_better_first:
                     self._admission.admit_waiting(plan, before=sequence)
                 end = self._plan_chunk(plan, sequence, -(-plan.budgets[shard].tokens // sharers[shard]))
-                self._admission.num_partial += int(table.total[slot] - end > table.samples[slot])
+                is_partial = table.total[slot] - end > table.samples[slot] and not table.foreseen[slot]
+                self._admission.num_partial += int(is_partial)
             sharers[shard] = max(1, sharers[shard] - 1)
 
     def _sharers(self, chunked: np.ndarray) -> list[int]:

@@ -33,7 +33,7 @@ class HostRows:
             # Every position is scored: by its next token, or, at the prompt's end, by a sample.
             count = min(count, self._scored_left(plan, sequence.kv.shard))
             return RowSize(count, count)
-        if count < pending and not self._split:
+        if count < pending and not self._split and not self._is_foreseen(sequence):
             return RowSize(0, 0)
         return RowSize(count, int(count == pending and not sequence.is_parent))
 
@@ -46,7 +46,12 @@ class HostRows:
             targets = sequence.tokens[start + 1 : end + 1].tolist()
         if samples:
             targets = [*targets[: size.scored - 1], -1]
-        plan.add_chunk(sequence.slot, sequence.tokens[start:end], targets, samples=samples)
+        # NOTE: not `sequence.tokens`, which has none that are known and not confirmed (`SchedulerState.foresee`).
+        tokens, held = self._state.table.tokens[sequence.slot, start:end], not self._is_foreseen(sequence)
+        plan.add_chunk(sequence.slot, tokens, targets, samples=samples, held=held)
+
+    def _is_foreseen(self, sequence: Sequence) -> bool:
+        return sequence.slot >= 0 and bool(self._state.table.foreseen[sequence.slot])
 
     def _scored_left(self, plan: PlanBuilder, shard: int) -> int:
         """Scored positions for a prompt that could use them all for as long as it takes: every other row needs one."""

@@ -106,6 +106,8 @@ class SchedulerState:
         if plan.kind is StepKind.MULTI_STEP:  # the last token that a row samples is not computed by it
             table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
+        if table.num_constrained:
+            table.foreseen[slots[plan.samples > 0]] = False
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
             sequence = table.sequences[slot]
             assert sequence is not None
@@ -113,6 +115,14 @@ class SchedulerState:
             self.running.remove(sequence)
             self._running_slots = None
         self.in_flight += 1
+
+    def foresee(self, slot: int, tokens: np.ndarray) -> None:
+        """Notes tokens, int32, that a running sequence will have from the one on that the last plan samples: they are
+        planned as those of prompts are, and confirmed when a step that computes them is collected."""
+        table, first = self.table, int(self.table.total[slot]) - 1
+        table.tokens[slot, first : first + len(tokens)] = tokens
+        table.total[slot] += len(tokens) - 1
+        table.foreseen[slot] = True
 
     def take_back(self, slot: int, count: int) -> None:
         """Withdraws the last `count` tokens that were planned for a sequence that goes on, so that they are planned

@@ -19,6 +19,7 @@ class EngineCounters:
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
+    forced_tokens: int = 0
     step_faults: int = 0
     abandoned_requests: int = 0
 

@@ -63,11 +63,11 @@ class PlanBuilder:
         self._steps = steps.astype(np.int32)
 
     def add_chunk(
-        self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, samples: bool
+        self, slot: int, tokens: Sequence[int] | np.ndarray, targets: Sequence[int], *, samples: bool, held: bool = True
     ) -> None:
-        """A row whose tokens come from the host. targets: an entry a scored position, -1 for the one that samples."""
-        if samples and len(tokens) == len(targets) == 1:
-            # The slot's newest token is on the device already: `admit` wrote it there.
+        """A row whose tokens come from the host. targets: an entry a scored position, -1 for the one that samples.
+        held: the slot's newest token is on the device already: `admit` wrote it there."""
+        if held and samples and len(tokens) == len(targets) == 1:
             return self.add_decode(np.array([slot], np.int32))
         self._chunks.append((slot, len(tokens), len(targets), samples))
         self.has_row[slot] = True

@@ -1,0 +1,73 @@
+"""FastForward: tokens that a grammar forces are computed in one row of the next step, instead of one a step."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.sequence import Sequence, Status
+from jaxinfer.engine.step.buckets import Buckets, bucket_of
+from jaxinfer.engine.step.plan import StepKind
+
+
+class ForcedRun(NamedTuple):
+    """Tokens that a sequence must draw next, int32. The step that is being sampled draws the first of them."""
+
+    sequence: Sequence
+    tokens: np.ndarray
+
+
+class FastForward:
+    """Decides for which sequences it is done, and has it planned. step_seconds: as `Runner` tells it."""
+
+    def __init__(self, state: SchedulerState, buckets: Buckets, step_seconds: Mapping[tuple[StepKind, int], float]):
+        self._state = state
+        self._buckets = buckets
+        self._step_seconds = step_seconds
+
+    def plan(self, runs: list[ForcedRun]) -> int:
+        """Has the tokens of these runs known from now on. Returns how many no step will draw."""
+        asked = [run for run in runs if len(run.tokens) > 1 and self._may(run.sequence)]
+        fitting = self._fitting(asked) if asked else []
+        if not fitting or not self._pays(fitting):
+            return 0
+        for run in fitting:
+            self._state.foresee(run.sequence.slot, run.tokens)
+        return sum(len(run.tokens) - 1 for run in fitting)
+
+    def _may(self, sequence: Sequence) -> bool:
+        """Not where each draw is looked at by itself: of tokens that no step draws, none is counted on the device, and
+        none has a log-probability."""
+        params = sequence.params
+        needs_draws = params.uses_counts or params.logprobs is not None or params.prompt_logprobs is not None
+        return sequence.status is Status.RUNNING and not needs_draws
+
+    def _fitting(self, runs: list[ForcedRun]) -> list[ForcedRun]:
+        """What of them fits into a step beside a token of every row, shared equally, but for each sequence's last
+        token, which a step must draw."""
+        table, slots = self._state.table, self._state.running_slots()
+        at = np.array([run.sequence.slot for run in runs], np.int32)
+        room = self._state.shapes.max_num_batched_tokens - self._of_shards(slots, np.ones(len(slots)))
+        shares = room // np.maximum(self._of_shards(at, np.ones(len(at))), 1)
+        most = np.minimum(shares[table.shards_of(at)] + 1, table.limit[at] - table.total[at]).astype(int)
+        cut = [run._replace(tokens=run.tokens[:count]) for run, count in zip(runs, most.tolist(), strict=True)]
+        return [run for run in cut if len(run.tokens) > 1]
+
+    def _pays(self, runs: list[ForcedRun]) -> bool:
+        """Whether more tokens a second come of it, where the next step would only decode: with tokens from the host it
+        takes longer, for every row."""
+        table, slots = self._state.table, self._state.running_slots()
+        if not self._step_seconds or (table.total[slots] - table.computed[slots] > 1).any():
+            return True
+        more = np.array([len(run.tokens) - 1 for run in runs])
+        at = np.array([run.sequence.slot for run in runs])
+        rows = self._of_shards(slots, np.ones(len(slots)))
+        tokens = rows + self._of_shards(at, more)
+        decode = self._step_seconds[StepKind.DECODE, bucket_of(int(rows.max()), self._buckets.rows)]
+        mixed = self._step_seconds[StepKind.MIXED, bucket_of(int(tokens.max()), self._buckets.tokens)]
+        return bool(mixed * rows.sum() < decode * tokens.sum())
+
+    def _of_shards(self, slots: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """Sums of counts, an entry a slot, by shard."""
+        return np.bincount(self._state.table.shards_of(slots), counts, self._state.shapes.shards)
