@@ -1,6 +1,7 @@
 """Grammars: compiles what requests ask for, keeps it, and fills the masks of a step in threads of its own."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
+_BLAME_SECONDS = 8.0
+"""How long the part that is to blame is looked for."""
 
 
 class Grammars:
@@ -147,8 +150,11 @@ class Grammars:
         return _Kept(found, tried.bytes)
 
     def _try_parts(self, trial: Trial, constraint: Constraint) -> None:
-        """Raises for the part that is to blame, where one is."""
+        """Raises for the part that is to blame, where one is found in time."""
+        begun = time.monotonic()
         for part in parts_of(constraint):
+            if time.monotonic() - begun > _BLAME_SECONDS:
+                return
             if error := trial.run(grammar_text(part, self._special_ids)).error:
                 raise _refused(part, first_line(error))
 

@@ -5,18 +5,23 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.sampling import SamplingParams
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.text.answer import AnswerFormat
 from tests.grammar.calls import CALL, CALLED, Writer, accepted, check_calls, constraint_of, taken_apart
 from tests.grammar.walks import END, FILE, SIZE, compiled, legal
+from tests.material import material
+from tests.text.folders import byte_level_folder, with_tokens
 
 GRAMMARS = Grammars(FILE, SIZE, (END,))
 SUM = {
@@ -41,7 +46,11 @@ COLOUR = {"type": "object", "properties": {"c": {"enum": ["red", "blue"]}}, "req
           "additionalProperties": False}  # fmt: skip
 
 
-def texts(constraint: Constraint | None, count: int = 20, phrases: Sequence[str] = ()) -> list[str]:
+TAGS = ("<tool_call>", "</tool_call>", "<tool_", "call>", "</think>")
+"""In letters, which the parser takes for a tag wherever they stand."""
+
+
+def texts(constraint: Constraint | None, count: int = 20, phrases: Sequence[str] = TAGS) -> list[str]:
     assert constraint is not None
     writers = [Writer(GRAMMARS, random.Random(seed), 300, phrases) for seed in range(count)]
     found = [text for writer in writers if (text := writer.write(constraint)) is not None]
@@ -116,7 +125,10 @@ def test_auto_is_free_where_nothing_is_asked_for() -> None:
 CONTENTS = {
     "schema": (Constraint.schema(COLOUR), lambda text: jsonschema.validate(json.loads(text), COLOUR)),
     "object": (Constraint("json_object"), lambda text: jsonschema.validate(json.loads(text), {"type": "object"})),
-    "regex": (Constraint.text("regex", "(.|\n)*x"), lambda text: re.fullmatch("(.|\n)*x", text) or pytest.fail(text)),
+    "regex": (
+        Constraint.text("regex", "(.|\n)*[a-z>]"),
+        lambda text: re.fullmatch("(.|\n)*[a-z>]", text) or pytest.fail(text),
+    ),
     "choice": (Constraint.choice(["yes", "<tool>"]), lambda text: text in ("yes", "<tool>") or pytest.fail(text)),
     "tag": (
         Constraint.structural_tag({"format": {"type": "tag", "begin": "<a>", "content": {"type": "any_text"},
@@ -140,6 +152,61 @@ def test_a_format_beside_tools_is_calls_or_content_that_fits(name: str) -> None:
             check(text)
             assert answer.content == text
     assert 0 < called < 60
+
+
+@pytest.mark.parametrize("inner", ["<tool_call>", "<tool_call></tool_call>", "<tool_call> {", "</tool_call> "])
+def test_tags_in_a_string_of_json_are_content(inner: str) -> None:
+    constraint = constraint_of(TOOLS, Constraint("json_object"))
+    text = json.dumps({inner: [inner], "name": {"arguments": inner}})
+    assert constraint is not None
+    assert accepted(GRAMMARS, constraint, text)
+    answer = taken_apart(text, random.Random(1))
+    assert (answer.content, answer.tool_calls) == (text, [])
+
+
+def test_the_end_of_a_call_in_its_arguments_is_text() -> None:
+    constraint = constraint_of(TOOLS, tool_choice=named("ping"), parallel_tool_calls=False)
+    loose = constraint_of([PING], parallel_tool_calls=False)
+    call = '<tool_call>\n{"name": "ping", "arguments": {"a": "</tool_call>"}}\n</tool_call>'
+    assert constraint is not None
+    assert loose is not None
+    assert not accepted(GRAMMARS, constraint, call)  # it has no parameters
+    assert accepted(GRAMMARS, loose, call)
+    assert taken_apart(call, random.Random(1)).tool_calls == [("ping", '{"a": "</tool_call>"}')]
+
+
+@pytest.mark.parametrize("name", ["phi3-v", "qwen3", pytest.param("llama3.2", marks=pytest.mark.long)])
+def test_calls_with_other_tokenizers(name: str) -> None:
+    """Of which Qwen's alone has the tags as tokens."""
+    file = material("tokenizers", name, "tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(file))
+    check_both_ways(file, tokenizer.get_vocab_size())
+    assert (tokenizer.token_to_id("<tool_call>") is not None) is (name == "qwen3")
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_calls_whose_tags_are_control_tokens_or_not(tmp_path: Path, special: bool) -> None:
+    folder = with_tokens(byte_level_folder(tmp_path / "model"), "<tool_call>", "</tool_call>", special=special)
+    check_both_ways(folder / "tokenizer.json", 1000)
+
+
+def check_both_ways(file: Path, size: int) -> None:
+    """A call as the tokenizer itself would have it, and with tags in letters."""
+    grammars = Grammars(file, size, (0,))
+    ways: list[tuple[dict[str, Any], str]] = [({"tool_choice": "required"}, ""), ({}, "Let me see. \u00e9\n")]
+    for fields, before in ways:
+        constraint = constraint_of(TOOLS, **fields)
+        assert constraint is not None
+        matcher = grammars.compile(SamplingParams(structured_outputs=constraint), frozenset({0})).grammar
+        for body in (ONE_SUM, ONE_SUM.replace('"b"', '"c"')):
+            text = f"{before}<tool_call>{body}</tool_call>"
+            in_letters = [
+                each for piece in re.split("(?<=<)", text) for each in grammars._tokenizer.tokenize_str(piece)
+            ]
+            for tokens in (grammars._tokenizer.tokenize_str(text), in_letters):
+                taken = matcher.deep_copy()
+                right = taken.try_consume_tokens(tokens) == len(tokens) and taken.is_accepting()
+                assert right is (body == ONE_SUM)
 
 
 def test_a_format_says_nothing_of_calls_that_are_required() -> None:

@@ -10,7 +10,7 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, CHAT, TEMPLATE, WEATHER
 from tests.server.openai_error import check
-from tests.text.folders import byte_level_folder
+from tests.text.folders import byte_level_folder, with_tokens
 
 
 @pytest.fixture
@@ -241,6 +241,15 @@ async def test_what_the_engine_is_asked_for(serve, name: str) -> None:
     await served.post("/v1/chat/completions", {**thinking, "tools": [WEATHER]})
     first, last = served.engine.submitted
     assert first.prompt_token_ids == last.prompt_token_ids  # whatever is asked for
+
+
+@pytest.mark.parametrize("special", [True, False])
+async def test_tags_that_are_control_tokens_stay_in_the_text(serve, folder: Path, special: bool) -> None:
+    with_tokens(folder, "<tool_call>", "</tool_call>", special=special)
+    served: Served = await serve()
+    await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER], "tool_choice": "required"})
+    await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER]})
+    assert [request.sampling.skip_special_tokens for request in served.engine.submitted] == [not special, True]
 
 
 async def test_none_leaves_the_format_alone(serve) -> None:
