@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.structural_tag import Node, read_structural_tag
 
-ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar"]
-KINDS: tuple[ConstraintKind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar")
+ConstraintKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
+KINDS: tuple[ConstraintKind, ...] = ("json_schema", "json_object", "regex", "choice", "grammar", "structural_tag")
 _PARAM = "structured_outputs"
 MAX_CHARS = 1 << 18
 MAX_DEPTH = 64
@@ -19,11 +20,11 @@ MAX_CHOICES = 1000
 class Constraint:
     """One of KINDS.
 
-    value: a JSON Schema or a list of strings as JSON, a regular expression, or a grammar in Lark or GBNF; empty for any
-    JSON object. whitespace: a regular expression of what may stand between JSON tokens; None: a space, or a line break
-    and its indentation. after: token ids that end a thought; empty: the text is constrained from its first token on.
-    thought: the id that begins a thought where it is the first token, and that may be so; None: the thought, if there
-    is one, has begun. param: the field that asked for it, for errors.
+    value: a JSON Schema, a list of strings or a node of `structural_tag.py` as JSON, a regular expression, or a grammar
+    in Lark or GBNF; empty for any JSON object. whitespace: a regular expression of what may stand between JSON tokens;
+    None: a space, or a line break and its indentation. after: token ids that end a thought; empty: the text is
+    constrained from its first token on. thought: the id that begins a thought where it is the first token, and that may
+    be so; None: the thought, if there is one, has begun. param: the field that asked for it, for errors.
     """
 
     kind: ConstraintKind
@@ -44,11 +45,7 @@ class Constraint:
     def schema(cls, schema: object, param: str = _PARAM) -> "Constraint":
         """Of a JSON Schema: an object, a boolean, or either as text. param: names it in errors."""
         if isinstance(schema, str):
-            _bounded(schema, param)
-            try:
-                schema = json.loads(schema)
-            except (ValueError, RecursionError) as error:
-                raise ParameterError(param, f"is not JSON: {error}") from None
+            schema = _read_json(schema, param)
         if not isinstance(schema, dict | bool):
             raise ParameterError(param, f"must be a JSON Schema: an object or a boolean, not {type(schema).__name__}")
         if schema is False:
@@ -74,6 +71,20 @@ class Constraint:
             raise ParameterError(param, "must be a string that is not empty")
         return cls(kind, _bounded(text, param), param=param)
 
+    @classmethod
+    def structural_tag(cls, value: object, param: str = _PARAM) -> "Constraint":
+        """Of free text and tagged parts, in XGrammar's form or vLLM's older one: an object, or its JSON."""
+        if isinstance(value, str):
+            value = _read_json(value, param)
+        if _deeper(value, MAX_DEPTH):
+            raise ParameterError(param, f"is nested deeper than {MAX_DEPTH}")
+        return cls.tags(read_structural_tag(value, param), param)
+
+    @classmethod
+    def tags(cls, node: Node, param: str = _PARAM) -> "Constraint":
+        """Of a structural tag that has been read."""
+        return cls("structural_tag", _bounded(json.dumps(node), param), param=param)
+
     def with_whitespace(self, pattern: str) -> "Constraint":
         """With another regular expression of what may stand between JSON tokens."""
         return replace(self, whitespace=pattern)
@@ -81,6 +92,13 @@ class Constraint:
     def after_thought(self, end: tuple[int, ...], begin: int | None) -> "Constraint":
         """Of what follows a thought. begin: the id that may begin one; None: the prompt has."""
         return replace(self, after=end, thought=begin)
+
+
+def _read_json(text: str, param: str) -> object:
+    try:
+        return json.loads(_bounded(text, param))
+    except (ValueError, RecursionError) as error:
+        raise ParameterError(param, f"is not JSON: {error}") from None
 
 
 def _bounded(text: str, param: str) -> str:

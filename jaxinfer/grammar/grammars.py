@@ -1,6 +1,7 @@
 """Grammars: compiles what requests ask for, keeps it, and fills the masks of a step in threads of its own."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,13 +20,15 @@ from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer
-from jaxinfer.grammar.source import grammar_text
+from jaxinfer.grammar.reading import LIMITS, read_tokenizer, special_ids
+from jaxinfer.grammar.source import grammar_text, parts_of
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
+_BLAME_SECONDS = 8.0
+"""How long the part that is to blame is looked for."""
 
 
 class Grammars:
@@ -63,6 +66,10 @@ class Grammars:
     def _model_ids(self) -> np.ndarray:
         """Those that the model has."""
         return _bits(range(self._vocab_size), self._words)
+
+    @cached_property
+    def _special_ids(self) -> dict[str, int]:
+        return special_ids(self._settings["tokenizer"], self._tokenizer)
 
     @cached_property
     def _free_ids(self) -> np.ndarray:
@@ -128,11 +135,12 @@ class Grammars:
         )
 
     def _compiled(self, constraint: Constraint) -> "_Kept":
-        grammar = grammar_text(constraint)
+        grammar = grammar_text(constraint, self._special_ids)
         with self._trial() as trial:
             tried = trial.run(grammar)
-        if tried.error:
-            raise _refused(constraint, first_line(tried.error))
+            if tried.error:
+                self._try_parts(trial, constraint)
+                raise _refused(constraint, first_line(tried.error))
         found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         mask = np.zeros((1, self._words), np.int32)
         if not found.is_error():
@@ -142,6 +150,15 @@ class Grammars:
         if not (mask & ~_bits(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
         return _Kept(found, tried.bytes)
+
+    def _try_parts(self, trial: Trial, constraint: Constraint) -> None:
+        """Raises for the part that is to blame, where one is found in time."""
+        begun = time.monotonic()
+        for part in parts_of(constraint):
+            if time.monotonic() - begun > _BLAME_SECONDS:
+                return
+            if error := trial.run(grammar_text(part, self._special_ids)).error:
+                raise _refused(part, first_line(error))
 
     @contextmanager
     def _trial(self) -> Iterator[Trial]:

@@ -24,3 +24,10 @@ def read_tokenizer(tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> L
     own = Tokenizer.from_str(text).get_vocab_size()
     # Ends that the tokenizer does not know are set in masks all the same, as stop ids are.
     return LLTokenizer(text, n_vocab=max(own, vocab_size), eos_token=[each for each in eos_ids if each < own] or None)
+
+
+def special_ids(tokenizer: str, read: LLTokenizer) -> dict[str, int]:
+    """Added tokens that llguidance takes for no text, by how they are written: control tokens, and others in angle
+    brackets."""
+    added = Tokenizer.from_file(tokenizer).get_added_tokens_decoder()
+    return {token.content: each for each, token in added.items() if token.content and read.is_special_token(each)}

@@ -7,6 +7,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.tags import SpecialIds, TagsWriter
+from jaxinfer.structural_tag import Node, leaves
 
 _WHITESPACE = r"( |\n[ \t]{0,32})"
 """Between JSON tokens: any number of them would let a model go on for ever without saying anything."""
@@ -23,27 +25,65 @@ def _ascii_digits(regex: str) -> str:
     return "".join(pieces)
 
 
-def grammar_text(constraint: Constraint) -> str:
-    """Raises ParameterError where it is no grammar; what llguidance refuses, it refuses later."""
+def grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
+    """special_ids: of the tokenizer. Raises ParameterError where it is no grammar; what llguidance refuses, it refuses
+    later."""
     try:
-        return _grammar_text(constraint)
+        return _grammar_text(constraint, special_ids)
     except ParameterError:
         raise
     except ValueError as error:  # a lone surrogate, too
         raise ParameterError(constraint.param, f"is no {constraint.kind}: {error}") from None
 
 
-def _grammar_text(constraint: Constraint) -> str:
+def parts_of(constraint: Constraint) -> list[Constraint]:
+    """What is inside a structural tag, each with the field that it came from: the tag is refused where one of them
+    is."""
+    if constraint.kind != "structural_tag":
+        return []
+    return [_part(leaf) for leaf in leaves(json.loads(constraint.value))]
+
+
+def _part(leaf: Node) -> Constraint:
+    param = leaf["param"]
+    if leaf["type"] == "json_schema":
+        return Constraint("json_schema", json.dumps(leaf["json_schema"]), param=param)
+    if leaf["type"] == "regex":
+        return Constraint("regex", leaf["pattern"], param=param)
+    return Constraint("grammar", leaf["grammar"], param=param)
+
+
+def _grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
     kind, value = constraint.kind, constraint.value
     if kind in ("json_schema", "json_object"):
         schema = value if kind == "json_schema" else '{"type": "object"}'
-        between = constraint.whitespace or _WHITESPACE
-        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": between})
+        return _schema_grammar(schema, constraint.whitespace)
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_ascii_digits(value))
     if kind == "choice":
         return grammar_from("choice", json.dumps(json.loads(value)))
+    if kind == "structural_tag":
+        return TagsWriter(special_ids, _inner_schema, _inner_regex, _lark).write(json.loads(value))
+    return LLMatcher.grammar_from_lark(_lark(value, constraint.param))
+
+
+def _schema_grammar(schema: str, whitespace: str | None) -> str:
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": whitespace or _WHITESPACE})
+
+
+def _inner_schema(schema: object, whitespace: str | None) -> str:
+    """With what may stand between JSON tokens in it."""
+    return json.dumps(json.loads(_schema_grammar(json.dumps(schema), whitespace))["grammars"][0]["json_schema"])
+
+
+def _inner_regex(pattern: str) -> str:
+    """Between slashes, as llguidance writes it."""
+    start = json.loads(LLMatcher.grammar_from_regex(_ascii_digits(pattern)))["grammars"][0]["lark_grammar"]
+    return start.removeprefix("start: ")
+
+
+def _lark(grammar: str, param: str) -> str:
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(value))
+        return any_to_lark(grammar)
     except Exception as error:  # of a converter that documents none
-        raise ParameterError(constraint.param, f"is no grammar in GBNF: {error}") from None
+        raise ParameterError(param, f"is no grammar in GBNF: {error}") from None

@@ -47,12 +47,14 @@ class ChatReply(Reply):
         self._body = body
         thinking = is_thinking(prompt or "", continued=bool(body.continue_final_message))
         one_call = body.parallel_tool_calls is False
+        named = isinstance(body.tool_choice, dict) and body.tool_choice.get("type") == "function"
         shows_reasoning = body.include_reasoning is not False
         self._answers = [
             _Answer(
                 form.parser(thinking=thinking),
                 context.reasoning_tokens(form, thinking=thinking),
                 one_call=one_call,
+                named=named,
                 shows_reasoning=shows_reasoning,
             )
             for _ in range(self._n)
@@ -114,10 +116,12 @@ class _Answer:
         reasoning: ReasoningTokens | AnalysisTokens | None,
         *,
         one_call: bool,
+        named: bool,
         shows_reasoning: bool,
     ):
         self._parser = parser
         self._one_call = one_call
+        self._named = named
         self._shows_reasoning = shows_reasoning
         self._calls = 0
         self.reasoning = reasoning
@@ -133,8 +137,10 @@ class _Answer:
         return [numbered for part in shown if (numbered := self._numbered(part)) is not None]
 
     def finish_reason(self, delta: ChoiceDelta) -> str | None:
-        """`tool_calls` where the model stopped after calling."""
-        return "tool_calls" if delta.finish_reason == "stop" and self._calls else delta.finish_reason
+        """`tool_calls` where the model chose to call and stopped; as OpenAI says, not where the request names the
+        function."""
+        chose = self._calls and not self._named
+        return "tool_calls" if delta.finish_reason == "stop" and chose else delta.finish_reason
 
     def _numbered(self, part: AnswerPart) -> AnswerPart | ToolCall | None:
         if part.tool_call is None:

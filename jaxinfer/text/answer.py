@@ -2,15 +2,21 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, arguments_text, beginning_of
+from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, arguments_text, beginning_of, member_text
+from jaxinfer.text.call_syntax import HERMES, CallSyntax
 from jaxinfer.text.harmony import FINAL, FUNCTIONS, HarmonyParser
 
 THINK, THOUGHT = "<think>", "</think>"
-CALL, CALLED = "<tool_call>", "</tool_call>"
+CALL, CALLED = HERMES.trigger, "</tool_call>"
+
+_STRINGS = re.compile(r'[^"]*+(?:"(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*+"[^"]*+)*+')
+"""JSON up to a string that does not end."""
+_OPEN_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*+\\?')
 
 
 def is_thinking(prompt: str, *, continued: bool) -> bool:
@@ -39,6 +45,11 @@ class AnswerFormat(NamedTuple):
         other = any(mark in template for mark in ("<function=", "<arg_key>", "<parameter="))
         return cls(THOUGHT in template, hermes and not other)
 
+    @property
+    def call_syntax(self) -> CallSyntax | None:
+        """How calls are written; None where they are not taken apart, or cannot be constrained yet."""
+        return HERMES if self.tools and not self.channels else None
+
     def parser(self, *, thinking: bool = False) -> Parser:
         """A parser for one answer. thinking: the prompt itself has opened `<think>`."""
         if self.channels:
@@ -63,6 +74,7 @@ class AnswerParser:
         self._gap = ""  # white space before a call, which stays where it turns out to be none
         self._state = self._thinking if form.reasoning and thinking else self._beginning
         self._strip = thinking
+        self._searched = 0  # where the end of a call is looked for
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
 
@@ -72,12 +84,24 @@ class AnswerParser:
             return []
         self._held += text
         parts: list[AnswerPart] = []
+        self._go_on(parts)
+        return parts
+
+    def _go_on(self, parts: list[AnswerPart]) -> None:
         while self._state(parts):
             pass
-        return parts
 
     def flush(self) -> list[AnswerPart]:
         """What was held back: the text has ended."""
+        parts: list[AnswerPart] = []
+        while self._state == self._calling and (end := self._held.find(CALLED)) >= 0:
+            if _call(self._held.removeprefix(CALL)):
+                break
+            self._take_call(end, parts)
+            self._go_on(parts)
+        return parts + self._rest()
+
+    def _rest(self) -> list[AnswerPart]:
         held, self._held = self._held, ""
         if self._state == self._calling:
             return [_call(held.removeprefix(CALL)) or self._content(self._gap + held)]
@@ -114,18 +138,33 @@ class AnswerParser:
         if text:
             parts.append(self._content(text))
         if found:
-            self._held, self._state = CALL + self._held, self._calling
+            self._held, self._state, self._searched = CALL + self._held, self._calling, len(CALL)
         return found
 
     def _calling(self, parts: list[AnswerPart]) -> bool:
-        end = self._held.find(CALLED)
+        end = self._end_of_call()
         if end < 0:
             return False
+        self._take_call(end, parts)
+        return True
+
+    def _end_of_call(self) -> int:
+        """Where the tag that ends a call stands in `_held`; below 0: not yet. Inside of a JSON string it ends none."""
+        while (end := self._held.find(CALLED, self._searched)) >= 0:
+            strings = _STRINGS.match(self._held, len(CALL), end)
+            if strings is not None and strings.end() == end:
+                return end
+            if strings is None or _OPEN_STRING.fullmatch(self._held, strings.end(), end) is None:
+                return self._held.find(CALLED)  # it is no JSON: the first one ends it
+            self._searched = end + len(CALLED)
+        self._searched = max(self._searched, len(self._held) - len(CALLED) + 1)
+        return -1
+
+    def _take_call(self, end: int, parts: list[AnswerPart]) -> None:
         raw, self._held = self._held[: end + len(CALLED)], self._held[end + len(CALLED) :]
         call = _call(raw[len(CALL) : -len(CALLED)])
         parts.append(call or self._content(self._gap + raw))
         self._state, self._strip, self._parted = self._speaking, call is not None, call is not None
-        return True
 
     def _content(self, text: str) -> AnswerPart:
         between = "\n" if self._parted and self._said else ""
@@ -195,5 +234,8 @@ def _call(text: str) -> AnswerPart | None:
         return None
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
         return None
-    arguments = arguments_text(said.get("arguments", said.get("parameters", {})))
+    key = "arguments" if "arguments" in said else "parameters"
+    arguments = arguments_text(said.get(key, {}))
+    if isinstance(said.get(key), dict):  # as it is written: a number may be more exact than one of Python's
+        arguments = member_text(text, key)
     return None if arguments is None else AnswerPart(tool_call=ToolCallPart(said["name"], arguments))

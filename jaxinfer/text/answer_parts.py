@@ -1,6 +1,7 @@
 """AnswerPart: a piece of a chat's answer, and what the parsers of its forms share."""
 
 import json
+import re
 from typing import Any, NamedTuple, Protocol
 
 
@@ -44,3 +45,26 @@ def arguments_text(value: Any) -> str | None:
         except (ValueError, RecursionError):
             return None
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None
+
+
+def member_text(text: str, name: str) -> str:
+    """The last member of this name as it is written. text: a JSON object that has it, and was decoded."""
+    found, at = "", _past(_OPENING, text, 0)
+    while text[at] == '"':
+        key, at = _DECODER.raw_decode(text, at)
+        at = _past(_COLON, text, at)
+        _, end = _DECODER.raw_decode(text, at)
+        if key == name:
+            found = text[at:end]
+        at = _past(_COMMA, text, end)
+    return found
+
+
+def _past(mark: re.Pattern[str], text: str, at: int) -> int:
+    match = mark.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+_DECODER = json.JSONDecoder()
+_OPENING, _COLON, _COMMA = (re.compile(rf"[ \t\n\r]*{mark}[ \t\n\r]*") for mark in ("{", ":", ",?"))

@@ -12,9 +12,11 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+import jaxinfer
 from jaxinfer import LLM, SamplingParams
 from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
+from jaxinfer.text.tokenizer import Tokenizer
 from tests.runner.devices import run_on_devices
 
 PERSON = {
@@ -110,6 +112,137 @@ def test_openai_parses_a_model(client: openai.OpenAI) -> None:
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
     jsonschema.validate(json.loads(text), PERSON)
+
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}  # fmt: skip
+ADD: Any = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "strict": True,
+        "parameters": {
+            "type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["a"],
+            "additionalProperties": False,
+        },
+    },
+}  # fmt: skip
+TOOLS = [WEATHER, ADD]
+NAMED: Any = {"type": "function", "function": {"name": "add"}}
+ALLOWED: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+WAYS: dict[str, tuple[dict[str, Any], set[str], str]] = {
+    "required": ({"tool_choice": "required"}, {"get_weather", "add"}, "tool_calls"),
+    "required, one": (
+        {"tool_choice": "required", "parallel_tool_calls": False}, {"get_weather", "add"}, "tool_calls"
+    ),
+    "named": ({"tool_choice": NAMED}, {"add"}, "stop"),
+    "allowed": ({"tool_choice": ALLOWED, "parallel_tool_calls": False}, {"add"}, "tool_calls"),
+}  # fmt: skip
+"""Fields, the functions that may be called, and why the answer ends."""
+
+
+def answered(client: openai.OpenAI, stream: bool, question: str, **fields: Any) -> tuple[str, list[Any], str | None]:
+    """Content, calls and the reason of the end."""
+    asked: dict[str, Any] = {
+        "model": "demo", "messages": [{"role": "user", "content": question}], "max_tokens": 300, **fields
+    }  # fmt: skip
+    if not stream:
+        (choice,) = client.chat.completions.create(**asked).choices
+        return choice.message.content or "", choice.message.tool_calls or [], choice.finish_reason
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(stream=True, **asked)]
+    calls = [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+    assert [call.index for call in calls] == list(range(len(calls)))
+    return "".join(chunk.delta.content or "" for chunk in chunks), calls, chunks[-1].finish_reason
+
+
+def check_calls(calls: list[Any], *, strict_only: bool = False) -> None:
+    known = {tool["function"]["name"]: tool["function"] for tool in TOOLS}
+    for call in calls:
+        function = known[call.function.name]
+        if function.get("strict") or not strict_only:
+            jsonschema.validate(json.loads(call.function.arguments), function["parameters"])
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_forced_calls(client: openai.OpenAI, way: str, stream: bool, thinking: bool) -> None:
+    """Of a question that would not make the model call; hot, so that it would write anything."""
+    fields, names, reason = WAYS[way]
+    for seed in range(2):
+        content, calls, ended = answered(
+            client, stream, "Hello!", tools=TOOLS, seed=seed, temperature=2 * seed, logit_bias={"6": 5},
+            extra_body={"thinking": thinking}, **fields,
+        )  # fmt: skip
+        check_calls(calls)
+        assert {call.function.name for call in calls} <= names
+        assert not content
+        if ended != "length":  # only `required` may call for ever
+            assert calls
+            assert ended == reason
+        assert way == "required" or len(calls) <= 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_strict_tool_among_tools_that_the_model_may_call(client: openai.OpenAI, stream: bool) -> None:
+    content, calls, ended = answered(client, stream, "What is the weather in Rome?", tools=TOOLS, temperature=0)
+    assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+        ("get_weather", {"city": "Rome"})
+    ]
+    assert (content, ended) == ("", "tool_calls")
+    free = answered(client, stream, "Hello!", tools=[WEATHER], temperature=0)
+    assert answered(client, stream, "Hello!", tools=[*TOOLS[:1], ADD], temperature=0)[1:] == free[1:] == ([], "stop")
+    for seed in range(3):
+        _, calls, _ = answered(client, stream, "Hello!", tools=TOOLS, seed=seed, temperature=2, logit_bias={"5": 8})
+        check_calls(calls, strict_only=True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_format_beside_tools(client: openai.OpenAI, stream: bool) -> None:
+    schema: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True}}
+    fields: dict[str, Any] = {"tools": TOOLS, "response_format": schema, "temperature": 0}
+    content, calls, ended = answered(client, stream, "What is the weather in Rome?", **fields)
+    assert (content, len(calls), ended) == ("", 1, "tool_calls")
+    brace = Tokenizer(Path(jaxinfer.__file__).parent / "demo").encode('{"')
+    content, calls, ended = answered(client, stream, "Who are you?", **fields, logit_bias={str(brace[0]): 100})
+    jsonschema.validate(json.loads(content), PERSON)
+    assert (calls, ended) == ([], "stop")
+    content, calls, ended = answered(client, stream, "Who are you?", **fields, tool_choice="none")
+    jsonschema.validate(json.loads(content), PERSON)
+
+
+def test_a_schema_of_a_tool_that_cannot_be_compiled_is_named(client: openai.OpenAI) -> None:
+    unique: Any = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+        "type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}}}  # fmt: skip
+    for fields in ({}, {"tool_choice": "required"}):
+        with pytest.raises(openai.BadRequestError) as error:
+            answered(client, False, "Hello!", tools=[WEATHER, unique], **fields)
+        assert error.value.param == "tools[1].function.parameters"
+        assert "uniqueItems" in error.value.message
+
+
+def test_structural_tags(client: openai.OpenAI) -> None:
+    """In both forms, of a chat and of a completion."""
+    number = {"begin": "<number>", "schema": {"type": "integer", "maximum": 99}, "end": "</number>"}
+    older: Any = {"type": "structural_tag", "structures": [number], "triggers": ["<number>"]}
+    content, _, _ = answered(client, False, "Hello!", response_format=older, temperature=0)
+    assert content
+    inner = {"type": "json_schema", "json_schema": number["schema"]}
+    tag = {"type": "tag", "begin": "<number>", "content": inner, "end": "</number>"}
+    tags = {"format": {"type": "sequence", "elements": [{"type": "const_string", "value": "It is "}, tag]}}
+    told = client.completions.create(
+        model="demo", prompt="a", max_tokens=99, extra_body={"structured_outputs": {"structural_tag": json.dumps(tags)}}
+    )
+    assert (found := re.fullmatch(r"It is <number>(-?\d+)</number>", told.choices[0].text))
+    assert int(found[1]) <= 99
 
 
 def test_what_cannot_be_compiled_is_a_400_that_names_it(client: openai.OpenAI) -> None:

@@ -27,6 +27,7 @@ NO_JAX = (
     "other_values",
     "parameter",
     "sampling",
+    "structural_tag",
     "constraint",
     "grammar",
     "errors",
@@ -51,7 +52,7 @@ NO_JAX = (
     "checkpoint.quantized",
 )
 
-BASE = ("errors", "version", "constraint", "sampling", "parameter", "config", "folder_files")
+BASE = ("errors", "version", "structural_tag", "constraint", "sampling", "parameter", "config", "folder_files")
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
@@ -64,7 +65,8 @@ ARROWS = {
     "signals": (),
     "folder_files": ("errors",),
     "parameter": ("errors",),
-    "constraint": ("errors",),
+    "structural_tag": ("errors",),
+    "constraint": ("errors", "structural_tag"),
     "sampling": ("errors", "parameter", "constraint"),
     "config": ("errors",),
     "other_values": ("model_config.quantized.refused",),

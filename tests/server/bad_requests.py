@@ -165,8 +165,15 @@ BAD = {
         "give a JSON Schema", "response_format.json_schema.schema",
         response_format={"type": "json_schema", "json_schema": {"name": "x"}},
     ),
-    "a structural tag": text(
-        "not supported", "structured_outputs.structural_tag", structured_outputs={"structural_tag": "{}"}
+    "a structural tag of another form": text(
+        "is not supported", "structured_outputs.structural_tag.format.type",
+        structured_outputs={"structural_tag": {"format": {"type": "minimax_xml"}}},
+    ),
+    "a structural tag as a format, without its parts": chat(
+        "needs either format", "response_format", response_format={"type": "structural_tag"}
+    ),
+    "a structural tag that is no JSON": text(
+        "is not JSON", "structured_outputs.structural_tag", structured_outputs={"structural_tag": "{"}
     ),
     "white space of a regex": text(
         "goes with JSON", "guided_whitespace_pattern", guided_regex="a", guided_whitespace_pattern=" "
@@ -224,7 +231,29 @@ BAD = {
     ),
     "tools that the template does not take": chat("not known", tools=[FUNCTION]),
     "a tool of another kind": chat("Invalid", "tools[0].type", tools=[{"type": "search"}]),
-    "a choice that must be kept": chat("constrained", tool_choice="required", tools=[FUNCTION]),
+    "a choice that is not known": chat("is not known", tool_choice="always", tools=[FUNCTION]),
+    "a choice of another kind": chat("is not known", tool_choice={"type": "custom"}, tools=[FUNCTION]),
+    "calls without tools": chat("needs tools", tool_choice="required"),
+    "a named function without a name": chat(
+        "must be", "tool_choice", tool_choice={"type": "function"}, tools=[FUNCTION]
+    ),
+    "a function that is no tool": chat(
+        "is none of the tools", "tool_choice.function.name", tools=[FUNCTION],
+        tool_choice={"type": "function", "function": {"name": "g"}},
+    ),
+    "allowed tools without a mode": chat(
+        "is not known", "tool_choice.allowed_tools.mode", tools=[FUNCTION],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"tools": [FUNCTION]}},
+    ),
+    "no allowed tools": chat(
+        "must be a list", "tool_choice.allowed_tools.tools", tools=[FUNCTION],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+    ),
+    "an allowed tool that is none": chat(
+        "is none of the tools", "tool_choice.allowed_tools.tools[0].function.name", tools=[FUNCTION],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+            {"type": "function", "function": {"name": "g"}}]}},
+    ),
     "a choice without tools": chat("needs tools", tool_choice="auto"),
     "thinking that is neither on nor off": chat("Invalid", "thinking.type", thinking={"type": "perhaps"}),
     "thinking that the template does not know": chat("does not read", thinking={"type": "enabled"}),

@@ -10,7 +10,7 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from tests.server.conftest import Served
 from tests.server.conversation import CALL, CHAT, TEMPLATE, WEATHER
 from tests.server.openai_error import check
-from tests.text.folders import byte_level_folder
+from tests.text.folders import byte_level_folder, with_tokens
 
 
 @pytest.fixture
@@ -189,10 +189,137 @@ async def test_a_wrong_tool_is_named(serve, tools: Any, param: str) -> None:
     assert served.engine.submitted == []
 
 
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}, "always", "auto"]
-)
-async def test_a_tool_choice_that_cannot_be_kept_is_refused(serve, choice: Any) -> None:
+@pytest.mark.parametrize("choice", ["always", "auto", "required", {"type": "custom"}, {"type": "allowed_tools"}])
+async def test_a_tool_choice_that_is_not_known_or_has_no_tools_is_refused(serve, choice: Any) -> None:
     served: Served = await serve()
-    body = {"messages": CHAT, "tool_choice": choice} | ({} if choice == "auto" else {"tools": [WEATHER]})
-    check(await served.post("/v1/chat/completions", body), 400, "tool_choice")
+    body = {"messages": CHAT, "tool_choice": choice} | ({} if choice in ("auto", "required") else {"tools": [WEATHER]})
+    answer = await served.post("/v1/chat/completions", body)
+    assert answer.status == 400
+    assert answer.body["error"]["param"].startswith("tool_choice")
+
+
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+STRICT: Any = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+CHOICES: dict[str, tuple[dict[str, Any], str | None, list[str]]] = {
+    "auto": ({"tools": [WEATHER]}, None, []),
+    "required": (
+        {"tools": [WEATHER], "tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice",
+        ["sequence", "tags_with_separator"],
+    ),
+    "named": ({"tools": [WEATHER], "tool_choice": NAMED}, "tool_choice", ["sequence", "tags_with_separator"]),
+    "allowed": (
+        {"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+            "mode": "auto", "tools": [NAMED]}}},
+        "tool_choice", ["triggered_tags"],
+    ),
+    "strict": ({"tools": [STRICT]}, "tools[0].function.strict", ["triggered_tags"]),
+    "one": ({"tools": [WEATHER], "parallel_tool_calls": False}, "parallel_tool_calls", ["triggered_tags"]),
+    "a format": (
+        {"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format",
+        ["or", "sequence", "tags_with_separator", "json_schema"],
+    ),
+    "none": ({"tools": [STRICT], "tool_choice": "none", "parallel_tool_calls": False}, None, []),
+}  # fmt: skip
+"""Bodies, the field for which the engine is asked for a structural tag, and what is in that."""
+
+
+@pytest.mark.parametrize("name", CHOICES)
+async def test_what_the_engine_is_asked_for(serve, name: str) -> None:
+    served: Served = await serve()
+    served.engine.reply = CALL
+    fields, param, kinds = CHOICES[name]
+    thinking = {"messages": CHAT, "max_tokens": 240, "thinking": {"type": "enabled"}}
+    assert (await served.post("/v1/chat/completions", {**thinking, **fields})).status == 200
+    constraint = served.engine.submitted[0].sampling.structured_outputs
+    if param is None:
+        assert constraint is None
+        return
+    assert constraint is not None
+    assert constraint.param == param
+    assert [kind for kind in kinds if f'"type": "{kind}"' not in constraint.value] == []
+    assert constraint.after  # the thought comes first
+    await served.post("/v1/chat/completions", {**thinking, "tools": [WEATHER]})
+    first, last = served.engine.submitted
+    assert first.prompt_token_ids == last.prompt_token_ids  # whatever is asked for
+
+
+@pytest.mark.parametrize("special", [True, False])
+async def test_tags_that_are_control_tokens_stay_in_the_text(serve, folder: Path, special: bool) -> None:
+    with_tokens(folder, "<tool_call>", "</tool_call>", special=special)
+    served: Served = await serve()
+    await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER], "tool_choice": "required"})
+    await served.post("/v1/chat/completions", {"messages": CHAT, "tools": [WEATHER]})
+    assert [request.sampling.skip_special_tokens for request in served.engine.submitted] == [not special, True]
+
+
+async def test_none_leaves_the_format_alone(serve) -> None:
+    served: Served = await serve()
+    body = {"messages": CHAT, "tools": [STRICT], "tool_choice": "none", "response_format": {"type": "json_object"}}
+    await served.post("/v1/chat/completions", body)
+    constraint = served.engine.submitted[0].sampling.structured_outputs
+    assert constraint is not None
+    assert constraint.kind == "json_object"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_ends_as_openai_says(serve, stream: bool) -> None:
+    """`tool_calls` where the model chose the function, `stop` where the request did."""
+    served: Served = await serve()
+    served.engine.reply = CALL
+    for choice, reason in ((NAMED, "stop"), ("required", "tool_calls"), ("auto", "tool_calls")):
+        asked = served.client.chat.completions.create(
+            model="fake", messages=CHAT, tools=[WEATHER], tool_choice=choice, max_tokens=240, stream=stream
+        )
+        told = [each async for each in await asked] if stream else [await asked]
+        assert told[-1].choices[0].finish_reason == reason
+
+
+async def test_calls_that_cannot_be_forced_are_refused(serve, folder: Path) -> None:
+    served: Served = await serve(tool_call_parser="none")
+    body = {"messages": CHAT, "tools": [WEATHER]}
+    for choice in ("required", NAMED):
+        answer = await served.post("/v1/chat/completions", {**body, "tool_choice": choice})
+        check(answer, 400, "tool_choice", "not supported yet where calls are not taken out of answers")
+    assert served.engine.submitted == []
+
+
+async def test_a_continued_answer_is_not_constrained(serve) -> None:
+    served: Served = await serve()
+    body = {"messages": [*CHAT, {"role": "assistant", "content": "I"}], "continue_final_message": True,
+            "add_generation_prompt": False}  # fmt: skip
+    for fields, param in (
+        ({"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
+        ({"tools": [STRICT]}, "tools[0]"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ):
+        check(await served.post("/v1/chat/completions", {**body, **fields}), 400, param, "goes on with the last")
+    assert served.engine.submitted == []
+
+
+TAG = {"structures": [{"begin": "<n>", "schema": {"type": "integer"}, "end": "</n>"}], "triggers": ["<n"]}
+INTEGER_TAG = {"begin": "<n>", "content": {"type": "json_schema", "json_schema": {"type": "integer"}}, "end": "</n>"}
+FORMAT = {"format": {"type": "triggered_tags", "triggers": ["<n"], "tags": [INTEGER_TAG]}}
+
+
+async def test_structural_tags_of_each_form(serve) -> None:
+    served: Served = await serve()
+    for value in (TAG, FORMAT):
+        for fields in (
+            {"response_format": {"type": "structural_tag", **value}},
+            {"structured_outputs": {"structural_tag": json.dumps({"type": "structural_tag", **value})}},
+            {"structured_outputs": {"structural_tag": value}},
+        ):
+            assert (await served.post("/v1/chat/completions", {"messages": CHAT, **fields})).status == 200
+    await served.post("/v1/completions", {"prompt": "a", "response_format": {"type": "structural_tag", **TAG}})
+    asked = [request.sampling.structured_outputs for request in served.engine.submitted]
+    assert len(asked) == 7
+    found = [_without_params(json.loads(constraint.value)) for constraint in asked if constraint is not None]
+    assert found == [found[0]] * 7
+
+
+def _without_params(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_params(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_params(each) for key, each in value.items() if key != "param"}

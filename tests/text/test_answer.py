@@ -30,6 +30,24 @@ CASES = {
         '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>', "", "", [("f", {"x": 1})],
     ),
     "no arguments": ('<tool_call>{"name": "f"}</tool_call>', "", "", [("f", {})]),
+    "the end's tag in a string": (
+        CALL.replace("Zürich", r'</tool_call> \"</tool_call>') + "\nb", "", "b",
+        [("get_weather", {"city": '</tool_call> "</tool_call>'})],
+    ),
+    "the end's tag in a string, not closed": (
+        '<tool_call>{"name": "f", "arguments": {"a": "</tool_call>"}}', "", "", [("f", {"a": "</tool_call>"})],
+    ),
+    "a string that does not end": (
+        'a <tool_call>{"name": "f}</tool_call> b', "", 'a <tool_call>{"name": "f}</tool_call> b', [],
+    ),
+    "a string that does not end, then a call": (
+        f'<tool_call>{{"name": "f}}</tool_call>\n{CALL}', "", '<tool_call>{"name": "f}</tool_call>',
+        [("get_weather", {"city": "Zürich"})],
+    ),
+    "a string that ends in another call": (
+        f'<tool_call>{{"name": "f}}</tool_call> {CALL} b', "",
+        '<tool_call>{"name": "f}</tool_call>\nb', [("get_weather", {"city": "Zürich"})],
+    ),
     "not closed, but whole": ('<tool_call>\n{"name": "f", "arguments": {}}', "", "", [("f", {})]),
     "broken JSON stays": ('a <tool_call>{"name": f}</tool_call> b', "", 'a <tool_call>{"name": f}</tool_call> b', []),
     "cut in the middle stays": ('<tool_call>{"name": "f', "", '<tool_call>{"name": "f', []),
@@ -84,3 +102,14 @@ def test_text_comes_as_soon_as_it_can_be_no_tag() -> None:
 )
 def test_the_form_is_read_from_the_template(template: str, form: AnswerFormat) -> None:
     assert AnswerFormat.of_template(template) == form
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1e999}', '{"a" :[1.10, "\\ud800"]}', "{ }", '{"arguments": {}, "b": 9.0}']
+)
+def test_arguments_are_as_the_model_has_written_them(arguments: str) -> None:
+    for text in (
+        f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>',
+        f'<tool_call> {{ "arguments":1,"x": {{"name": 2}} , "arguments" : {arguments}, "name": "f" }} </tool_call>',
+    ):
+        assert [part.tool_call for part in AnswerParser(BOTH).push(text)] == [("f", arguments)]

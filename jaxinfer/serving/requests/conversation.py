@@ -7,6 +7,7 @@ import msgspec
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Message, Thinking, TokenizeBody, Tool
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
+from jaxinfer.serving.requests.tool_choice import tool_choice
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.answer import AnswerFormat
 from jaxinfer.text.answer_forms import UnparsedForm
@@ -80,20 +81,11 @@ def echoed_text(body: ChatBody) -> str:
 
 def offered_tools(body: ChatBody, form: AnswerFormat, options: ServerConfig) -> list[dict[str, Any]] | None:
     """The tools that the model may call; None where there are none, or `tool_choice` is `none`. Raises RequestError."""
-    choice = body.tool_choice
-    if choice not in (None, "none", "auto"):
-        known = choice == "required" or isinstance(choice, dict)
-        said = "needs constrained decoding, which is not supported yet" if known else "is not known"
-        code = "unsupported_parameter" if known else None
-        raise RequestError(
-            f"tool_choice: {_shown(choice)} {said}; `auto` and `none` are", param="tool_choice", code=code
-        )
+    choice = tool_choice(body)
     if not body.tools:
-        if choice == "auto":
-            raise RequestError("tool_choice: `auto` needs tools", param="tool_choice")
         return None
     tools = template_tools(body.tools)
-    if choice == "none":
+    if choice.mode == "none":
         return None
     if not form.tools and options.tool_call_parser == "auto":
         message = "tools: the form in which this model calls tools is not known; `--tool-call-parser` can name it"
@@ -107,7 +99,7 @@ def offers_tools(body: ChatBody) -> bool:
 
 
 def template_tools(tools: list[Tool]) -> list[dict[str, Any]]:
-    """Tools as templates take them: without `strict`, which has no effect yet and must not change the prompt.
+    """Tools as templates take them: without `strict`, which constrains answers and must not change the prompt.
 
     Raises ParameterError.
     """
@@ -191,7 +183,3 @@ def _check_contradiction(body: ChatBody | TokenizeBody, given: dict[str, bool]) 
             if kwargs[name] is not thinks:
                 message = f"{switch}: contradicts chat_template_kwargs.{name}; give one of them"
                 raise RequestError(message, param=switch)
-
-
-def _shown(choice: Any) -> str:
-    return f"`{choice}`" if isinstance(choice, str) else "a named function"

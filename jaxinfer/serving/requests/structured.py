@@ -10,12 +10,15 @@ from jaxinfer.serving.bodies.chat_schema import ChatBody
 from jaxinfer.serving.bodies.schema import GenerateBody
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.requests.endpoint import ModelSide
+from jaxinfer.serving.requests.tool_choice import calls_constraint
 from jaxinfer.text.answer import THINK, THOUGHT, is_thinking
+from jaxinfer.text.call_syntax import CallSyntax
+from jaxinfer.text.tokenizer import Tokenizer
 
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's older fields, and the keys of `structured_outputs` that they are."""
-_KEYS = ("json", "json_object", "regex", "choice", "grammar")
-_TYPES = ("text", "json_object", "json_schema", "regex", "grammar")
+_KEYS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+_TYPES = ("text", "json_object", "json_schema", "regex", "grammar", "structural_tag")
 
 
 def constraint_of(body: GenerateBody) -> Constraint | None:
@@ -50,6 +53,8 @@ def _response_format(value: Any) -> list[Constraint]:
         return _of_key("json_object", True, name) if schema is None else _of_key("json", schema, f"{name}.schema")
     if kind == "json_schema":
         return [_json_schema(value, name)]
+    if kind == "structural_tag":
+        return [Constraint.structural_tag(value, name)]
     key = "pattern" if kind == "regex" and "pattern" in value else kind
     return [Constraint.text(kind, value.get(key), f"{name}.{key}")]
 
@@ -97,6 +102,8 @@ def _of_key(key: str, value: Any, param: str) -> list[Constraint]:
         return [Constraint("json_object", param=param)]
     if key == "choice":
         return [Constraint.choice(value, param)]
+    if key == "structural_tag":
+        return [Constraint.structural_tag(value, param)]
     return [Constraint.text("regex" if key == "regex" else "grammar", value, param)]
 
 
@@ -114,24 +121,36 @@ def constrained_answer(
     body: ChatBody, params: SamplingParams, side: ModelSide, prompt: str, *, has_tools: bool
 ) -> SamplingParams:
     """Parameters of a chat, whose answer is constrained once the model has thought. prompt: as the template has it.
-    Raises RequestError for what cannot be constrained yet."""
-    constraint, form, tokenizer = params.structured_outputs, side.answer_form, side.text.tokenizer
-    if constraint is None:
-        return params
-    param = constraint.param.partition(".")[0]
+    Raises RequestError or ParameterError for what cannot be constrained yet."""
+    constraint, form = params.structured_outputs, side.answer_form
     if has_tools:
-        message = f"{param}: is not supported yet beside tools; give tool_choice `none`"
-        raise RequestError(message, param=param, code="unsupported_parameter")
+        constraint = calls_constraint(body, form, constraint)
+        if constraint is not None and form.call_syntax is not None:
+            params = _with_tags_shown(params, form.call_syntax, side.text.tokenizer)
+    if constraint is None:
+        return replace(params, structured_outputs=None)
+    param = constraint.param.partition(".")[0]
     if body.continue_final_message:
         message = f"{param}: is not supported yet for an answer that goes on with the last message"
         raise RequestError(message, param=param, code="unsupported_parameter")
     if form.channels:
         message = f"{param}: is not supported yet for a model that answers in channels"
         raise RequestError(message, param=param, code="unsupported_parameter")
+    return replace(params, structured_outputs=_after_thought(constraint, side, prompt))
+
+
+def _after_thought(constraint: Constraint, side: ModelSide, prompt: str) -> Constraint:
+    tokenizer = side.text.tokenizer
     thinking = is_thinking(prompt, continued=False)
     begin = None if thinking else tokenizer.added_ids.get(THINK)
     thought = prompt.rstrip().endswith(THOUGHT)
-    if not form.reasoning or (not thinking and (thought or begin is None)):
-        return params
-    end = tuple(tokenizer.encode(THOUGHT, add_special_tokens=False))
-    return replace(params, structured_outputs=constraint.after_thought(end, begin))
+    if not side.answer_form.reasoning or (not thinking and (thought or begin is None)):
+        return constraint
+    return constraint.after_thought(tuple(tokenizer.encode(THOUGHT, add_special_tokens=False)), begin)
+
+
+def _with_tags_shown(params: SamplingParams, syntax: CallSyntax, tokenizer: Tokenizer) -> SamplingParams:
+    """Where a tag of calls is a special token, the text must have it all the same."""
+    written = f"{syntax.trigger}{syntax.head}{syntax.end}"
+    special = any(token in written and each in tokenizer.special_ids for token, each in tokenizer.added_ids.items())
+    return replace(params, skip_special_tokens=False) if special else params

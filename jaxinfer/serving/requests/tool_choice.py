@@ -1,0 +1,175 @@
+"""ToolChoice: which functions an answer may or must call, and the grammar of such an answer."""
+
+import json
+from typing import Any, Literal, NamedTuple
+
+from jaxinfer.constraint import Constraint
+from jaxinfer.serving.bodies.chat_schema import ChatBody, Function
+from jaxinfer.serving.errors import RequestError
+from jaxinfer.structural_tag import Node, without
+from jaxinfer.text.answer import AnswerFormat
+from jaxinfer.text.call_syntax import CallSyntax
+
+_FORMS = "`auto`, `none`, `required`, a named function and `allowed_tools` are"
+
+
+class ToolChoice(NamedTuple):
+    """names: of the functions that may be called; None: all. named: exactly one, called once."""
+
+    mode: Literal["auto", "none", "required"]
+    names: frozenset[str] | None = None
+    named: bool = False
+
+
+def tool_choice(body: ChatBody) -> ToolChoice:
+    """OpenAI's `tool_choice`. Raises RequestError for another one, and for a function that is not among the tools."""
+    given = body.tool_choice
+    if given is None:
+        return ToolChoice("auto")
+    if given in ("auto", "none", "required"):
+        choice = ToolChoice(given)
+    elif isinstance(given, dict) and given.get("type") == "function":
+        choice = ToolChoice("required", frozenset([_name(given, "tool_choice", body)]), named=True)
+    elif isinstance(given, dict) and given.get("type") == "allowed_tools":
+        choice = _allowed(given.get("allowed_tools"), body)
+    else:
+        shown = f"`{given}`" if isinstance(given, str) else f"an object of type {given.get('type')!r}"
+        raise RequestError(f"tool_choice: {shown} is not known; {_FORMS}", param="tool_choice")
+    if choice.mode != "none" and not body.tools:
+        raise RequestError(f"tool_choice: `{choice.mode}` needs tools", param="tool_choice")
+    return choice
+
+
+def _allowed(given: Any, body: ChatBody) -> ToolChoice:
+    param = "tool_choice.allowed_tools"
+    mode = given.get("mode") if isinstance(given, dict) else None
+    if mode not in ("auto", "required"):
+        raise RequestError(f"{param}.mode: {mode!r} is not known; `auto` and `required` are", param=f"{param}.mode")
+    tools = given.get("tools")
+    if not isinstance(tools, list) or not tools:
+        raise RequestError(f"{param}.tools: must be a list of tools", param=f"{param}.tools")
+    return ToolChoice(mode, frozenset(_name(tool, f"{param}.tools[{i}]", body) for i, tool in enumerate(tools)))
+
+
+def _name(given: Any, where: str, body: ChatBody) -> str:
+    """Of a function that is among the tools."""
+    function = given.get("function") if isinstance(given, dict) and given.get("type") == "function" else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        message = f'{where}: must be {{"type": "function", "function": {{"name": …}}}}'
+        raise RequestError(message, param=where)
+    if not any(tool.function.name == name for tool in body.tools or ()):
+        param = f"{where}.function.name"
+        raise RequestError(f"{param}: {name[:64]!r} is none of the tools", param=param)
+    return name
+
+
+def calls_constraint(body: ChatBody, form: AnswerFormat, content: Constraint | None) -> Constraint | None:
+    """What an answer must be where tools are offered; None where it is free. content: what it must be where it is no
+    call. Raises RequestError or ParameterError for what cannot be constrained yet."""
+    choice, one = tool_choice(body), body.parallel_tool_calls is False
+    functions = _functions(body, choice)
+    reason = _reason(choice, functions, content, one=one)
+    if reason is None:
+        return None
+    syntax = form.call_syntax
+    if syntax is None or body.continue_final_message:
+        # Clients send these two with each request: they do what they can.
+        if reason == "parallel_tool_calls" or (reason.endswith(".strict") and syntax is None):
+            return None
+        _refuse(reason, form, body)
+    assert syntax is not None
+    if choice.mode == "required":
+        return Constraint.tags(_only_calls(syntax, functions, form, one=one or choice.named), reason)
+    if content is not None:
+        calls = _only_calls(syntax, _as_auto(functions), form, one=one)
+        either = {"type": "or", "elements": [calls, without(_node(content), [syntax.trigger], content.param)]}
+        return Constraint.tags(either, reason)
+    tags = _tags(syntax, _as_auto(functions))
+    return Constraint.tags(
+        {"type": "triggered_tags", "triggers": [syntax.trigger], "tags": tags, "at_least_one": False,
+         "stop_after_first": one, "excludes": []},
+        reason,
+    )  # fmt: skip
+
+
+class _Callable(NamedTuple):
+    """A function, and its number among the tools. schema: of its arguments."""
+
+    number: int
+    function: Function
+    schema: dict[str, Any]
+
+
+def _functions(body: ChatBody, choice: ToolChoice) -> list[_Callable]:
+    found = [(i, tool.function) for i, tool in enumerate(body.tools or ())]
+    return [
+        _Callable(number, function, _schema(function))
+        for number, function in found
+        if choice.names is None or function.name in choice.names
+    ]
+
+
+def _schema(function: Function) -> dict[str, Any]:
+    """A function without parameters has none, as OpenAI says."""
+    if not function.parameters:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **function.parameters}
+
+
+def _as_auto(functions: list[_Callable]) -> list[_Callable]:
+    """Where the model itself chooses to call, the schema is a promise for strict functions only."""
+    return [each if each.function.strict else each._replace(schema={"type": "object"}) for each in functions]
+
+
+def _reason(choice: ToolChoice, functions: list[_Callable], content: Constraint | None, *, one: bool) -> str | None:
+    """The field for whose sake answers are constrained."""
+    if choice.mode == "required" or choice.names is not None:
+        return "tool_choice"
+    if content is not None:
+        return content.param
+    strict = next((each.number for each in functions if each.function.strict), None)
+    if strict is not None:
+        return f"tools[{strict}].function.strict"
+    return "parallel_tool_calls" if one else None
+
+
+def _refuse(reason: str, form: AnswerFormat, body: ChatBody) -> None:
+    param = reason.partition(".")[0]
+    if form.call_syntax is not None:
+        what = "for an answer that goes on with the last message"
+    elif form.channels:
+        what = "for a model that answers in channels"
+    else:
+        what = "where calls are not taken out of answers"
+    raise RequestError(f"{param}: is not supported yet {what}", param=param, code="unsupported_parameter")
+
+
+def _only_calls(syntax: CallSyntax, functions: list[_Callable], form: AnswerFormat, *, one: bool) -> Node:
+    calls = {"type": "tags_with_separator", "tags": _tags(syntax, functions), "separator": syntax.between,
+             "at_least_one": True, "stop_after_first": one}  # fmt: skip
+    if not form.reasoning:
+        return calls
+    # Models that think begin their answer so.
+    return {"type": "sequence", "elements": [{"type": "regex", "pattern": r"(\n\n)?"}, calls]}
+
+
+def _tags(syntax: CallSyntax, functions: list[_Callable]) -> list[Node]:
+    return [
+        {"type": "tag", "begin": syntax.begin(each.function.name), "end": syntax.end, "content": {
+            "type": "json_schema", "json_schema": each.schema, "param": f"tools[{each.number}].function.parameters"}}
+        for each in functions
+    ]  # fmt: skip
+
+
+def _node(content: Constraint) -> Node:
+    """A constraint as part of a structural tag."""
+    kind, value = content.kind, content.value
+    if kind in ("json_schema", "json_object"):
+        schema = json.loads(value) if kind == "json_schema" else {"type": "object"}
+        return {"type": "json_schema", "json_schema": schema, "param": content.param, "whitespace": content.whitespace}
+    if kind == "choice":
+        return {"type": "or", "elements": [{"type": "const_string", "value": each} for each in json.loads(value)]}
+    if kind == "structural_tag":
+        return json.loads(value)
+    return {"type": kind, {"regex": "pattern", "grammar": "grammar"}[kind]: value, "param": content.param}
