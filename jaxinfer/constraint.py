@@ -22,7 +22,8 @@ class Constraint:
 
     value: a JSON Schema, a list of strings or a node of `structural_tag.py` as JSON, a regular expression, or a grammar
     in Lark or GBNF; empty for any JSON object. whitespace: a regular expression of what may stand between JSON tokens;
-    None: a space, or a line break and its indentation. after: token ids that end a thought; empty: the text is
+    None: a space, or a line break and its indentation; empty: a space after a comma and a colon, always, and nothing
+    else, so that more tokens are forced. after: token ids that end a thought; empty: the text is
     constrained from its first token on. thought: the id that begins a thought where it is the first token, and that may
     be so; None: the thought, if there is one, has begun. param: the field that asked for it, for errors.
     """

@@ -95,11 +95,11 @@ class GrammarMatcher:
 
     def _accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            forced = self.forced()
+            forced = list(self.forced())
             if not self.grammar.consume_token(token):
                 self.on_error()
                 raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
-            self._forced = list(forced[1:]) or None
+            self._forced = (forced[1:] or None) if forced[:1] == [token] else None
 
 
 def error_of(grammar: LLMatcher) -> str:

@@ -178,6 +178,14 @@ BAD = {
     "white space of a regex": text(
         "goes with JSON", "guided_whitespace_pattern", guided_regex="a", guided_whitespace_pattern=" "
     ),
+    "fixed white space beside a pattern of it": text(
+        "contradicts whitespace_pattern", "structured_outputs.disable_any_whitespace",
+        structured_outputs={"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True},
+    ),
+    "fixed white space of a choice": text(
+        "goes with JSON", "structured_outputs.disable_any_whitespace",
+        structured_outputs={"choice": ["a"], "disable_any_whitespace": True},
+    ),
     "old functions": chat("not supported", functions=[{"name": "f"}]),
     "sound": chat("not supported", modalities=["text", "audio"]),
     "a template of the client's own": chat("not supported", chat_template="{{ 1 }}"),

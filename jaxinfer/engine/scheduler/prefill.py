@@ -1,4 +1,4 @@
-"""Prefill: rows of running sequences whose tokens come from the host: those of prompts, recomputed and foreseen ones."""
+"""Prefill: rows of running sequences whose tokens come from the host: of prompts, recomputed ones, foreseen ones."""
 
 import numpy as np
 

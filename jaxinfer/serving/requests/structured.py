@@ -18,6 +18,7 @@ from jaxinfer.text.tokenizer import Tokenizer
 _GUIDED = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 """vLLM's older fields, and the keys of `structured_outputs` that they are."""
 _KEYS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+_SPACING = ("whitespace_pattern", "disable_any_whitespace")
 _TYPES = ("text", "json_object", "json_schema", "regex", "grammar", "structural_tag")
 
 
@@ -76,13 +77,15 @@ def _structured_outputs(value: Any) -> list[Constraint]:
     name = "structured_outputs"
     _check_object(value, name)
     given = {key: each for key, each in value.items() if each is not None and each is not False}
-    if unknown := [key for key in given if key not in (*_KEYS, "whitespace_pattern")]:
-        allowed = ", ".join((*_KEYS, "whitespace_pattern"))
+    if unknown := [key for key in given if key not in (*_KEYS, *_SPACING)]:
+        allowed = ", ".join((*_KEYS, *_SPACING))
         raise ParameterError(f"{name}.{unknown[0]}", f"is not supported; {allowed} are")
-    pattern = given.pop("whitespace_pattern", None)
+    pattern, fixed = (given.pop(key, None) for key in _SPACING)
     found = [each for key, inner in given.items() for each in _of_key(key, inner, f"{name}.{key}")]
     if len(found) != 1:
         raise ParameterError(name, f"has {len(found)} of {', '.join(_KEYS)}; give one")
+    if fixed is not None:
+        return [_with_fixed_whitespace(found[0], fixed, pattern, f"{name}.disable_any_whitespace")]
     return [_with_whitespace(found[0], pattern, f"{name}.whitespace_pattern")]
 
 
@@ -110,11 +113,24 @@ def _of_key(key: str, value: Any, param: str) -> list[Constraint]:
 def _with_whitespace(constraint: Constraint, pattern: Any, param: str) -> Constraint:
     if pattern is None:
         return constraint
-    if constraint.kind not in ("json_schema", "json_object"):
-        raise ParameterError(param, f"goes with JSON, not with {constraint.kind}")
+    _check_json(constraint, param)
     if not isinstance(pattern, str) or not pattern:
         raise ParameterError(param, "must be a string that is not empty")
     return constraint.with_whitespace(pattern)
+
+
+def _with_fixed_whitespace(constraint: Constraint, fixed: Any, pattern: Any, param: str) -> Constraint:
+    _check_json(constraint, param)
+    if fixed is not True:
+        raise ParameterError(param, "must be true or false")
+    if pattern is not None:
+        raise ParameterError(param, "contradicts whitespace_pattern; give one of them")
+    return constraint.with_whitespace("")
+
+
+def _check_json(constraint: Constraint, param: str) -> None:
+    if constraint.kind not in ("json_schema", "json_object"):
+        raise ParameterError(param, f"goes with JSON, not with {constraint.kind}")
 
 
 def constrained_answer(

@@ -157,7 +157,8 @@ def _only_calls(syntax: CallSyntax, functions: list[_Callable], form: AnswerForm
 def _tags(syntax: CallSyntax, functions: list[_Callable]) -> list[Node]:
     return [
         {"type": "tag", "begin": syntax.begin(each.function.name), "end": syntax.end, "content": {
-            "type": "json_schema", "json_schema": each.schema, "param": f"tools[{each.number}].function.parameters"}}
+            "type": "json_schema", "json_schema": each.schema, "whitespace": syntax.whitespace,
+            "param": f"tools[{each.number}].function.parameters"}}
         for each in functions
     ]  # fmt: skip
 
