@@ -166,10 +166,14 @@ async function errorsAreOfTheCall() {
   }
 }
 
-async function forcedCallsAreRefusedByName() {
+async function forcedCalls() {
   for (const model of Object.values(models)) {
-    const forced = { ...plain, model, tools: { get_weather: weather([]) }, toolChoice: "required", prompt: "hi" };
-    assert.equal((await refused(APICallError, () => generateText(forced))).data.error.param, "tool_choice");
+    for (const toolChoice of ["required", { type: "tool", toolName: "get_weather" }]) {
+      const asked = [];
+      const tools = { get_weather: weather(asked) };
+      await generateText({ ...plain, model, tools, toolChoice, prompt: WEATHER_QUESTION });
+      assert.deepEqual(asked[0], { city: "Paris" });
+    }
   }
 }
 
@@ -185,5 +189,5 @@ await run(
   completions,
   cancelledStreamFreesItsRequest,
   errorsAreOfTheCall,
-  forcedCallsAreRefusedByName,
+  forcedCalls,
 );

@@ -151,9 +151,10 @@ def a_prompt_that_is_too_long(server: Server) -> None:
 
 
 @scenario
-def forced_calls_are_refused_by_name(server: Server) -> None:
-    structured = chat_model(server).with_structured_output(book_table, method="function_calling")
-    assert refused(openai.BadRequestError, lambda: structured.invoke("Anna, 4 seats")).param == "tool_choice"
+def structured_answers(server: Server) -> None:
+    for method in ("function_calling", "json_schema"):
+        structured = chat_model(server).with_structured_output(book_table, method=method)
+        assert isinstance(structured.invoke("Book a table with name Anna and seats 4."), book_table)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,13 @@ def reasoning_effort(server: Server) -> None:
 
 
 @scenario
+def structured_answers(server: Server) -> None:
+    said = "Write a JSON object with name Anna and seats 4."
+    made = json.loads(answer(server, "-m", "local", "--schema", "name, seats int", said))
+    assert made == {"name": "Anna", "seats": 4}
+
+
+@scenario
 def completions(server: Server) -> None:
     assert answer(server, "-m", "text", "-o", "max_tokens", "4", "-o", "logprobs", "2", "Hello there")
 

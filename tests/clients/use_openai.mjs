@@ -161,9 +161,14 @@ async function errorsAreThePackagesOwn() {
   await refused(OpenAI.NotFoundError, () => client.responses.create({ model, input: "hi" }));
 }
 
-async function forcedCallsAreRefusedByName() {
-  const forced = () => client.chat.completions.create({ ...sum, tools: [weatherTool], tool_choice: "required" });
-  assert.equal((await refused(OpenAI.BadRequestError, forced)).param, "tool_choice");
+async function forcedCalls() {
+  const named = { type: "function", function: { name: "get_weather" } };
+  for (const [tool_choice, reason] of [["required", "tool_calls"], [named, "stop"]]) {
+    const forced = { tools: [strictTool()], tool_choice, parallel_tool_calls: false };
+    const [choice] = (await client.chat.completions.parse({ ...sum, ...forced })).choices;
+    assert.equal(choice.finish_reason, reason);
+    assert.equal(typeof choice.message.tool_calls[0].function.parsed_arguments.city, "string");
+  }
 }
 
 await run(
@@ -181,5 +186,5 @@ await run(
   cancelledStreamFreesItsRequest,
   manyAtOnce,
   errorsAreThePackagesOwn,
-  forcedCallsAreRefusedByName,
+  forcedCalls,
 );

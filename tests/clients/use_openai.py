@@ -209,13 +209,18 @@ def errors_are_the_packages_own(server: Server) -> None:
 
 
 @scenario
-def forced_calls_are_refused_by_name(server: Server) -> None:
-    create = connect(server).chat.completions.create
-    error = refused(
-        openai.BadRequestError, create, model=server.model, messages=WEATHER, tools=[WEATHER_TOOL],
-        tool_choice="required",
-    )  # fmt: skip
-    assert error.param == "tool_choice"
+def forced_calls(server: Server) -> None:
+    """Of a question for which the model would call nothing. A named function ends with `stop`, as OpenAI's does."""
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    tool = openai.pydantic_function_tool(GetWeather, name="get_weather")
+    for choice, reason in (("required", "tool_calls"), (named, "stop")):
+        told = connect(server).chat.completions.parse(
+            model=server.model, messages=SUM, tools=[tool], tool_choice=choice, temperature=0,
+            parallel_tool_calls=False,
+        ).choices[0]  # fmt: skip
+        assert told.finish_reason == reason
+        (call,) = told.message.tool_calls
+        assert isinstance(call.function.parsed_arguments, GetWeather)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Message(msgspec.Struct, kw_only=True):
 class Function(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A function that the model may call. parameters: a JSON Schema of its arguments.
 
-    strict: accepted; it has no effect until calls are constrained.
+    strict: calls of it follow the schema also where the model chooses to call.
     """
 
     name: str
