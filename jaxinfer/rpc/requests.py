@@ -16,6 +16,7 @@ from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.completions import completion_requests
 from jaxinfer.serving.requests.params import check_length, engine_request, generate_params
+from jaxinfer.text.bad_words import with_bad_token_ids
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -32,7 +33,7 @@ async def prepare(context: Context, body: CompletionBody, defaults: GenerationDe
     The caller has dropped the call's message, and drops the body.
     """
     context.side.check_model(body.model)
-    params = generate_params(body, defaults, context.client.info)
+    params = with_bad_token_ids(generate_params(body, defaults, context.client.info), context.text.tokenizer)
     generation = context.generation([await _request(context, body, params)], body, _caller(context))
     forget_message()
     return generation
