@@ -130,6 +130,11 @@ class SamplingParams:
         """True where a penalty needs to know which tokens were seen."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
+    @property
+    def has_token_rules(self) -> bool:
+        """True where token ids, or sequences of them, are forbidden."""
+        return bool(self.allowed_token_ids or self.bad_token_ids)
+
     def _check_scalars(self) -> None:
         for name, parameter in parameters().items():
             value = getattr(self, name)

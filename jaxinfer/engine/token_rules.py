@@ -84,11 +84,6 @@ class RuledMatcher:
         return None if row.any() else self.rules.error(self._generated)
 
 
-def has_rules(params: SamplingParams) -> bool:
-    """Whether a request is to have a RuledMatcher."""
-    return bool(params.allowed_token_ids or params.bad_token_ids)
-
-
 def _packed(allowed: np.ndarray) -> np.ndarray:
     """int32 [words] of bool [32 · words]."""
     return np.packbits(allowed, bitorder="little").view(np.int32)

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.engine.token_rules import RuledMatcher, TokenRules, has_rules
+from jaxinfer.engine.token_rules import RuledMatcher, TokenRules
 from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -60,7 +60,7 @@ def _with_rules(checked: CheckedRequest, vocab_size: int) -> CheckedRequest:
     params = checked.request.sampling
     if params.bad_words and not params.bad_token_ids:
         raise ParameterError("bad_words", "needs bad_token_ids, its tokens: this engine has no tokenizer of its own")
-    if not has_rules(params):
+    if not params.has_token_rules:
         return checked
     rules = TokenRules(params, checked.stop_ids, vocab_size)
     return checked._replace(rules=rules, matcher=None if checked.is_constrained else RuledMatcher(rules))

@@ -48,7 +48,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "log-probabilities": {"logprobs": 5},
     "thresholds": {"top_p": 0.9, "top_k": 40, "min_p": 0.01},
     "no end of its own": {"ignore_eos": True},
-    "bad words": {"bad_words": ["red", "Paris", "the", "a", "1"]},
+    "bad words": {"bad_words": ["red", "Paris", "the", "1"]},
+    "allowed ids": {"allowed_token_ids": range(300)},
 }
 
 
