@@ -17,6 +17,7 @@ from jaxinfer.errors import JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import ChoiceDelta, Tokenizer
 from jaxinfer.text.answer import THINK, parse_answer
+from jaxinfer.text.bad_words import with_bad_token_ids
 from jaxinfer.text.messages import template_message
 from jaxinfer.text.processor import SHORT_CHARS
 from jaxinfer.text.request_output import CompletionOutput, Logprob, OutputCollector, RequestOutput
@@ -150,7 +151,8 @@ class LLM:
         made = []
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
             text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
-            request = GenerateRequest(str(next(self._ids)), ids, change(one))
+            sampling = with_bad_token_ids(change(one), self.text.tokenizer)
+            request = GenerateRequest(str(next(self._ids)), ids, sampling)
             made.append(
                 (self.engine.compile(self.engine.check(request)), OutputCollector(self.text.tokenizer, request, text))
             )
@@ -230,6 +232,7 @@ class AsyncLLM:
         Raises ParameterError, QueueFullError, EngineDeadError.
         """
         params = sampling_params or self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
+        params = with_bad_token_ids(params, self.text.tokenizer)
         text, ids = await self._encode(prompt)
         request = GenerateRequest(request_id or uuid.uuid4().hex, ids, params)
         collector = OutputCollector(self.text.tokenizer, request, text)

@@ -16,6 +16,9 @@ MAX_STOP_TOKEN_IDS = 64  # end-of-sequence ids included
 MAX_LOGIT_BIAS = 300  # OpenAI's own bound
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 256
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARS = 256
+MAX_BAD_TOKENS = 2048  # of one word; a character is four bytes at most, before a normaliser expands it
 MAX_LOGPROBS = 20
 
 _INT32_MAX = 2**31 - 1
@@ -43,6 +46,10 @@ class SamplingParams:
     logit_bias: token id -> bias in [-100, 100], at most 300 entries.
     logprobs: how many of the most likely tokens to report, 0..20; 0 reports the sampled one only, -1 is 20.
     prompt_logprobs: the same for each token of the prompt.
+    allowed_token_ids: the only ids that may be drawn, end-of-sequence and stop ids included; empty: all.
+    bad_words: strings whose tokens are not drawn, at most 128.
+    bad_token_ids: the same as token ids: the last of each is not drawn where those before it are the newest of the
+    output. The engine reads these alone; whoever has the tokenizer adds those of bad_words (text/bad_words.py).
     structured_outputs: what the text must be. A grammar that can only end ends it; `min_tokens` gives way to it.
     stop: strings that end the text. stop_token_ids: ids that end it.
     """
@@ -91,6 +98,9 @@ class SamplingParams:
     prompt_logprobs: int | None = integer(None, 0, MAX_LOGPROBS, optional=True, minus_one=MAX_LOGPROBS)
     stop: Sequence[str] = ()
     stop_token_ids: Sequence[int] = ()
+    allowed_token_ids: Sequence[int] = ()
+    bad_words: Sequence[str] = ()
+    bad_token_ids: Sequence[Sequence[int]] = ()
     structured_outputs: Constraint | None = None
     include_stop_str_in_output: bool = boolean(False, flag="Show the stop string, too.")
     ignore_eos: bool = boolean(False, flag="Go on after the end-of-sequence token.")
@@ -101,9 +111,14 @@ class SamplingParams:
         object.__setattr__(self, "stop", stop)
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
         object.__setattr__(self, "logit_bias", dict(self.logit_bias or {}))
+        object.__setattr__(self, "allowed_token_ids", tuple(self.allowed_token_ids or ()))
+        words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words or ())
+        object.__setattr__(self, "bad_words", words)
+        object.__setattr__(self, "bad_token_ids", tuple(map(tuple, self.bad_token_ids or ())))
         self._check_scalars()
         self._check_stops()
         self._check_bias()
+        self._check_token_rules()
 
     @property
     def greedy(self) -> bool:
@@ -114,6 +129,11 @@ class SamplingParams:
     def uses_counts(self) -> bool:
         """True where a penalty needs to know which tokens were seen."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
+
+    @property
+    def has_token_rules(self) -> bool:
+        """True where token ids, or sequences of them, are forbidden."""
+        return bool(self.allowed_token_ids or self.bad_token_ids)
 
     def _check_scalars(self) -> None:
         for name, parameter in parameters().items():
@@ -145,12 +165,42 @@ class SamplingParams:
             _TOKEN_ID.check("logit_bias", token)
             _BIAS.check("logit_bias", bias, of=f"{token}: ")
 
+    def _check_token_rules(self) -> None:
+        _check_ids("allowed_token_ids", self.allowed_token_ids)
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise ParameterError("bad_words", f"has {len(self.bad_words)} strings; at most {MAX_BAD_WORDS} are allowed")
+        for word in self.bad_words:
+            if not isinstance(word, str) or not word.strip() or len(word) > MAX_BAD_WORD_CHARS:
+                message = f"each must be a string of 1 to {MAX_BAD_WORD_CHARS} characters, not of white space alone"
+                raise ParameterError("bad_words", message)
+        if len(self.bad_token_ids) > 2 * MAX_BAD_WORDS:
+            count = len(self.bad_token_ids)
+            raise ParameterError("bad_token_ids", f"has {count} sequences; at most {2 * MAX_BAD_WORDS} are allowed")
+        for tokens in self.bad_token_ids:
+            if not 1 <= len(tokens) <= MAX_BAD_TOKENS:
+                raise ParameterError("bad_token_ids", f"each must have 1 to {MAX_BAD_TOKENS:,} token ids")
+            _check_ids("bad_token_ids", tokens)
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raises ParameterError where a token id is not in the model's vocabulary."""
-        for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias)):
-            for token in ids:
-                if token >= vocab_size:
-                    raise ParameterError(name, f"token id {token} is not below the vocabulary's size, {vocab_size}")
+        if len(self.allowed_token_ids) > vocab_size:
+            count = len(self.allowed_token_ids)
+            raise ParameterError("allowed_token_ids", f"has {count} ids, and the vocabulary {vocab_size}")
+        bad = [token for tokens in self.bad_token_ids for token in tokens]
+        for name, ids in (
+            ("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias),
+            ("allowed_token_ids", self.allowed_token_ids), ("bad_words" if self.bad_words else "bad_token_ids", bad),
+        ):  # fmt: skip
+            if ids and (token := max(ids)) >= vocab_size:
+                raise ParameterError(name, f"token id {token} is not below the vocabulary's size, {vocab_size}")
+
+
+def _check_ids(name: str, ids: Sequence[int]) -> None:
+    """Of what may be as long as a vocabulary: without a call an id."""
+    if set(map(type, ids)) - {int}:
+        raise ParameterError(name, "must be token ids: integers")
+    if ids and (wrong := min(ids) if min(ids) < 0 else max(ids)) not in range(_INT32_MAX + 1):
+        raise ParameterError(name, f"{wrong} is out of range; 0 to {_INT32_MAX} is allowed")
 
 
 @cache

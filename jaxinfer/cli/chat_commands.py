@@ -111,10 +111,11 @@ def _parsed(name: str, text: str) -> Any:
     """The value that a text means; what stands for nothing is the default."""
     if not text.strip():
         return getattr(SamplingFlags(), name, None)
-    if name in ("stop", "logit_bias"):
+    if name in ("stop", "logit_bias", "bad_words"):
         return text.split()
     try:
-        return [yaml.safe_load(part) for part in text.split()] if name == "stop_token_ids" else yaml.safe_load(text)
+        ids = name in ("stop_token_ids", "allowed_token_ids")
+        return [yaml.safe_load(part) for part in text.split()] if ids else yaml.safe_load(text)
     except yaml.YAMLError:
         return text
 

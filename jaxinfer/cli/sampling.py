@@ -35,6 +35,10 @@ class SamplingFlags(_flags()):
     """Strings that end the text."""
     stop_token_ids: tuple[int, ...] = ()
     """Token ids that end it."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """The only token ids that may be drawn; by default all."""
+    bad_words: tuple[str, ...] = ()
+    """Strings that the text does not get."""
 
     def params(self, defaults: GenerationDefaults, *, default_max_tokens: int | None, **more: Any) -> SamplingParams:
         """Sampling parameters, with what the model declares where a flag is silent. Raises ParameterError."""

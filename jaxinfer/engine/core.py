@@ -27,6 +27,7 @@ from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import (
     EngineStats,
     FinishReason,
@@ -110,8 +111,8 @@ class EngineCore:
         if not checked.is_constrained or checked.matcher is not None:
             return checked
         assert self.constraints is not None
-        params = checked.request.sampling
-        return checked._replace(matcher=self.constraints.compile(params, checked.stop_ids))
+        matcher, rules = self.constraints.compile(checked.request.sampling, checked.stop_ids), checked.rules
+        return checked._replace(matcher=matcher if rules is None else RuledMatcher(rules, matcher))
 
     def tenant_of(self, request: GenerateRequest) -> tuple[str, ...]:
         """Whose request it is, as far as tenants are told apart. Safe in any thread."""

@@ -10,13 +10,14 @@ from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.token_rules import RuledMatcher
 
 _NO_ROWS = np.zeros(0, np.int64)
 log = logging.getLogger(__name__)
 
 
 class StepMasks:
-    """Fills masks and sends those that have changed. constraints: None: no sequence has a matcher."""
+    """Fills masks and sends those that have changed. constraints: None: no sequence has a matcher but of its rules."""
 
     def __init__(self, shapes: EngineShapes, table: SlotTable, constraints: Constraints | None):
         self._table = table
@@ -34,12 +35,29 @@ class StepMasks:
         """Before these sequences draw, by what their matchers say. Returns errors by the sequence's number. Raises
         StepFault."""
         rows = np.zeros((len(matchers), self._words), np.int32)
-        errors = self._filled(matchers, rows)
+        errors = self._fill(matchers, rows)
         slots = [sequence.slot for sequence in sequences]
         new = [number for number, slot in enumerate(slots) if number not in errors and self._is_new(slot, rows[number])]
         if new:
             in_flight.set_masks(np.array(slots, np.int32)[new], rows[new])
             self._sent.update((slots[number], rows[number]) for number in new)
+        return errors
+
+    def _fill(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:
+        """What grammars allow, less what rules forbid. Returns errors by the matcher's number."""
+        ruled = {number: matcher for number, matcher in enumerate(matchers) if isinstance(matcher, RuledMatcher)}
+        if not ruled:
+            return self._filled(matchers, rows)
+        inner = [matcher.inner if isinstance(matcher, RuledMatcher) else matcher for matcher in matchers]
+        asked = {number: matcher for number, matcher in enumerate(inner) if matcher is not None}
+        filled, numbers = np.zeros((len(asked), self._words), np.int32), list(asked)
+        found = self._filled(list(asked.values()), filled) if asked else {}
+        rows[:] = -1
+        rows[numbers] = filled
+        errors = {numbers[number]: error for number, error in found.items()}
+        for number in ruled.keys() - errors.keys():
+            if error := ruled[number].restrict(rows[number]):
+                errors[number] = error
         return errors
 
     def _filled(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:

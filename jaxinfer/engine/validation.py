@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxinfer.engine.constraint import Matcher
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.token_rules import RuledMatcher, TokenRules
 from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -15,20 +16,21 @@ from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
 class CheckedRequest(NamedTuple):
     """A request that can be served. ids: its prompt, int32. limit: the most tokens, prompt included, that it may grow
-    to. stop_ids: ids that end it. arrival: its place among all requests; None: that of when it is queued. matcher: what
-    it may say, once that is compiled.
+    to. stop_ids: ids that end it. rules: of its tokens; None: it has none. arrival: its place among all requests; None:
+    that of when it is queued. matcher: what it may say, once that is compiled.
     """
 
     request: GenerateRequest
     ids: np.ndarray
     limit: int
     stop_ids: frozenset[int]
+    rules: TokenRules | None = None
     arrival: int | None = None
     matcher: Matcher | None = None
 
     @property
     def is_constrained(self) -> bool:
-        """Whether it has, or is to have, a matcher."""
+        """Whether it has a matcher that is compiled, or is to have one."""
         return self.request.sampling.structured_outputs is not None
 
 
@@ -49,7 +51,19 @@ def check_request(
     room = shapes.max_model_len - len(ids)
     limit = len(ids) + min(room, params.max_tokens or room)
     _check_blocks(limit, shapes)
-    return CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids))
+    checked = CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids))
+    return _with_rules(checked, shapes.vocab_size)
+
+
+def _with_rules(checked: CheckedRequest, vocab_size: int) -> CheckedRequest:
+    """Rules alone need not be compiled."""
+    params = checked.request.sampling
+    if params.bad_words and not params.bad_token_ids:
+        raise ParameterError("bad_words", "needs bad_token_ids, its tokens: this engine has no tokenizer of its own")
+    if not params.has_token_rules:
+        return checked
+    rules = TokenRules(params, checked.stop_ids, vocab_size)
+    return checked._replace(rules=rules, matcher=None if checked.is_constrained else RuledMatcher(rules))
 
 
 def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.ndarray:

@@ -21,7 +21,7 @@ from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
 from jaxinfer.grammar.reading import LIMITS, read_tokenizer, special_ids
-from jaxinfer.grammar.source import grammar_text, parts_of
+from jaxinfer.grammar.source import grammar_text, parts_of, unforced
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 
@@ -43,7 +43,7 @@ class Grammars:
         self._settings = {"tokenizer": str(tokenizer), "vocab_size": vocab_size, "eos_ids": list(eos_ids)}
         self._vocab_size = vocab_size
         self._executor = LLExecutor()
-        self._kept: OrderedDict[Constraint, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._read: LLTokenizer | None = None
@@ -81,7 +81,7 @@ class Grammars:
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
-        alike = replace(constraint, after=(), thought=None)
+        alike = _Asked(replace(constraint, after=(), thought=None), forces=not params.has_token_rules)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -134,8 +134,10 @@ class Grammars:
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )
 
-    def _compiled(self, constraint: Constraint) -> "_Kept":
-        grammar = grammar_text(constraint, self._special_ids)
+    def _compiled(self, asked: "_Asked") -> "_Kept":
+        constraint, grammar = asked.constraint, grammar_text(asked.constraint, self._special_ids)
+        if not asked.forces:
+            grammar = unforced(grammar)
         with self._trial() as trial:
             tried = trial.run(grammar)
             if tried.error:
@@ -174,21 +176,28 @@ class Grammars:
                 else:
                     self._idle.append(trial)
 
-    def _keep(self, constraint: Constraint, kept: "_Kept") -> None:
+    def _keep(self, asked: "_Asked", kept: "_Kept") -> None:
         with self._lock:
-            self._kept[constraint] = kept
+            self._kept[asked] = kept
             while len(self._kept) > _MOST_KEPT or sum(each.bytes for each in self._kept.values()) > _MOST_BYTES:
                 self._kept.popitem(last=False)
 
-    def _forget(self, constraint: Constraint, kept: "_Kept") -> None:
+    def _forget(self, asked: "_Asked", kept: "_Kept") -> None:
         """Copies share what a lexer has learnt: where that was too much for one of them, it is for all."""
         with self._lock:
-            if self._kept.get(constraint) is kept:
-                del self._kept[constraint]
+            if self._kept.get(asked) is kept:
+                del self._kept[asked]
 
 
 def _refused(constraint: Constraint, reason: str) -> ParameterError:
     return ParameterError(constraint.param, f"this {constraint.kind} is refused: {reason}")
+
+
+class _Asked(NamedTuple):
+    """What grammars are kept by. forces: of source.unforced."""
+
+    constraint: Constraint
+    forces: bool
 
 
 class _Kept(NamedTuple):

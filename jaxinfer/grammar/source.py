@@ -54,6 +54,18 @@ def _part(leaf: Node) -> Constraint:
     return Constraint("grammar", leaf["grammar"], param=param)
 
 
+def unforced(grammar: str) -> str:
+    """The same where what must follow may be written in any tokens: llguidance allows only the tokenizer's own there,
+    which a request's rules may forbid. What is several grammars stays as it is."""
+    if grammar.startswith("{"):
+        parts = json.loads(grammar)["grammars"]
+        if len(parts) > 1:
+            return grammar
+        schema = parts[0]["json_schema"]
+        grammar = parts[0]["lark_grammar"] if schema is None else f"start: %json {json.dumps(schema)}"
+    return f'%llguidance {{"no_forcing": true}}\n{grammar}'
+
+
 def _grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
     kind, value = constraint.kind, constraint.value
     if kind in ("json_schema", "json_object"):

@@ -43,6 +43,9 @@ class GenerateOptions(TypedDict, total=False):
     priority: int | None
     cache_salt: str | None
     sampling: Mapping[str, float] | None
+    structured_outputs: Mapping[str, Any] | pb.StructuredOutputs | None
+    allowed_token_ids: Sequence[int] | None
+    bad_words: Sequence[str] | None
 
 
 class JaxinferClient:

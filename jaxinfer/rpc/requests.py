@@ -8,7 +8,14 @@ from jaxinfer.errors import quoted
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc.access import ACCEPTED_KEY
 from jaxinfer.rpc.large_messages import forget_message
-from jaxinfer.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS, SamplingParams, parameters
+from jaxinfer.sampling import (
+    MAX_BAD_WORDS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+    parameters,
+)
 from jaxinfer.serving.bodies.schema import CompletionBody
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
 from jaxinfer.serving.context import Caller, Context
@@ -16,6 +23,7 @@ from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.completions import completion_requests
 from jaxinfer.serving.requests.params import check_length, engine_request, generate_params
+from jaxinfer.text.bad_words import with_bad_token_ids
 from jaxinfer.text.defaults import GenerationDefaults
 
 _FIELDS = pb.GenerateRequest.DESCRIPTOR.fields_by_name
@@ -32,7 +40,7 @@ async def prepare(context: Context, body: CompletionBody, defaults: GenerationDe
     The caller has dropped the call's message, and drops the body.
     """
     context.side.check_model(body.model)
-    params = generate_params(body, defaults, context.client.info)
+    params = with_bad_token_ids(generate_params(body, defaults, context.client.info), context.text.tokenizer)
     generation = context.generation([await _request(context, body, params)], body, _caller(context))
     forget_message()
     return generation
@@ -58,13 +66,28 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     """The same request by HTTP. Raises RequestError."""
     said: dict[str, Any] = {name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)}
     said |= _numbers(message, said)
-    said |= lists_of(message)
+    said |= lists_of(message) | _token_rules(message, info)
+    if message.HasField("structured_outputs"):
+        said["structured_outputs"] = _structured_outputs(message.structured_outputs)
     kind = message.WhichOneof("prompt")
     if kind is None:
         raise RequestError("prompt: is missing; give text or token_ids", param="prompt")
     cut = message.HasField("truncate_prompt_tokens")
     prompt: Any = message.text if kind == "text" else prompt_ids(message.token_ids.ids, info, cut=cut)
     return CompletionBody(prompt=prompt, **said)
+
+
+def _structured_outputs(said: pb.StructuredOutputs) -> dict[str, Any]:
+    """The object of this name in HTTP."""
+    return {field.name: list(value) if field.name == "choice" else value for field, value in said.ListFields()}
+
+
+def _token_rules(message: pb.GenerateRequest, info: ModelInfo) -> dict[str, list[Any]]:
+    """Raises RequestError, before anything is copied."""
+    limits = {"allowed_token_ids": info.vocab_size, "bad_words": MAX_BAD_WORDS}
+    for name, most in limits.items():
+        _check_count(name, len(getattr(message, name)), most)
+    return {name: list(getattr(message, name)) for name in limits}
 
 
 def _numbers(message: pb.GenerateRequest, said: dict[str, Any]) -> dict[str, Any]:
@@ -92,8 +115,11 @@ def lists_of(params: Any) -> dict[str, Any]:
     """Stop strings, stop ids and biases of a request's parameters. Raises RequestError, before they are copied."""
     limits = (("stop", MAX_STOP_STRINGS), ("stop_token_ids", MAX_STOP_TOKEN_IDS), ("logit_bias", MAX_LOGIT_BIAS))
     for name, most in limits:
-        count = len(getattr(params, name))
-        if count > most:
-            raise RequestError(f"{name}: has {count} entries; at most {most} are allowed", param=name)
+        _check_count(name, len(getattr(params, name)), most)
     biases = {str(token): bias for token, bias in params.logit_bias.items()}
     return {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids), "logit_bias": biases}
+
+
+def _check_count(name: str, count: int, most: int) -> None:
+    if count > most:
+        raise RequestError(f"{name}: has {count} entries; at most {most} are allowed", param=name)

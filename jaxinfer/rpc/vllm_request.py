@@ -26,9 +26,17 @@ def completion_body(message: pb.GenerateRequest, info: ModelInfo) -> CompletionB
     said = lists_of(params) | _scalars(params)
     if prompt_only(message):
         said["max_tokens"] = 1  # the engine makes one, which is not shown
+    if (kind := params.WhichOneof("constraint")) is not None:
+        said["structured_outputs"] = _structured_outputs(params, kind)
     if cut := params.HasField("truncate_prompt_tokens"):
         said["truncate_prompt_tokens"] = params.truncate_prompt_tokens
     return CompletionBody(prompt=_prompt(message, info, cut=cut), **said)
+
+
+def _structured_outputs(params: pb.SamplingParams, kind: str) -> dict[str, Any]:
+    """The object of this name in HTTP, whose texts begin with the first token, as `grammar_from_first_token` asks."""
+    value = getattr(params, kind)
+    return {"json" if kind == "json_schema" else kind: list(value.choices) if kind == "choice" else value}
 
 
 def _scalars(params: pb.SamplingParams) -> dict[str, Any]:
@@ -54,9 +62,6 @@ def _check_supported(message: pb.GenerateRequest) -> None:
         asked.append("extra_mm_inputs")
     if message.data_parallel_rank:
         asked.append("data_parallel_rank")
-    constraint = message.sampling_params.WhichOneof("constraint")
-    if constraint is not None:
-        asked.append(constraint)
     for name in asked:
         raise RequestError(f"{name}: is not supported yet", param=name, code="unsupported_parameter")
 

@@ -252,7 +252,7 @@ def test_flags_that_are_told_to_be_absent_are() -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])
 def test_every_sampling_parameter_is_a_flag(name: str) -> None:
-    flag = {"structured_outputs": "json_schema"}.get(name, name)
+    flag = {"structured_outputs": "json_schema", "bad_token_ids": "bad_words"}.get(name, name)
     assert f"--{flag.replace('_', '-')}" in call("generate", "--help").stdout
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import jsonschema
 import openai
 import pytest
+import tokenizers
 from pydantic import BaseModel, Field
 
 import jaxinfer
 from jaxinfer import LLM, SamplingParams
+from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
 from jaxinfer.text.tokenizer import Tokenizer
@@ -48,6 +50,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "log-probabilities": {"logprobs": 5},
     "thresholds": {"top_p": 0.9, "top_k": 40, "min_p": 0.01},
     "no end of its own": {"ignore_eos": True},
+    "bad words": {"bad_words": ["red", "Paris", "the", "1"]},
+    "allowed ids": {"allowed_token_ids": range(300)},
 }
 
 
@@ -243,6 +247,34 @@ def test_structural_tags(client: openai.OpenAI) -> None:
     )
     assert (found := re.fullmatch(r"It is <number>(-?\d+)</number>", told.choices[0].text))
     assert int(found[1]) <= 99
+
+
+def test_bad_words_and_allowed_ids_by_http(client: openai.OpenAI) -> None:
+    """In completions and chats, streams among them; the words of an answer are not said again, by their tokens."""
+    said: Any = [{"role": "user", "content": "Who are you?"}]
+    tokenizer = tokenizers.Tokenizer.from_file(str(DEMO_FOLDER / "tokenizer.json"))
+
+    def chat(**more: Any) -> tuple[str, list[int]]:
+        extra = {"return_token_ids": True, "thinking": False, **more}
+        told: Any = client.chat.completions.create(
+            model="demo", messages=said, temperature=0, max_tokens=40, extra_body=extra
+        )
+        return told.choices[0].message.content, told.choices[0].token_ids
+
+    free, _ = chat()
+    words = [word.strip(",.!?") for word in free.split()][:3]
+    sequences = [tokenizer.encode(space + word, add_special_tokens=False).ids for word in words for space in ("", " ")]
+    other, ids = chat(bad_words=words)
+    assert other != free
+    for word in sequences[::2] + [each for each in sequences[1::2] if len(each) == 1]:
+        assert not any(ids[first : first + len(word)] == word for first in range(len(ids)))
+    allowed = sorted({*tokenizer.encode(free).ids, 2})[1:]
+    _, ids = chat(allowed_token_ids=allowed, temperature=1.5)
+    assert set(ids) <= set(allowed)
+    stream: Any = client.completions.create(
+        model="demo", prompt="a", stream=True, max_tokens=8, extra_body={"allowed_token_ids": [75], "ignore_eos": True}
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == 8 * tokenizer.decode([75])
 
 
 def test_what_cannot_be_compiled_is_a_400_that_names_it(client: openai.OpenAI) -> None:

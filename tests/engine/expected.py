@@ -18,11 +18,13 @@ def expected_tokens(
     allowed: Callable[[list[int]], Sequence[int]] | None = None,
 ) -> list[int]:
     """What a sequence must generate, from the rules alone: no blocks, no steps. allowed: ids that may follow
-    outputs."""
+    outputs; it ends where none may."""
     tokens, outputs = np.array(prompt, np.int64), list[int]()
     for _ in range(count):
         visible = [tokens if window is None else tokens[-window:] for window in windows]
         ids = range(vocab_size) if allowed is None else allowed(outputs)
+        if not len(ids):
+            break
         outputs.append(ids[draw(visible, len(tokens) - 1, seed, index, len(ids))])
         tokens = np.append(tokens, outputs[-1])
     return outputs

@@ -10,8 +10,14 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
 from tests.engine.ledger import check_blocks, check_options, check_slots, live_names, live_sequences
 from tests.engine.outputs import Output, Outputs
+from tests.engine.rules_model import RULES
 from tests.engine.stepping import step_deltas
 from tests.engine.toy_grammar import Toy
+
+
+def is_dead_end(error: str | None) -> bool:
+    """Whether a sequence ended since its rules left nothing to draw."""
+    return error is not None and error.endswith("no token is left that may be drawn next")
 
 
 class Histories(RuleBasedStateMachine):
@@ -53,10 +59,12 @@ class Histories(RuleBasedStateMachine):
         temperature=st.sampled_from([0.0, 1.0]),
         penalty=st.sampled_from([1.0, 1.2]),
         toy=st.sampled_from([None, None, Toy(3, 5), Toy(8, 14)]),
+        rules=st.sampled_from(["none", "none", *RULES]),
+        min_tokens=st.sampled_from([0, 0, 3]),
     )
     def add(
         self, shared, own, n, tokens, seed, ignore_eos, prompt_logprobs, salt, priority=0, temperature=1.0, penalty=1.0,
-        toy=None,
+        toy=None, rules="none", min_tokens=0,
     ) -> None:  # fmt: skip
         params = SamplingParams(
             n=min(n, self.core.info.max_num_seqs),
@@ -67,6 +75,9 @@ class Histories(RuleBasedStateMachine):
             ignore_eos=ignore_eos,
             prompt_logprobs=prompt_logprobs,
             structured_outputs=None if toy is None or self.core.constraints is None else toy.constraint,
+            # The simulated device knows nothing of it: rules do.
+            min_tokens=0 if rules == "none" else min(min_tokens, tokens),
+            **RULES[rules],
         )
         prompt = [*range(1, shared + 1), *(token % self.core.info.vocab_size for token in own)] or [1]
         priority = priority if self.core.scheduler.policy.uses_priority else 0
@@ -152,7 +163,7 @@ class Histories(RuleBasedStateMachine):
     def _take(self, delta: TokenDelta) -> None:
         self.outputs[delta.request_id, delta.index].take(delta)
         assert (delta.finish_reason is FinishReason.ERROR) == (delta.error is not None)
-        if delta.finish_reason is FinishReason.ERROR:
+        if delta.finish_reason is FinishReason.ERROR and not is_dead_end(delta.error):
             assert self.core.stats().step_faults > self.retries
         if delta.prompt_logprobs is not None:
             assert delta.index == 0

@@ -2,7 +2,6 @@
 
 import time
 from collections import abc
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from jaxinfer.sampling import SamplingParams
 from tests.engine.expected import expected_tokens
 from tests.engine.ledger import live_sequences
 from tests.engine.plan_driven import PlanDriven, hand_over_plans
+from tests.engine.rules_model import kept
 from tests.engine.stepping import step_deltas
 from tests.engine.toy_grammar import Toy
 
@@ -100,10 +100,15 @@ def ask(name: str, prompt: np.ndarray | abc.Sequence[int] | int, tokens: int = 6
 
 
 def right(core: EngineCore, request: GenerateRequest, index: int = 0) -> list[int]:
-    """What sequence `index` must give where nothing stops it but its grammar."""
+    """What sequence `index` must give where nothing stops it but its grammar and its rules."""
     params, toy = request.sampling, Toy.of(request.sampling)
     stops = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(core.eos_ids))
     count = params.max_tokens or 0
+
+    def allowed(outputs: list[int]) -> list[int]:
+        ids = range(VOCABULARY) if toy is None else toy.allowed(outputs, stops, VOCABULARY)
+        return kept(params, ids, outputs, stops)
+
     windows = [group.window for group in core.runner.shapes.groups]
     return expected_tokens(
         request.prompt_token_ids,
@@ -112,7 +117,7 @@ def right(core: EngineCore, request: GenerateRequest, index: int = 0) -> list[in
         index=index,
         windows=windows,
         vocab_size=VOCABULARY,
-        allowed=None if toy is None else partial(toy.allowed, stops=stops, vocab_size=VOCABULARY),
+        allowed=allowed,
     )
 
 

@@ -13,6 +13,7 @@ from jaxinfer.constraint import MAX_CHOICES, MAX_DEPTH, Constraint
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.sampling import SamplingParams
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal, walk
 
 GRAMMARS = Grammars(FILE, SIZE, (END,))
@@ -196,6 +197,44 @@ def test_grammars_are_kept_by_what_they_say(tmp_path: Path, monkeypatch: pytest.
     for number in range(300):
         compiled(grammars, Constraint.text("regex", f"a{{{number}}}b", "it"))
     assert len(grammars._kept) == 256
+
+
+BYTES = [token for token in range(SIZE) if len(TOKENIZER.id_to_token(token) or "") == 1]
+"""Tokens of one byte each."""
+OBJECT = {"type": "object", "properties": {"name": {"enum": ["start", "assistant"]}}, "required": ["name"]}
+SPELT: dict[str, tuple[Constraint, str]] = {
+    "regex": (Constraint.text("regex", "assistant|user", "x"), "assistant|user"),
+    "choice": (Constraint.choice(["New York", "the user"], "x"), "New York|the user"),
+    "schema": (Constraint.schema(OBJECT, "x"), r'\{\s*"name"\s*:\s*"(start|assistant)"(.|\n)*\}'),
+    "lark": (Constraint.text("grammar", 'start: "start" | "assistant"', "x"), "start|assistant"),
+    "own options": (Constraint.text("grammar", '%llguidance {}\nstart: "assistant"', "x"), "assistant"),
+    "gbnf": (Constraint.text("grammar", 'root ::= "start" | "assistant"', "x"), "start|assistant"),
+}
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_beside_rules_a_text_may_be_written_in_any_tokens(name: str) -> None:
+    """Byte by byte, if rules forbid all else: what must follow is not the tokenizer's own tokens alone."""
+    constraint, pattern = SPELT[name]
+    for seed in range(5):
+        params = SamplingParams(structured_outputs=constraint, allowed_token_ids=BYTES)
+        matcher, draw, ids = GRAMMARS.compile(params, frozenset({END})), random.Random(seed), list[int]()
+        while not matcher.ended and len(ids) < 200:
+            own = [token for token in legal(GRAMMARS, matcher, SIZE) if token in BYTES]
+            if not own:
+                break
+            ids.append(draw.choice(own))
+            matcher.accept(ids[-1:])
+        if len(ids) < 200:
+            assert re.fullmatch(pattern, GRAMMARS._tokenizer.decode_str(ids))
+    assert not all(token in BYTES for token in walked(constraint))
+
+
+def walked(constraint: Constraint) -> list[int]:
+    """Without rules."""
+    return [
+        id for seed in range(9) for id in walk(GRAMMARS, compiled(GRAMMARS, constraint), SIZE, random.Random(seed), 80)
+    ]
 
 
 def schema(value: object) -> Constraint:

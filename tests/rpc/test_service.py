@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.errors import ParameterError
 from jaxinfer.llm import engine_config
@@ -81,14 +82,41 @@ async def test_every_parameter_reaches_the_engine(serve: Serve) -> None:
         "prompt_logprobs": 3, "stop_token_ids": [5], "stop": ["zz"], "logit_bias": {4: -2.5}, "ignore_eos": True,
         "include_stop_str_in_output": True, "skip_special_tokens": False,
     }  # fmt: skip
+    rules = {"structured_outputs": {"choice": ["a", "b"]}, "allowed_token_ids": [4, 5], "bad_words": ["zz"]}
     others = {"priority": -3, "cache_salt": "mine", "add_special_tokens": False, "truncate_prompt_tokens": 2}
     every = set(pb.GenerateRequest.DESCRIPTOR.fields_by_name) - {"text", "token_ids", "request_id", "model", "sampling"}
-    assert {*values, *others} == every
-    await collect(served.stub.Generate(pb.GenerateRequest(text="hello world or", **values, **others)))
+    assert {*values, *others, *rules} == every
+    await collect(served.stub.Generate(pb.GenerateRequest(text="hello world or", **values, **others, **rules)))
     (request,) = served.engine.submitted
     given = {name: getattr(request.sampling, name) for name in values}
     assert given == {**values, "stop_token_ids": (5,), "stop": ("zz",)}
     assert (request.priority, request.cache_salt, len(request.prompt_token_ids)) == (-3, "mine", 2)
+    assert request.sampling.structured_outputs == Constraint.choice(["a", "b"])
+    assert (request.sampling.allowed_token_ids, request.sampling.bad_words) == ((4, 5), ("zz",))
+    tokenizer = served.engine.tokenizer
+    assert request.sampling.bad_token_ids == (tuple(tokenizer.encode("zz", add_special_tokens=False)),)
+
+
+STRUCTURES: list[tuple[dict[str, Any], Constraint]] = [
+    ({"json": '{"type": "null"}'}, Constraint.schema({"type": "null"})),
+    ({"json": "true", "whitespace_pattern": " "}, Constraint.schema(True).with_whitespace(" ")),
+    ({"json_object": True}, Constraint("json_object")),
+    ({"regex": "a+"}, Constraint.text("regex", "a+")),
+    ({"choice": ["a", "é"]}, Constraint.choice(["a", "é"])),
+    ({"grammar": 'start: "a"'}, Constraint.text("grammar", 'start: "a"')),
+]
+
+
+@pytest.mark.parametrize(("said", "constraint"), STRUCTURES, ids=lambda value: str(value)[:20])
+async def test_what_a_text_must_be_reaches_the_engine(
+    serve: Serve, said: dict[str, Any], constraint: Constraint
+) -> None:
+    served = await serve()
+    await collect(served.stub.Generate(pb.GenerateRequest(text="hello", structured_outputs=said)))
+    found = served.engine.submitted[0].sampling.structured_outputs
+    assert found == constraint
+    assert found is not None
+    assert found.param in {f"structured_outputs.{name}" for name in said}
 
 
 @pytest.mark.parametrize("name", [name for name in NUMBERS if name != "seed"])
@@ -163,7 +191,14 @@ REFUSED = [
     ({"request_id": "a b"}, "request_id"), ({"request_id": ""}, "request_id"), ({"priority": -(2**31)}, "priority"),
     ({"sampling": {"top_k": 1.5}}, "top_k"), ({"sampling": {"top_p": 0.5}, "top_p": 0.5}, "top_p"),
     ({"sampling": {"seed": 1}}, "sampling"), ({"sampling": {"ignore_eos": 1}}, "sampling"),
-    ({"sampling": {"top_q": 1}}, "sampling"),
+    ({"sampling": {"top_q": 1}}, "sampling"), ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+    ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
+    ({"structured_outputs": {"regex": "a", "grammar": "b"}}, "structured_outputs"),
+    ({"structured_outputs": {"json_object": False}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": ["a"] * 1001}}, "structured_outputs.choice"),
+    ({"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}, "structured_outputs.whitespace_pattern"),
+    ({"allowed_token_ids": [10**6]}, "allowed_token_ids"), ({"bad_words": [""]}, "bad_words"),
 ]  # fmt: skip
 
 
@@ -438,6 +473,8 @@ async def test_long_texts_and_many_ids_are_read_elsewhere(serve: Serve) -> None:
         ({"stop": ["x"] * 17}, "stop"),
         ({"stop_token_ids": [1] * 65}, "stop_token_ids"),
         ({"logit_bias": dict.fromkeys(range(301), 1.0)}, "logit_bias"),
+        ({"allowed_token_ids": [1] * 1000}, "allowed_token_ids"),
+        ({"bad_words": ["x"] * 129}, "bad_words"),
     ],
 )
 async def test_lists_are_counted_before_they_are_copied(serve: Serve, said: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.llm import engine_config
 from jaxinfer.rpc.tokenizer_zip import tokenizer_zip
@@ -144,9 +145,10 @@ async def test_a_text_is_tokenised_and_a_prompt_cut(serve: Serve) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"json_schema": "{}"}, "json_schema"), ({}, {"regex": "a+"}, "regex"), ({}, {"grammar": "x"}, "grammar"),
-    ({}, {"structural_tag": "x"}, "structural_tag"), ({}, {"json_object": True}, "json_object"),
-    ({}, {"choice": pb.ChoiceConstraint(choices=["a"])}, "choice"),
+    ({}, {"json_schema": "{"}, "structured_outputs.json"), ({}, {"regex": ""}, "structured_outputs.regex"),
+    ({}, {"structural_tag": ""}, "structured_outputs.structural_tag"),
+    ({}, {"json_object": False}, "structured_outputs"),
+    ({}, {"choice": pb.ChoiceConstraint(choices=[])}, "structured_outputs.choice"),
     ({"kv_transfer_params": pb.KvTransferParams()}, {}, "kv_transfer_params"),
     ({"kv_transfer_params_json": "{}"}, {}, "kv_transfer_params_json"),
     ({"mm_inputs": pb.MultimodalInputs()}, {}, "mm_inputs"), ({"media_refs": pb.MediaRefs()}, {}, "media_refs"),
@@ -172,6 +174,26 @@ async def test_what_we_do_not_have_is_refused_by_name(
     assert (code, trailers["jaxinfer-field"]) == (Code.INVALID_ARGUMENT, field)
     assert details.startswith(f"{field}: ")
     assert not served.engine.submitted
+
+
+CONSTRAINTS: list[tuple[dict[str, Any], Constraint]] = [
+    ({"json_schema": '{"type": "null"}'}, Constraint.schema({"type": "null"})),
+    ({"regex": "a+"}, Constraint.text("regex", "a+")),
+    ({"grammar": 'root ::= "a"'}, Constraint.text("grammar", 'root ::= "a"')),
+    ({"json_object": True}, Constraint("json_object")),
+    ({"choice": pb.ChoiceConstraint(choices=["a", "b"])}, Constraint.choice(["a", "b"])),
+]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(("said", "constraint"), CONSTRAINTS, ids=[next(iter(said)) for said, _ in CONSTRAINTS])
+async def test_a_constraint_reaches_the_engine(
+    serve: Serve, said: dict[str, Any], constraint: Constraint, first: bool
+) -> None:
+    """And holds from the first token on."""
+    served = await serve()
+    await answers(engine_of(served).Generate(ask(grammar_from_first_token=first, **said)))
+    assert served.engine.submitted[0].sampling.structured_outputs == constraint
 
 
 async def test_a_constraint_from_the_future_is_refused(serve: Serve) -> None:

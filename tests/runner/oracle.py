@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.sampling import SamplingParams
+from tests.engine.rules_model import kept
 
 GREEDY_MARGIN = 1e-4
 CDF_MARGIN = 1e-5
@@ -17,7 +18,7 @@ CDF_MARGIN = 1e-5
 def adjusted(
     logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], stop_ids: Collection[int]
 ) -> np.ndarray:
-    """Logit bias, min_tokens, penalties: [V] -> [V] float64."""
+    """Logit bias, min_tokens, penalties, allowed_token_ids and bad words: [V] -> [V] float64."""
     logits = np.array(logits, np.float64)
     for token, bias in params.logit_bias.items():
         logits[token] += bias
@@ -30,7 +31,8 @@ def adjusted(
             logits[token] *= params.repetition_penalty
     for token, count in Counter(output).items():
         logits[token] -= params.frequency_penalty * count + params.presence_penalty
-    return logits
+    legal = kept(params, range(len(logits)), output, stop_ids)
+    return np.where(np.isin(np.arange(len(logits)), legal), logits, -np.inf)
 
 
 def distribution(

@@ -50,7 +50,8 @@ class RealHistories(Histories):
 
     def check_tokens(self, request: GenerateRequest, index: int, output: Output) -> None:
         if output.tokens:
-            self.flips += len(judge(self.windows).flips(request, index, output))
+            stops = () if request.sampling.ignore_eos else EOS
+            self.flips += len(judge(self.windows).flips(request, index, output, stops))
 
     def teardown(self) -> None:
         super().teardown()

@@ -17,9 +17,7 @@ JSON = {"Content-Type": "application/json"}
 
 UNSUPPORTED = {
     "functions": [{"name": "f"}],
-    "bad_words": ["no"],
     "audio": {"voice": "alloy"},
-    "allowed_token_ids": [5],
     "logprob_token_ids": [5],
     "prompt_embeds": "gASV",
     "thinking_token_budget": 5,
@@ -64,7 +62,10 @@ async def test_the_documented_list_is_accepted_without_effect(serve) -> None:
         ("stop", ""), ("stop", ["x" * 257]), ("stop", 5), ("stop_token_ids", list(range(100))),
         ("stop_token_ids", [-1]), ("stop_token_ids", [10**6]), ("logit_bias", {str(i): 1 for i in range(301)}),
         ("logit_bias", {"1": 101}), ("logit_bias", {"1000000": 1}), ("logit_bias", {"-1": 1}),
-        ("logit_bias", {"a": 1}), ("priority", 2**31), ("cache_salt", "x" * 257), ("cache_salt", ""),
+        ("logit_bias", {"a": 1}), ("allowed_token_ids", [10**6]), ("allowed_token_ids", [-1]),
+        ("allowed_token_ids", "all"), ("bad_words", ["x"] * 129), ("bad_words", [""]),
+        ("bad_words", [" "]), ("bad_words", ["x" * 257]), ("bad_words", 5),
+        ("priority", 2**31), ("cache_salt", "x" * 257), ("cache_salt", ""),
     ],
 )  # fmt: skip
 async def test_caps_and_ranges_are_checked_before_the_engine(serve, field: str, value: object) -> None:

@@ -18,9 +18,7 @@ class StreamOptions(msgspec.Struct, kw_only=True):
 
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": ([],),
     "audio": (),
-    "bad_words": ([],),
     "chat_template": (),
     "documents": ([],),
     "ec_transfer_params": ({},),
@@ -96,6 +94,8 @@ class GenerateBody(_with_parameters(WithoutEffect), forbid_unknown_fields=True, 
     logit_bias: dict[str, Any] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: str | list[str] | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None

@@ -14,6 +14,7 @@ from jaxinfer.serving.requests.endpoint import (
 )
 from jaxinfer.serving.requests.params import chat_params, engine_request
 from jaxinfer.serving.requests.structured import constrained_answer
+from jaxinfer.text.bad_words import with_bad_token_ids
 
 
 def _check(body: ChatBody, side: ModelSide) -> list[str]:
@@ -28,6 +29,7 @@ def _check(body: ChatBody, side: ModelSide) -> list[str]:
 
 async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     params = side.answer_form.params(chat_params(body, side.text.defaults, side.info))
+    params = with_bad_token_ids(params, side.text.tokenizer)
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
     params = constrained_answer(body, params, side, rendered.text, has_tools=bool(tools))

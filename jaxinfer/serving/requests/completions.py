@@ -20,6 +20,7 @@ from jaxinfer.serving.requests.params import (
     truncated,
 )
 from jaxinfer.text import TextProcessor
+from jaxinfer.text.bad_words import with_bad_token_ids
 
 _MIXED = "prompt: must be a text, a list of texts, a list of token ids, or a list of lists of token ids"
 
@@ -27,7 +28,7 @@ Cut = Callable[[list[int]], list[int]]
 
 
 async def _prepare(body: CompletionBody, side: ModelSide) -> Prepared:
-    params = completion_params(body, side.text.defaults, side.info)
+    params = with_bad_token_ids(completion_params(body, side.text.defaults, side.info), side.text.tokenizer)
     if body.suffix:
         params = fim_params(params, side.text.fim.end_ids)
     return await completion_requests(body, params, side.text, side.info, side.options.max_prompts)

@@ -7,6 +7,7 @@ import msgspec
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.requests.endpoint import Endpoint, ModelSide, Prepared, check_common, without_effect_dropped
 from jaxinfer.serving.requests.params import check_fim, engine_request, fim_params, generate_params
+from jaxinfer.text.bad_words import with_bad_token_ids
 
 
 class FimBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +28,7 @@ def _check(body: FimBody, side: ModelSide) -> list[str]:
 async def _prepare(body: FimBody, side: ModelSide) -> Prepared:
     text = side.text
     params = generate_params(CompletionBody(prompt=body.prompt, **common_fields(body)), text.defaults, side.info)
-    params = fim_params(params, text.fim.end_ids)
+    params = with_bad_token_ids(fim_params(params, text.fim.end_ids), text.tokenizer)
     special, parse = body.add_special_tokens is not False, body.parse_special is not False
     ids = await text.fim_prompt(body.prompt, body.suffix or "", add_special_tokens=special, parse_special=parse)
     return [(engine_request(ids, params, side.info, body, "prompt"), None)]

@@ -19,7 +19,10 @@ from jaxinfer.text.defaults import GenerationDefaults
 Ids = TypeVar("Ids", bound=list[int] | np.ndarray)
 
 _ENDPOINTS_OWN = ("max_tokens", "logprobs")
-_SAME = (*(name for name in parameters() if name not in _ENDPOINTS_OWN), "stop", "stop_token_ids")
+_SAME = (
+    *(name for name in parameters() if name not in _ENDPOINTS_OWN),
+    "stop", "stop_token_ids", "allowed_token_ids", "bad_words",
+)  # fmt: skip
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default of /v1/completions; a chat goes on to the end of the context by default."""
