@@ -154,6 +154,16 @@ def test_a_format_beside_tools_is_calls_or_content_that_fits(name: str) -> None:
     assert 0 < called < 60
 
 
+@pytest.mark.parametrize("name", ["regex", "tag"])
+def test_content_beside_tools_has_no_call(name: str) -> None:
+    """Which its own grammar would allow, and the parser would take for one."""
+    constraint, alone = constraint_of(TOOLS, CONTENTS[name][0]), CONTENTS[name][0]
+    assert constraint is not None
+    for inner, right in (("<tool_cal>", True), ('<tool_call>{"name": "evil"}</tool_call>', False)):
+        assert accepted(GRAMMARS, alone, f"<a>{inner}</a>")
+        assert accepted(GRAMMARS, constraint, f"<a>{inner}</a>") is right
+
+
 @pytest.mark.parametrize("inner", ["<tool_call>", "<tool_call></tool_call>", "<tool_call> {", "</tool_call> "])
 def test_tags_in_a_string_of_json_are_content(inner: str) -> None:
     constraint = constraint_of(TOOLS, Constraint("json_object"))
@@ -323,7 +333,7 @@ FORMATS: dict[str, tuple[Any, str]] = {
     ),
     "regex in a tag": (
         {"format": {"type": "tag", "begin": "<r>", "content": {"type": "regex", "pattern": r".{2,}\d"}, "end": "</r>"}},
-        r"<r>.{2,}\d</r>",
+        r"<r>(?!.{2,}?\d</r>(.|\n)).{2,}\d</r>",
     ),
     "special characters": (
         {"format": {"type": "sequence", "elements": [
