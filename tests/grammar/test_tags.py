@@ -356,6 +356,20 @@ def test_texts_of_structural_tags(name: str) -> None:
     assert len(found) > 1 or name == "special characters"
 
 
+def test_the_first_trigger_decides() -> None:
+    """Of several, of which one is a token; and of one that overlaps itself."""
+    other = {**NUMBER_TAG, "begin": "<tool_call>", "end": "</tool_call>"}
+    two = {"type": "triggered_tags", "triggers": ["<n", "<tool_call>"], "tags": [NUMBER_TAG, other]}
+    constraint = Constraint.structural_tag({"format": two})
+    assert accepted(GRAMMARS, constraint, "a <n>1</n>", CALL, "1", CALLED, "b <n>2</n><tool_call>3</tool_call>")
+    assert not accepted(GRAMMARS, constraint, "a <n", CALL, "1", CALLED)
+    twice = {"type": "triggered_tags", "triggers": ["aa"], "tags": [{"begin": "aab", "content": INTEGER, "end": ";"}]}
+    constraint = Constraint.structural_tag({"format": twice})
+    assert [accepted(GRAMMARS, constraint, text) for text in ("aab1;", "baab1;xa", "aaab1;", "xaa")] == [
+        True, True, False, False
+    ]  # fmt: skip
+
+
 WRONG: dict[str, tuple[Any, str]] = {
     "no object": ([], "it: must be an object"),
     "no JSON": ("{", "it: is not JSON"),
