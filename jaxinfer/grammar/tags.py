@@ -58,7 +58,7 @@ class TagsWriter:
         return f"@{name}"
 
     def _any_text(self, node: Node) -> str:
-        return self._free(node["excludes"])
+        return self._terminal(_containing_none(node["excludes"]))
 
     def _sequence(self, node: Node) -> str:
         """Neighbours of a regex become one terminal with it, which may end wherever what follows it can begin."""
@@ -109,26 +109,22 @@ class TagsWriter:
         return f"({' | '.join(ways)})"
 
     def _triggered(self, node: Node) -> str:
-        free, excluded = self._free([*node["triggers"], *node["excludes"]]), node["excludes"]
-        parts = []
+        free, parts = _containing_none([*node["triggers"], *node["excludes"]]), list[str]()
         for trigger in node["triggers"]:
-            head = self._until(_containing_none([trigger, *excluded]), trigger)
+            head = self._until(free, trigger)
             tags = [tag for tag in node["tags"] if tag["begin"].startswith(trigger)]
             rests = [f"{self._letters(tag['begin'][len(trigger) :])} {self._to_its_end(tag)}".strip() for tag in tags]
             parts.append(f"{head} ({' | '.join(self._named('tag', rest) for rest in rests)})")
         part = self._named("part", " | ".join(parts))
         if node["stop_after_first"]:
-            return part if node["at_least_one"] else f"({part} | {free})"
-        return f"({part}{'+' if node['at_least_one'] else '*'} {free})"
+            return part if node["at_least_one"] else f"({part} | {self._terminal(free)})"
+        return f"({part}{'+' if node['at_least_one'] else '*'} {self._terminal(free)})"
 
     def _separated(self, node: Node) -> str:
         part = self._named("part", " | ".join(self._tag(tag) for tag in node["tags"]))
         separated = f"{self._letters(node['separator'])} {part}".strip()
         parts = part if node["stop_after_first"] else f"{part} ({separated})*"
         return f"({parts})" if node["at_least_one"] else f"({parts})?"
-
-    def _free(self, excludes: list[str]) -> str:
-        return self._terminal(_containing_none(excludes))
 
     def _letters(self, text: str) -> str:
         """A string, in which added tokens may be ids; empty where it is."""

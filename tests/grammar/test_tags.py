@@ -154,6 +154,16 @@ def test_a_format_beside_tools_is_calls_or_content_that_fits(name: str) -> None:
     assert 0 < called < 60
 
 
+@pytest.mark.parametrize("name", ["regex", "tag"])
+def test_content_beside_tools_has_no_call(name: str) -> None:
+    """Which its own grammar would allow, and the parser would take for one."""
+    constraint, alone = constraint_of(TOOLS, CONTENTS[name][0]), CONTENTS[name][0]
+    assert constraint is not None
+    for inner, right in (("<tool_cal>", True), ('<tool_call>{"name": "evil"}</tool_call>', False)):
+        assert accepted(GRAMMARS, alone, f"<a>{inner}</a>")
+        assert accepted(GRAMMARS, constraint, f"<a>{inner}</a>") is right
+
+
 @pytest.mark.parametrize("inner", ["<tool_call>", "<tool_call></tool_call>", "<tool_call> {", "</tool_call> "])
 def test_tags_in_a_string_of_json_are_content(inner: str) -> None:
     constraint = constraint_of(TOOLS, Constraint("json_object"))
@@ -323,7 +333,7 @@ FORMATS: dict[str, tuple[Any, str]] = {
     ),
     "regex in a tag": (
         {"format": {"type": "tag", "begin": "<r>", "content": {"type": "regex", "pattern": r".{2,}\d"}, "end": "</r>"}},
-        r"<r>.{2,}\d</r>",
+        r"<r>(?!.{2,}?\d</r>(.|\n)).{2,}\d</r>",
     ),
     "special characters": (
         {"format": {"type": "sequence", "elements": [
@@ -344,6 +354,20 @@ def test_texts_of_structural_tags(name: str) -> None:
         value
     )
     assert len(found) > 1 or name == "special characters"
+
+
+def test_the_first_trigger_decides() -> None:
+    """Of several, of which one is a token; and of one that overlaps itself."""
+    other = {**NUMBER_TAG, "begin": "<tool_call>", "end": "</tool_call>"}
+    two = {"type": "triggered_tags", "triggers": ["<n", "<tool_call>"], "tags": [NUMBER_TAG, other]}
+    constraint = Constraint.structural_tag({"format": two})
+    assert accepted(GRAMMARS, constraint, "a <n>1</n>", CALL, "1", CALLED, "b <n>2</n><tool_call>3</tool_call>")
+    assert not accepted(GRAMMARS, constraint, "a <n", CALL, "1", CALLED)
+    twice = {"type": "triggered_tags", "triggers": ["aa"], "tags": [{"begin": "aab", "content": INTEGER, "end": ";"}]}
+    constraint = Constraint.structural_tag({"format": twice})
+    assert [accepted(GRAMMARS, constraint, text) for text in ("aab1;", "baab1;xa", "aaab1;", "xaa")] == [
+        True, True, False, False
+    ]  # fmt: skip
 
 
 WRONG: dict[str, tuple[Any, str]] = {

@@ -104,6 +104,11 @@ def test_the_form_is_read_from_the_template(template: str, form: AnswerFormat) -
     assert AnswerFormat.of_template(template) == form
 
 
+def test_what_can_be_no_call_is_content_at_once() -> None:
+    text = '<tool_call>{"name": "f}\n</tool_call> b'
+    assert [part.content for part in AnswerParser(BOTH).push(text)] == [text[:-2], " b"]
+
+
 @pytest.mark.parametrize(
     "arguments", ['{"a": 1e999}', '{"a" :[1.10, "\\ud800"]}', "{ }", '{"arguments": {}, "b": 9.0}']
 )

@@ -70,27 +70,13 @@ def calls_constraint(body: ChatBody, form: AnswerFormat, content: Constraint | N
     choice, one = tool_choice(body), body.parallel_tool_calls is False
     functions = _functions(body, choice)
     reason = _reason(choice, functions, content, one=one)
-    if reason is None:
+    if reason is None or not _can_constrain(reason, form, body):
         return None
-    syntax = form.call_syntax
-    if syntax is None or body.continue_final_message:
-        # Clients send these two with each request: they do what they can.
-        if reason == "parallel_tool_calls" or (reason.endswith(".strict") and syntax is None):
-            return None
-        _refuse(reason, form, body)
-    assert syntax is not None
     if choice.mode == "required":
-        return Constraint.tags(_only_calls(syntax, functions, form, one=one or choice.named), reason)
+        return Constraint.tags(_only_calls(form, functions, one=one or choice.named), reason)
     if content is not None:
-        calls = _only_calls(syntax, _as_auto(functions), form, one=one)
-        either = {"type": "or", "elements": [calls, without(_node(content), [syntax.trigger], content.param)]}
-        return Constraint.tags(either, reason)
-    tags = _tags(syntax, _as_auto(functions))
-    return Constraint.tags(
-        {"type": "triggered_tags", "triggers": [syntax.trigger], "tags": tags, "at_least_one": False,
-         "stop_after_first": one, "excludes": []},
-        reason,
-    )  # fmt: skip
+        return Constraint.tags(_calls_or(content, form, _as_auto(functions), one=one), reason)
+    return Constraint.tags(_text_and_calls(form, _as_auto(functions), one=one), reason)
 
 
 class _Callable(NamedTuple):
@@ -134,24 +120,45 @@ def _reason(choice: ToolChoice, functions: list[_Callable], content: Constraint 
     return "parallel_tool_calls" if one else None
 
 
-def _refuse(reason: str, form: AnswerFormat, body: ChatBody) -> None:
-    param = reason.partition(".")[0]
-    if form.call_syntax is not None:
+def _can_constrain(reason: str, form: AnswerFormat, body: ChatBody) -> bool:
+    """False where what clients send with each request does what it can: nothing. Raises RequestError for the rest."""
+    known, param = form.call_syntax is not None, reason.partition(".")[0]
+    if known and not body.continue_final_message:
+        return True
+    if reason == "parallel_tool_calls" or (reason.endswith(".strict") and not known):
+        return False
+    what = "where calls are not taken out of answers"
+    if known:
         what = "for an answer that goes on with the last message"
     elif form.channels:
         what = "for a model that answers in channels"
-    else:
-        what = "where calls are not taken out of answers"
     raise RequestError(f"{param}: is not supported yet {what}", param=param, code="unsupported_parameter")
 
 
-def _only_calls(syntax: CallSyntax, functions: list[_Callable], form: AnswerFormat, *, one: bool) -> Node:
+def _text_and_calls(form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
+    syntax = _syntax(form)
+    return {"type": "triggered_tags", "triggers": [syntax.trigger], "tags": _tags(syntax, functions),
+            "at_least_one": False, "stop_after_first": one, "excludes": []}  # fmt: skip
+
+
+def _calls_or(content: Constraint, form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
+    fitting = without(_node(content), [_syntax(form).trigger], content.param)
+    return {"type": "or", "elements": [_only_calls(form, functions, one=one), fitting]}
+
+
+def _only_calls(form: AnswerFormat, functions: list[_Callable], *, one: bool) -> Node:
+    syntax = _syntax(form)
     calls = {"type": "tags_with_separator", "tags": _tags(syntax, functions), "separator": syntax.between,
              "at_least_one": True, "stop_after_first": one}  # fmt: skip
     if not form.reasoning:
         return calls
     # Models that think begin their answer so.
     return {"type": "sequence", "elements": [{"type": "regex", "pattern": r"(\n\n)?"}, calls]}
+
+
+def _syntax(form: AnswerFormat) -> CallSyntax:
+    assert form.call_syntax is not None
+    return form.call_syntax
 
 
 def _tags(syntax: CallSyntax, functions: list[_Callable]) -> list[Node]:
