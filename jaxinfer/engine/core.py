@@ -244,7 +244,7 @@ class EngineCore:
         sequences = [sequence for slot in held if (sequence := table.sequences[slot]) is not None]
         errors = self._masks.send(self.in_flight, sequences) if sequences else {}
         for number, error in errors.items():
-            self._end(sequences[number], FinishReason.ERROR, error)
+            self._end(sequences[number], FinishReason.ERROR, error.text, error.param)
             self._retire(sequences[number].request_id)
         self.timer.end(CONSTRAIN)
 
@@ -277,7 +277,9 @@ class EngineCore:
         self.timer.end(APPLY)
         return output
 
-    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+    def _end(
+        self, sequence: Sequence, reason: FinishReason, error: str | None = None, param: str | None = None
+    ) -> None:
         sequence.finish_reason = reason
         self.scheduler.state.finish(sequence)
         for i in range(sequence.fork_to):
@@ -288,6 +290,7 @@ class EngineCore:
                     [],
                     finish_reason=reason,
                     error=error,
+                    param=param,
                     sequence_id=sequence.sequence_id + i,
                     preemptions=sequence.preemptions,
                 )

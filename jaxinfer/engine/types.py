@@ -70,7 +70,8 @@ class TokenDelta(NamedTuple):
 
     finish_reason is set on a sequence's last delta. stop_token_id is the stop id that ended it, or None.
     cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with sequence
-    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
+    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`;
+    param: the request's field that brought it about, or None.
     sequence_id: names the sequence in every later StepOutput; -1 where it ended before its first token. preemptions:
     how often the sequence lost its slot to another, with its last delta.
     """
@@ -87,6 +88,7 @@ class TokenDelta(NamedTuple):
     times: RequestTimes | None = None
     sequence_id: int = -1
     preemptions: int = 0
+    param: str | None = None
 
 
 class StepOutput(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
 from jaxinfer.errors import EngineDeadError, ParameterError
 from jaxinfer.sampling import SamplingParams
@@ -115,6 +116,7 @@ def test_a_matcher_that_fails_ends_its_request_alone() -> None:
     got = run(core)
     last = got["a", 0][-1]
     assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the toy is broken")
+    assert last.param == "structured_outputs"
     assert tokens_of(got["a", 0]) == right(core, constrained("a"))[:4]
     assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
     assert not core.has_work()
@@ -227,6 +229,23 @@ async def test_closing_ends_what_compiles() -> None:
         await client.submit(constrained("e"))
 
 
+def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = core_of()
+    core.add_request(constrained("a"))
+    core.add_request(ask("b", 4, 12))
+
+    def accept(self: ToyMatcher, tokens: Any) -> None:
+        raise MatcherError("no more")
+
+    monkeypatch.setattr(ToyMatcher, "accept", accept)
+    got = run(core)
+    last = got["a", 0][-1]
+    assert (last.finish_reason, last.error, last.param) == (FinishReason.ERROR, "no more", "structured_outputs")
+    assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
+
+
 def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_of(ahead=1)
     core.add_request(constrained("a"))
@@ -234,5 +253,6 @@ def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.Mon
     monkeypatch.setattr(core.constraints, "fill", lambda *_: 1 / 0)
     got = run(core)
     assert got["a", 0][-1].error == "masks could not be filled: ZeroDivisionError"
+    assert got["a", 0][-1].param is None
     assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
     assert core.stats().step_faults == 0
