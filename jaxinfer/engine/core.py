@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
-from jaxinfer.engine.constraint import Constraints
+from jaxinfer.engine.constraint import Constraints, ConstraintStats
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.kv.manager import BlockRefs
@@ -212,7 +212,8 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges now, totals since start. Safe in any thread."""
         self.counters.steps = self.in_flight.dispatched
-        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters)
+        compiled = ConstraintStats() if self.constraints is None else self.constraints.stats()
+        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters, compiled)
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
@@ -238,12 +239,15 @@ class EngineCore:
         drawn before must be known: the steps that drew it are collected."""
         slots, epochs, table = plan.slots[rows], plan.epochs[rows], self.scheduler.state.table
         self.timer.end(DISPATCH)
+        before = self.timer.seconds(WAIT) + self.timer.seconds(APPLY)
         while self.in_flight.sample_for(slots, epochs):
             outputs.append(self._collect())
+        self.counters.mask_wait_seconds += self.timer.seconds(WAIT) + self.timer.seconds(APPLY) - before
         held = slots[table.epoch[slots] == epochs].tolist()  # the others have ended
         sequences = [sequence for slot in held if (sequence := table.sequences[slot]) is not None]
         errors = self._masks.send(self.in_flight, sequences) if sequences else {}
         for number, error in errors.items():
+            self.counters.constraint_failures += 1
             self._end(sequences[number], FinishReason.ERROR, error.text, error.param)
             self._retire(sequences[number].request_id)
         self.timer.end(CONSTRAIN)
@@ -270,6 +274,7 @@ class EngineCore:
         for delta in output.deltas:
             if delta.finish_reason is not None:
                 self._retire(delta.request_id)
+                self.counters.constraint_failures += delta.param is not None
         for request_id in [name for name, last in self._retiring.items() if last <= self.in_flight.collected]:
             del self._retiring[request_id]
         if not self.in_flight:

@@ -140,6 +140,19 @@ class EngineStats(NamedTuple):
     """Failures of the runner in a step, after each of which its requests were queued again or ended."""
     abandoned_requests: int = 0
     """Requests ended because the process that they came by had gone."""
+    constraint_failures: int = 0
+    """Sequences that a grammar or a rule ended with an error in the midst of their text."""
+    forced_tokens: int = 0
+    """Tokens that a grammar left no choice of, and that were not drawn."""
+    mask_wait_seconds: float = 0.0
+    """Of wait_seconds and apply_seconds: for steps whose tokens had to be known before masks could be filled."""
+    grammars_cached: int = 0
+    grammars_compiled: int = 0
+    grammars_refused: int = 0
+    grammar_seconds: float = 0.0
+    grammars_kept: int = 0
+    grammar_bytes: int = 0
+    """Of ConstraintStats (constraint.py)."""
     waiting_for_slots: int = 0
     waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0

@@ -1,6 +1,7 @@
 """Grammars: compiles what requests ask for, keeps it, and fills the masks of a step in threads of its own."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
-from jaxinfer.engine.constraint import Matcher
+from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
@@ -46,6 +47,7 @@ class Grammars:
         self._read: LLTokenizer | None = None
         self._idle: list[Trial] = []
         self._closed = False
+        self._counts = ConstraintStats()
 
     @property
     def _tokenizer(self) -> LLTokenizer:
@@ -79,14 +81,40 @@ class Grammars:
             kept = self._kept.get(alike)
             if kept is not None:
                 self._kept.move_to_end(alike)
+                self._counts = self._counts._replace(grammars_cached=self._counts.grammars_cached + 1)
         if kept is None:
-            kept = self._compiled(alike)
+            with self._counting():
+                kept = self._compiled(alike)
             self._keep(alike, kept)
         legal = _bits(stop_ids, self._words)
         ends = Ends(legal, ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
         return GrammarMatcher(
             kept.grammar.deep_copy(), ends, partial(self._forget, alike, kept), constraint.after, constraint.thought
         )
+
+    def stats(self) -> ConstraintStats:
+        with self._lock:
+            kept = sum(each.bytes for each in self._kept.values())
+            return self._counts._replace(grammars_kept=len(self._kept), grammar_bytes=kept)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Compiles one within."""
+        begun, compiled, refused = time.perf_counter(), 0, 0
+        try:
+            yield
+            compiled = 1
+        except ParameterError:
+            refused = 1
+            raise
+        finally:
+            with self._lock:
+                counts = self._counts
+                self._counts = counts._replace(
+                    grammars_compiled=counts.grammars_compiled + compiled,
+                    grammars_refused=counts.grammars_refused + refused,
+                    grammar_seconds=counts.grammar_seconds + time.perf_counter() - begun,
+                )
 
     def close(self) -> None:
         with self._lock:

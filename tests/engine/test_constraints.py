@@ -243,7 +243,26 @@ def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
     got = run(core)
     last = got["a", 0][-1]
     assert (last.finish_reason, last.error, last.param) == (FinishReason.ERROR, "no more", "structured_outputs")
+    assert core.stats().constraint_failures == 1
     assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
+
+
+def test_failures_waiting_and_compiling_are_counted() -> None:
+    core = small_core(constraints=ToyConstraints(VOCABULARY, frozenset({4})), ahead=1)
+    core.add_request(constrained("a", n=2))
+    core.add_request(ask("b", 4, 12))
+    core.add_request(ask("c", 4, 12, allowed_token_ids=[5], bad_token_ids=[[5, 5]]))
+    run(core)
+    stats = core.stats()
+    assert stats.constraint_failures == 3
+    assert 0 < stats.mask_wait_seconds < stats.wait_seconds + stats.apply_seconds
+    assert (stats.grammars_compiled, stats.grammar_seconds, stats.forced_tokens) == (3, 1.5, 0)
+    plain = small_core(ahead=1)
+    plain.add_request(ask("b", 4, 12))
+    run(plain)
+    stats = plain.stats()
+    assert (stats.constraint_failures, stats.mask_wait_seconds, stats.constrain_seconds) == (0, 0, 0)
+    assert (stats.grammars_compiled, stats.grammars_kept) == (0, 0)
 
 
 def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
