@@ -1,7 +1,7 @@
 """What constrained sequences may say, as the engine knows it: who compiles it, and who keeps to it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -36,6 +36,22 @@ class Matcher(Protocol):
         ...
 
 
+class ConstraintStats(NamedTuple):
+    """What was compiled since the start; the names are EngineStats'.
+
+    grammars_cached, grammars_compiled, grammars_refused: requests whose grammar was kept, was compiled, or cannot be.
+    grammar_seconds: that compiling took, refused ones included, all threads together. grammars_kept,
+    grammar_bytes: that are kept now, and what they take.
+    """
+
+    grammars_cached: int = 0
+    grammars_compiled: int = 0
+    grammars_refused: int = 0
+    grammar_seconds: float = 0.0
+    grammars_kept: int = 0
+    grammar_bytes: int = 0
+
+
 class Constraints(Protocol):
     """Makes matchers, and fills their masks."""
 
@@ -47,6 +63,10 @@ class Constraints(Protocol):
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
         """Writes each matcher's mask into its row, int32 [n, words]: bit t % 32 of word t // 32 is set where token t
         may be drawn next. Returns errors by the matcher's number; those rows mean nothing."""
+        ...
+
+    def stats(self) -> ConstraintStats:
+        """Totals since the start. Safe in any thread."""
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
-from jaxinfer.engine.constraint import Constraints, Matcher
+from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.fast_forward import FastForward, ForcedRun
@@ -217,7 +217,8 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges now, totals since start. Safe in any thread."""
         self.counters.steps = self.in_flight.dispatched
-        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters)
+        compiled = ConstraintStats() if self.constraints is None else self.constraints.stats()
+        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters, compiled)
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
@@ -243,8 +244,10 @@ class EngineCore:
         drawn before must be known: the steps that drew it are collected."""
         slots, epochs, table = plan.slots[rows], plan.epochs[rows], self.scheduler.state.table
         self.timer.end(DISPATCH)
+        before = self.timer.seconds(WAIT) + self.timer.seconds(APPLY)
         while self.in_flight.sample_for(slots, epochs):
             outputs.append(self._collect())
+        self.counters.mask_wait_seconds += self.timer.seconds(WAIT) + self.timer.seconds(APPLY) - before
         held = table.epoch[slots] == epochs  # the others have ended
         if held.any():
             self._send_masks(slots[held], (plan.starts + plan.counts)[rows[held]])
@@ -262,7 +265,8 @@ class EngineCore:
             runs = [ForcedRun(sequence, np.array(tokens, np.int32)) for sequence, tokens in forced]
             self.counters.forced_tokens += self._fast_forward.plan(runs)
         for number, error in errors.items():
-            self._end(sequences[number], FinishReason.ERROR, error)
+            self.counters.constraint_failures += 1
+            self._end(sequences[number], FinishReason.ERROR, error.text, error.param)
             self._retire(sequences[number].request_id)
 
     def _recover(self, failure: str) -> None:
@@ -287,6 +291,7 @@ class EngineCore:
         for delta in output.deltas:
             if delta.finish_reason is not None:
                 self._retire(delta.request_id)
+                self.counters.constraint_failures += delta.param is not None
         for request_id in [name for name, last in self._retiring.items() if last <= self.in_flight.collected]:
             del self._retiring[request_id]
         if not self.in_flight:
@@ -294,7 +299,9 @@ class EngineCore:
         self.timer.end(APPLY)
         return output
 
-    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> None:
+    def _end(
+        self, sequence: Sequence, reason: FinishReason, error: str | None = None, param: str | None = None
+    ) -> None:
         sequence.finish_reason = reason
         self.scheduler.state.finish(sequence)
         for i in range(sequence.fork_to):
@@ -305,6 +312,7 @@ class EngineCore:
                     [],
                     finish_reason=reason,
                     error=error,
+                    param=param,
                     sequence_id=sequence.sequence_id + i,
                     preemptions=sequence.preemptions,
                 )

@@ -1,6 +1,7 @@
 """StepMasks: which tokens the slots of constrained sequences may draw next, as the device has it."""
 
 import logging
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,11 +32,13 @@ class StepMasks:
             return _NO_ROWS
         return np.flatnonzero((plan.samples > 0) & self._table.constrained[plan.slots])
 
-    def send(self, in_flight: InFlightSteps, sequences: list[Sequence], matchers: list[Matcher]) -> dict[int, str]:
-        """Before these sequences draw, by what their matchers say. Returns errors by the sequence's number. Raises
+    def send(
+        self, in_flight: InFlightSteps, sequences: list[Sequence], matchers: list[Matcher]
+    ) -> dict[int, "MaskError"]:
+        """Before these sequences draw, by what these matchers say. Returns errors by the sequence's number. Raises
         StepFault."""
-        rows = np.zeros((len(matchers), self._words), np.int32)
-        errors = self._fill(matchers, rows)
+        rows = np.zeros((len(sequences), self._words), np.int32)
+        errors = self._fill(sequences, matchers, rows)
         slots = [sequence.slot for sequence in sequences]
         new = [number for number, slot in enumerate(slots) if number not in errors and self._is_new(slot, rows[number])]
         if new:
@@ -43,31 +46,37 @@ class StepMasks:
             self._sent.update((slots[number], rows[number]) for number in new)
         return errors
 
-    def _fill(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:
-        """What grammars allow, less what rules forbid. Returns errors by the matcher's number."""
+    def _fill(self, sequences: list[Sequence], matchers: list[Matcher], rows: np.ndarray) -> dict[int, "MaskError"]:
+        """What grammars allow, less what rules forbid."""
         ruled = {number: matcher for number, matcher in enumerate(matchers) if isinstance(matcher, RuledMatcher)}
-        if not ruled:
-            return self._filled(matchers, rows)
         inner = [matcher.inner if isinstance(matcher, RuledMatcher) else matcher for matcher in matchers]
         asked = {number: matcher for number, matcher in enumerate(inner) if matcher is not None}
+        if not ruled:
+            return self._filled(sequences, asked, rows)
         filled, numbers = np.zeros((len(asked), self._words), np.int32), list(asked)
-        found = self._filled(list(asked.values()), filled) if asked else {}
+        errors = self._filled(sequences, asked, filled) if asked else {}
         rows[:] = -1
         rows[numbers] = filled
-        errors = {numbers[number]: error for number, error in found.items()}
         for number in ruled.keys() - errors.keys():
             if error := ruled[number].restrict(rows[number]):
-                errors[number] = error
+                errors[number] = MaskError(error, ruled[number].rules.param)
         return errors
 
-    def _filled(self, matchers: list[Matcher], rows: np.ndarray) -> dict[int, str]:
-        """Whatever is wrong here is not the device's fault."""
+    def _filled(
+        self, sequences: list[Sequence], matchers: dict[int, Matcher], rows: np.ndarray
+    ) -> dict[int, "MaskError"]:
+        """Of the grammars of some sequences, by their numbers, a row each. Whatever is wrong here is not the device's
+        fault."""
         assert self._constraints is not None
         try:
-            return self._constraints.fill(matchers, rows)
+            errors = self._constraints.fill(list(matchers.values()), rows)
         except Exception as error:
             log.exception("masks could not be filled")
-            return dict.fromkeys(range(len(matchers)), f"masks could not be filled: {type(error).__name__}")
+            return dict.fromkeys(matchers, MaskError(f"masks could not be filled: {type(error).__name__}", None))
+        numbers = list(matchers)
+        return {
+            numbers[row]: MaskError(error, sequences[numbers[row]].constraint_param) for row, error in errors.items()
+        }
 
     def forget(self) -> None:
         """After the device has lost its slots."""
@@ -75,3 +84,10 @@ class StepMasks:
 
     def _is_new(self, slot: int, mask: np.ndarray) -> bool:
         return slot not in self._sent or not np.array_equal(self._sent[slot], mask)
+
+
+class MaskError(NamedTuple):
+    """Why a sequence can draw nothing. param: the request's field that brought it about, or None."""
+
+    text: str
+    param: str | None

@@ -189,6 +189,7 @@ def _delta(
         cached_tokens=sequence.cached_tokens,
         prompt_logprobs=sequence.prompt_logprobs if is_first and finite else None,
         error=error,
+        param=sequence.constraint_param if finite and error else None,
         times=times,
         sequence_id=sequence.sequence_id,
         preemptions=0 if sequence.finish_reason is None else sequence.preemptions,

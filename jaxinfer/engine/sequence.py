@@ -112,6 +112,12 @@ class Sequence:
         return self.status is Status.FINISHED
 
     @property
+    def constraint_param(self) -> str | None:
+        """The request's field that says what its text must be."""
+        constraint = self.params.structured_outputs
+        return None if constraint is None else constraint.param
+
+    @property
     def owes_prompt_logprobs(self) -> bool:
         """True while log-probabilities of the prompt are asked for and not all collected."""
         return self.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len

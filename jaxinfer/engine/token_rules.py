@@ -16,7 +16,7 @@ class TokenRules:
     """What a request's rules allow; the same for all of its sequences. Masks are int32 [words], as `Constraints.fill`
     writes them. Raises ParameterError where no token may ever be drawn.
 
-    longest: of the outputs' tokens, how many they need to know.
+    longest: of the outputs' tokens, how many they need to know. param: the field that errors are of.
     """
 
     def __init__(self, params: SamplingParams, stop_ids: frozenset[int], vocab_size: int):
@@ -26,6 +26,7 @@ class TokenRules:
         self._names = [name for name, value in fields.items() if value]
         grammar = params.structured_outputs
         self._others = [] if grammar is None else [grammar.param.partition(".")[0]]
+        self.param = self._names[0] if self._names else None
         self._min_tokens = params.min_tokens
         self.longest = max((len(tokens) for tokens in bad), default=1) - 1
         allowed = np.zeros(-(-vocab_size // WORD_BITS) * WORD_BITS, bool)
@@ -51,7 +52,7 @@ class TokenRules:
     def error(self, generated: int) -> str:
         """Says that nothing is left to draw, by the fields that have a say."""
         early = ["min_tokens"] if generated < self._min_tokens else []
-        return f"{_joined([*self._names, *self._others, *early])}: no token is left that may be drawn next"
+        return f"no token is left that may be drawn next, by {_joined([*self._names, *self._others, *early])}"
 
 
 class RuledMatcher:

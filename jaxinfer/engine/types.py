@@ -70,7 +70,8 @@ class TokenDelta(NamedTuple):
 
     finish_reason is set on a sequence's last delta. stop_token_id is the stop id that ended it, or None.
     cached_tokens counts prompt tokens whose KV was reused. prompt_logprobs comes once, with sequence
-    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`.
+    0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`;
+    param: the request's field that brought it about, or None.
     sequence_id: names the sequence in every later StepOutput; -1 where it ended before its first token. preemptions:
     how often the sequence lost its slot to another, with its last delta.
     """
@@ -87,6 +88,7 @@ class TokenDelta(NamedTuple):
     times: RequestTimes | None = None
     sequence_id: int = -1
     preemptions: int = 0
+    param: str | None = None
 
 
 class StepOutput(NamedTuple):
@@ -132,14 +134,25 @@ class EngineStats(NamedTuple):
     """Prompt tokens of requests that have got a slot."""
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    forced_tokens: int = 0
-    """Tokens that no step drew, since a grammar forced them (fast_forward.py)."""
     steps: int = 0
     compiles_after_ready: int = 0
     step_faults: int = 0
     """Failures of the runner in a step, after each of which its requests were queued again or ended."""
     abandoned_requests: int = 0
     """Requests ended because the process that they came by had gone."""
+    constraint_failures: int = 0
+    """Sequences that a grammar or a rule ended with an error in the midst of their text."""
+    forced_tokens: int = 0
+    """Tokens that no step drew, since a grammar forced them (fast_forward.py)."""
+    mask_wait_seconds: float = 0.0
+    """Of wait_seconds and apply_seconds: for steps whose tokens had to be known before masks could be filled."""
+    grammars_cached: int = 0
+    grammars_compiled: int = 0
+    grammars_refused: int = 0
+    grammar_seconds: float = 0.0
+    grammars_kept: int = 0
+    grammar_bytes: int = 0
+    """Of ConstraintStats (constraint.py)."""
     waiting_for_slots: int = 0
     waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0

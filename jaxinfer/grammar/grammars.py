@@ -16,7 +16,7 @@ from llguidance.numpy import fill_next_token_bitmask_par
 from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
-from jaxinfer.engine.constraint import Matcher
+from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
@@ -43,12 +43,13 @@ class Grammars:
         self._settings = {"tokenizer": str(tokenizer), "vocab_size": vocab_size, "eos_ids": list(eos_ids)}
         self._vocab_size = vocab_size
         self._executor = LLExecutor()
-        self._kept: OrderedDict[_Asked, _Kept] = OrderedDict()
+        self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._read: LLTokenizer | None = None
         self._idle: list[Trial] = []
         self._closed = False
+        self._counts = ConstraintStats()
 
     @property
     def _tokenizer(self) -> LLTokenizer:
@@ -81,19 +82,45 @@ class Grammars:
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
-        alike = _Asked(replace(constraint, after=(), thought=None), forces=not params.has_token_rules)
+        alike = Asked(replace(constraint, after=(), thought=None), forces=not params.has_token_rules)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
                 self._kept.move_to_end(alike)
+                self._counts = self._counts._replace(grammars_cached=self._counts.grammars_cached + 1)
         if kept is None:
-            kept = self._compiled(alike)
+            with self._counting():
+                kept = self._compiled(alike)
             self._keep(alike, kept)
         legal = _bits(stop_ids, self._words)
         ends = Ends(legal, self._model_ids & ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
         return GrammarMatcher(
             kept.grammar.deep_copy(), ends, partial(self._forget, alike, kept), constraint.after, constraint.thought
         )
+
+    def stats(self) -> ConstraintStats:
+        with self._lock:
+            kept = sum(each.bytes for each in self._kept.values())
+            return self._counts._replace(grammars_kept=len(self._kept), grammar_bytes=kept)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Compiles one within."""
+        begun, compiled, refused = time.perf_counter(), 0, 0
+        try:
+            yield
+            compiled = 1
+        except ParameterError:
+            refused = 1
+            raise
+        finally:
+            with self._lock:
+                counts = self._counts
+                self._counts = counts._replace(
+                    grammars_compiled=counts.grammars_compiled + compiled,
+                    grammars_refused=counts.grammars_refused + refused,
+                    grammar_seconds=counts.grammar_seconds + time.perf_counter() - begun,
+                )
 
     def close(self) -> None:
         with self._lock:
@@ -134,7 +161,7 @@ class Grammars:
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )
 
-    def _compiled(self, asked: "_Asked") -> "_Kept":
+    def _compiled(self, asked: "Asked") -> "_Kept":
         constraint, grammar = asked.constraint, grammar_text(asked.constraint, self._special_ids)
         if not asked.forces:
             grammar = unforced(grammar)
@@ -176,13 +203,13 @@ class Grammars:
                 else:
                     self._idle.append(trial)
 
-    def _keep(self, asked: "_Asked", kept: "_Kept") -> None:
+    def _keep(self, asked: "Asked", kept: "_Kept") -> None:
         with self._lock:
             self._kept[asked] = kept
             while len(self._kept) > _MOST_KEPT or sum(each.bytes for each in self._kept.values()) > _MOST_BYTES:
                 self._kept.popitem(last=False)
 
-    def _forget(self, asked: "_Asked", kept: "_Kept") -> None:
+    def _forget(self, asked: "Asked", kept: "_Kept") -> None:
         """Copies share what a lexer has learnt: where that was too much for one of them, it is for all."""
         with self._lock:
             if self._kept.get(asked) is kept:
@@ -193,11 +220,11 @@ def _refused(constraint: Constraint, reason: str) -> ParameterError:
     return ParameterError(constraint.param, f"this {constraint.kind} is refused: {reason}")
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """What grammars are kept by. forces: of source.unforced."""
 
     constraint: Constraint
-    forces: bool
+    forces: bool = True
 
 
 class _Kept(NamedTuple):

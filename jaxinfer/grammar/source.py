@@ -1,7 +1,6 @@
 """From a Constraint to the text of a grammar that llguidance reads."""
 
 import json
-from typing import Any
 
 from llguidance import LLMatcher, grammar_from
 from llguidance.gbnf_to_lark import any_to_lark
@@ -81,14 +80,10 @@ def _grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
 
 
 def _schema_grammar(schema: str, whitespace: str | None) -> str:
-    return LLMatcher.grammar_from_json_schema(schema, overrides=_spacing(whitespace))
-
-
-def _spacing(whitespace: str | None) -> dict[str, Any]:
-    """As llguidance takes it."""
     if whitespace == "":
-        return {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return {"whitespace_pattern": whitespace or _WHITESPACE}
+        fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        return LLMatcher.grammar_from_json_schema(schema, overrides=fixed)  # pyright: ignore[reportArgumentType]
+    return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": whitespace or _WHITESPACE})
 
 
 def _inner_schema(schema: object, whitespace: str | None) -> str:

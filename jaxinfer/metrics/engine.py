@@ -10,6 +10,12 @@ from jaxinfer.metrics.requests import common_labels, cumulative
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that hold a slot.", "running"),
     ("vllm:num_requests_waiting", "Requests that wait for a slot.", "waiting"),
+    ("jaxinfer:grammars_kept", "Compiled grammars that are kept.", "grammars_kept"),
+    (
+        "jaxinfer:grammars_kept_bytes",
+        "Memory that they take, as it was measured when they were compiled.",
+        "grammar_bytes",
+    ),
 )
 _COUNTERS = (
     ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", "prefix_queries"),
@@ -25,6 +31,14 @@ _COUNTERS = (
      "step_faults"),
     ("jaxinfer:requests_abandoned", "Requests ended because the API process that they came by had gone, which "
      "cannot count them.", "abandoned_requests"),
+    ("jaxinfer:grammar_compile_seconds", "Time spent compiling grammars, refused ones included; beside the engine's "
+     "thread.", "grammar_seconds"),
+    ("jaxinfer:mask_wait_seconds", "Time that the engine's thread spent on reading steps whose tokens masks follow "
+     "from, before it could fill those; a part of the parts `wait` and `apply` of jaxinfer:engine_seconds.",
+     "mask_wait_seconds"),
+    ("jaxinfer:constraint_failures", "Sequences that a grammar, allowed_token_ids or bad_words ended with an error in "
+     "the midst of their text.", "constraint_failures"),
+    ("jaxinfer:forced_tokens", "Tokens that a grammar left no choice of, and that were not drawn.", "forced_tokens"),
     ("jaxinfer:expert_placements", "How often experts were placed anew by their load.", "expert_placements"),
     ("jaxinfer:step_in_flight_seconds", "Time with at least one step dispatched and not read.", "in_flight_seconds"),
     ("jaxinfer:device_idle_seconds",
@@ -40,9 +54,11 @@ _COUNTERS = (
 )  # fmt: skip
 _LABELLED_COUNTERS = (
     ("jaxinfer:engine_seconds",
-     "How the engine's thread spends its time: planning, starting a step, waiting for one to end and be read, handing "
-     "results out, other work, and idle without requests.", "part",
-     {part: f"{part}_seconds" for part in ("schedule", "dispatch", "wait", "apply", "other", "idle")}),
+     "How the engine's thread spends its time: planning, starting a step, filling masks of its rows, waiting for one "
+     "to end and be read, handing results out, other work, and idle without requests.", "part",
+     {part: f"{part}_seconds" for part in ("schedule", "dispatch", "constrain", "wait", "apply", "other", "idle")}),
+    ("jaxinfer:grammars", "Grammars that requests asked for: kept from an earlier request, compiled, or refused.",
+     "result", {result: f"grammars_{result}" for result in ("cached", "compiled", "refused")}),
     ("jaxinfer:steps_by_kind", "Steps with rows: of decoding rows alone, with tokens of prompts, and several decode "
      "steps in one dispatch.", "kind", {kind: f"{kind}_steps" for kind in ("decode", "mixed", "multi_step")}),
     ("jaxinfer:computed_tokens", "Tokens that steps computed: from the host (prompts, and what is computed again), one "

@@ -247,6 +247,8 @@ class _Run:
 
 
 def _check_reason(delta: ChoiceDelta) -> None:
+    if delta.finish_reason is FinishReason.ERROR and delta.param is not None:
+        raise RequestError(f"{delta.param}: {delta.error}", param=delta.param, code="constraint_failed")
     if delta.finish_reason is FinishReason.ERROR:
         message = f"the engine failed on this request: {delta.error or 'no reason given'}"
         raise RequestError(message, kind=ErrorKind.FAILED, code="engine_error")

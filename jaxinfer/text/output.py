@@ -18,7 +18,7 @@ class ChoiceDelta(NamedTuple):
     token_ids and logprobs are those of the kept tokens. finish_reason is set once, on the last one.
     stop_reason: the stop string or the stop token id that the request named and that ended it.
     stop_at: tokens that are kept where a stop string was found, and the engine must be told `stop(id, index)`.
-    cached_tokens and prompt_logprobs: of the prompt.
+    error, param, cached_tokens and prompt_logprobs: of TokenDelta.
     """
 
     index: int
@@ -31,6 +31,7 @@ class ChoiceDelta(NamedTuple):
     error: str | None = None
     cached_tokens: int = 0
     prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    param: str | None = None
 
 
 def join_deltas(deltas: Sequence[ChoiceDelta]) -> list[ChoiceDelta]:
@@ -96,6 +97,7 @@ class OutputAssembler:
             stop_reason=matched if matched is not None else self._named_stop(delta),
             stop_at=self.num_tokens if matched is not None and delta.finish_reason is None else None,
             error=delta.error,
+            param=delta.param,
             cached_tokens=delta.cached_tokens,
             prompt_logprobs=delta.prompt_logprobs,
         )

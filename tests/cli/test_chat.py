@@ -280,7 +280,10 @@ def test_lists_are_set_and_put_back(llm: ScriptedLLM) -> None:
     session = session_of(llm)
     for line in ("/set stop_token_ids 5 7", "/set stop 5 yes", "/set ignore_eos true"):
         run_command(session, line)
+    for line in ("/set allowed_token_ids 5 9", "/set bad-words 5 no"):
+        run_command(session, line)
     assert (session.sampling.stop_token_ids, session.sampling.stop) == ((5, 7), ("5", "yes"))
+    assert (session.sampling.allowed_token_ids, session.sampling.bad_words) == ((5, 9), ("5", "no"))
     assert session.sampling.ignore_eos is True
     run_command(session, "/set stop")
     run_command(session, "/set stop_token_ids")

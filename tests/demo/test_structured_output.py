@@ -284,6 +284,15 @@ def test_what_cannot_be_compiled_is_a_400_that_names_it(client: openai.OpenAI) -
     assert "Unimplemented keys" in error.value.message
 
 
+def test_where_nothing_is_left_to_draw_the_request_is_told_so(client: openai.OpenAI) -> None:
+    asked: Any = {"model": "demo", "prompt": "a", "extra_body": {"guided_choice": ["it"], "allowed_token_ids": [9]}}
+    with pytest.raises(openai.BadRequestError, match="by allowed_token_ids and guided_choice") as error:
+        client.completions.create(**asked)
+    assert error.value.param == "allowed_token_ids"
+    with pytest.raises(openai.APIError, match="by allowed_token_ids and guided_choice"):
+        list(client.completions.create(stream=True, **asked))
+
+
 def test_files_and_flags_of_generate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
     schema.write_text(json.dumps(PERSON))

@@ -17,7 +17,7 @@ from tests.engine.toy_grammar import Toy
 
 def is_dead_end(error: str | None) -> bool:
     """Whether a sequence ended since its rules left nothing to draw."""
-    return error is not None and error.endswith("no token is left that may be drawn next")
+    return error is not None and error.startswith("no token is left that may be drawn next")
 
 
 class Histories(RuleBasedStateMachine):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
@@ -159,6 +160,7 @@ def test_a_matcher_that_fails_ends_its_request_alone() -> None:
     got = run(core)
     last = got["a", 0][-1]
     assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the toy is broken")
+    assert last.param == "structured_outputs"
     assert tokens_of(got["a", 0]) == right(core, constrained("a"))[:4]
     assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
     assert not core.has_work()
@@ -271,6 +273,42 @@ async def test_closing_ends_what_compiles() -> None:
         await client.submit(constrained("e"))
 
 
+def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    core = core_of()
+    core.add_request(constrained("a"))
+    core.add_request(ask("b", 4, 12))
+
+    def accept(self: ToyMatcher, tokens: Any) -> None:
+        raise MatcherError("no more")
+
+    monkeypatch.setattr(ToyMatcher, "accept", accept)
+    got = run(core)
+    last = got["a", 0][-1]
+    assert (last.finish_reason, last.error, last.param) == (FinishReason.ERROR, "no more", "structured_outputs")
+    assert core.stats().constraint_failures == 1
+    assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
+
+
+def test_failures_waiting_and_compiling_are_counted() -> None:
+    core = small_core(constraints=ToyConstraints(VOCABULARY, frozenset({4})), ahead=1)
+    core.add_request(constrained("a", n=2))
+    core.add_request(ask("b", 4, 12))
+    core.add_request(ask("c", 4, 12, allowed_token_ids=[5], bad_token_ids=[[5, 5]]))
+    run(core)
+    stats = core.stats()
+    assert stats.constraint_failures == 3
+    assert 0 < stats.mask_wait_seconds < stats.wait_seconds + stats.apply_seconds
+    assert (stats.grammars_compiled, stats.grammar_seconds) == (3, 1.5)
+    plain = small_core(ahead=1)
+    plain.add_request(ask("b", 4, 12))
+    run(plain)
+    stats = plain.stats()
+    assert (stats.constraint_failures, stats.mask_wait_seconds, stats.constrain_seconds) == (0, 0, 0)
+    assert (stats.grammars_compiled, stats.grammars_kept) == (0, 0)
+
+
 def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_of(ahead=1)
     core.add_request(constrained("a"))
@@ -278,5 +316,6 @@ def test_what_cannot_be_filled_is_no_fault_of_the_device(monkeypatch: pytest.Mon
     monkeypatch.setattr(core.constraints, "fill", lambda *_: 1 / 0)
     got = run(core)
     assert got["a", 0][-1].error == "masks could not be filled: ZeroDivisionError"
+    assert got["a", 0][-1].param is None
     assert tokens_of(got["b", 0]) == right(core, ask("b", 4, 12))
     assert core.stats().step_faults == 0

@@ -14,7 +14,7 @@ from tests.engine.rules_model import FEW, RULES, kept
 from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
 from tests.engine.toy_grammar import Toy, ToyConstraints
 
-TOY = Toy(5, 40).constraint
+TOY = Toy(5, 40, forces=False).constraint
 
 
 def ruled(name: str, rules: str, tokens: int = 24, **changes: Any) -> GenerateRequest:
@@ -114,11 +114,12 @@ def test_an_error_names_the_fields_that_leave_nothing() -> None:
     core.add_request(ask("early", 5, allowed_token_ids=[7], min_tokens=2))
     core.add_request(ask("words", 5, allowed_token_ids=[5, 6], bad_words=["x"], bad_token_ids=[[5, 5], [5, 6], [6]]))
     got = run(core)
-    said = ": no token is left that may be drawn next"
-    assert got["both", 0][-1].error == f"allowed_token_ids and structured_outputs{said}"
-    assert got["early", 0][-1].error == f"allowed_token_ids and min_tokens{said}"
-    assert got["words", 0][-1].error == f"allowed_token_ids and bad_words{said}"
+    said = "no token is left that may be drawn next, by "
+    assert got["both", 0][-1].error == f"{said}allowed_token_ids and structured_outputs"
+    assert got["early", 0][-1].error == f"{said}allowed_token_ids and min_tokens"
+    assert got["words", 0][-1].error == f"{said}allowed_token_ids and bad_words"
     assert tokens_of(got["words", 0]) == [5]
+    assert {got[name, 0][-1].param for name in ("both", "early", "words")} == {"allowed_token_ids"}
 
 
 def test_stop_ids_are_drawn_only_where_they_are_allowed() -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxinfer.constraint import Constraint
-from jaxinfer.engine.constraint import Matcher, MatcherError
+from jaxinfer.engine.constraint import ConstraintStats, Matcher, MatcherError
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import SamplingParams
@@ -14,26 +14,30 @@ from jaxinfer.sampling import SamplingParams
 
 class Toy(NamedTuple):
     """A third of the vocabulary may follow, another third after other tokens; half of the time a single one of them,
-    where the text may not end. Half of `length` is a text, too."""
+    where the text may not end, if it `forces`. Half of `length` is a text, too."""
 
     salt: int
     length: int
+    forces: bool = True
 
     @classmethod
     def of(cls, params: SamplingParams) -> "Toy | None":
         asked = params.structured_outputs
-        return None if asked is None else cls(*map(int, asked.value.split(":")))
+        if asked is None:
+            return None
+        salt, length, forces = map(int, asked.value.split(":"))
+        return cls(salt, length, bool(forces))
 
     @property
     def constraint(self) -> Constraint:
-        return Constraint("regex", f"{self.salt}:{self.length}")
+        return Constraint("regex", f"{self.salt}:{self.length}:{int(self.forces)}")
 
     def allowed(self, tokens: Sequence[int], stops: frozenset[int], vocab_size: int) -> list[int]:
         """Ids that may follow these outputs, in order."""
         sum_of = self.salt + 7 * sum(tokens) + len(tokens)
         may_end = len(tokens) >= self.length // 2 and bool(stops)
         free = [token for token in range(vocab_size) if token not in stops and (31 * token + sum_of) % 3 == 0]
-        if sum_of % 5 < 3 and not may_end:
+        if self.forces and sum_of % 5 < 3 and not may_end:
             return free[sum_of % len(free) :][:1]
         return sorted([*free, *stops]) if may_end else free
 
@@ -78,6 +82,9 @@ class ToyConstraints:
 
     def close(self) -> None:
         """Nothing was started."""
+
+    def stats(self) -> ConstraintStats:
+        return ConstraintStats(grammars_compiled=3, grammar_seconds=1.5)
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
         toy = Toy.of(params)

@@ -10,9 +10,10 @@ import lark
 import pytest
 
 from jaxinfer.constraint import MAX_CHOICES, MAX_DEPTH, Constraint
-from jaxinfer.engine.constraint import MatcherError
+from jaxinfer.engine.constraint import ConstraintStats, MatcherError
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, legal, walk
 
@@ -197,6 +198,27 @@ def test_grammars_are_kept_by_what_they_say(tmp_path: Path, monkeypatch: pytest.
     for number in range(300):
         compiled(grammars, Constraint.text("regex", f"a{{{number}}}b", "it"))
     assert len(grammars._kept) == 256
+
+
+def test_what_is_compiled_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = Grammars(FILE, SIZE, (END,))
+    assert grammars.stats() == ConstraintStats()
+    for regex in ("a+", "b+", "a+", "a+"):
+        compiled(grammars, Constraint.text("regex", regex, "it"))
+    for _ in range(2):
+        with pytest.raises(ParameterError):
+            compiled(grammars, Constraint.text("regex", "(", "it"))
+    stats = grammars.stats()
+    assert (stats.grammars_cached, stats.grammars_compiled, stats.grammars_refused) == (2, 2, 2)
+    assert (stats.grammars_kept, stats.grammar_bytes) == (2, sum(kept.bytes for kept in grammars._kept.values()))
+    assert 0 < stats.grammar_seconds < 60
+    monkeypatch.setattr(Trial, "run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        compiled(grammars, Constraint.text("regex", "c+", "it"))
+    later = grammars.stats()
+    assert later == stats._replace(grammar_seconds=later.grammar_seconds)
+    assert later.grammar_seconds > stats.grammar_seconds
+    grammars.close()
 
 
 BYTES = [token for token in range(SIZE) if len(TOKENIZER.id_to_token(token) or "") == 1]

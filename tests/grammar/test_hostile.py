@@ -8,7 +8,7 @@ import pytest
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.errors import ParameterError
-from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.grammar.grammars import Asked, Grammars
 from tests.grammar.walks import END, FILE, SIZE, compiled, legal
 
 
@@ -53,22 +53,21 @@ def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_has_failed_is_compiled_anew(grammars: Grammars) -> None:
     constraint = Constraint.text("regex", "a+", "x")
     first = compiled(grammars, constraint)
-    kept = grammars._kept[constraint]
-    assert grammars._kept[constraint] is kept
+    kept = grammars._kept[Asked(constraint)]
     with pytest.raises(MatcherError):
         first.accept([5])
-    assert constraint not in grammars._kept
+    assert Asked(constraint) not in grammars._kept
     compiled(grammars, constraint)
-    assert grammars._kept[constraint] is not kept
+    assert grammars._kept[Asked(constraint)] is not kept
 
 
 def test_what_is_kept_is_bounded_by_its_bytes(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
     large = Constraint.text("regex", "((a{1000}){1000}){1001}", "x")
     compiled(grammars, large)
-    assert grammars._kept[large].bytes > 50 << 20
+    assert grammars._kept[Asked(large)].bytes > 50 << 20
     monkeypatch.setattr("jaxinfer.grammar.grammars._MOST_BYTES", 50 << 20)
     compiled(grammars, Constraint.text("regex", "b", "x"))
-    assert large not in grammars._kept
+    assert Asked(large) not in grammars._kept
 
 
 @pytest.mark.parametrize(("vocabulary", "ends"), [(SIZE + 500, (SIZE + 3, END)), (SIZE - 60, (END,)), (SIZE, ())])

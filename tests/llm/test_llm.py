@@ -13,6 +13,7 @@ import jaxinfer
 from jaxinfer import LLM, AsyncLLM, SamplingParams
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.llm import RequestOutput
+from jaxinfer.text import Tokenizer
 from tests.llm import simulated
 from tests.text.folders import byte_level_folder
 
@@ -280,6 +281,24 @@ async def test_async_outputs_are_cumulative(folder: Path) -> None:
     assert made[-1] == ids
     assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     await llm.close()
+
+
+async def test_bad_words_become_tokens_in_both_apis(folder: Path) -> None:
+    """Of a word alone `allowed_token_ids` leave nothing, which is told before anything runs."""
+    tokenizer = Tokenizer(folder)
+    (word,), (other,) = (tokenizer.encode(text, add_special_tokens=False) for text in ("hello", "x"))
+    params = SamplingParams(max_tokens=9, seed=4, ignore_eos=True, allowed_token_ids=[word, other], bad_words=["hello"])
+    never = SamplingParams(allowed_token_ids=[word], bad_words=["hello"])
+    llm = LLM(str(folder))
+    assert [output.outputs[0].token_ids for output in llm.generate(["a", "b"], params)] == [[other] * 9] * 2
+    with pytest.raises(ParameterError, match="bad_words: allowed_token_ids and bad_words leave no token"):
+        llm.generate("a", never)
+    llm.close()
+    beside = AsyncLLM(str(folder))
+    assert (await collect(beside, "a", params))[-1].outputs[0].token_ids == [other] * 9
+    with pytest.raises(ParameterError, match="bad_words: allowed_token_ids and bad_words leave no token"):
+        await collect(beside, "a", never)
+    await beside.close()
 
 
 async def test_async_abort_and_leaving_early_free_the_request(folder: Path) -> None:

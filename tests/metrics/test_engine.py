@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from jaxinfer.engine.stats import step_timer
 from jaxinfer.engine.types import STEP_TOKENS, EngineStats
 from jaxinfer.metrics import ServerMetrics
 from tests.metrics.exposition import INFO, value
@@ -17,6 +18,16 @@ CASES = [
     ("vllm:num_requests_waiting_by_reason", {"reason": "deferred"}, {"waiting_for_prefills": 2}, 2),
     ("jaxinfer:num_requests_waiting_by_reason", {"reason": "pages"}, {"waiting_for_blocks": 2}, 2),
     ("jaxinfer:engine_seconds_total", {"part": "wait"}, {"wait_seconds": 1.5}, 1.5),
+    ("jaxinfer:engine_seconds_total", {"part": "constrain"}, {"constrain_seconds": 0.25}, 0.25),
+    ("jaxinfer:grammars_total", {"result": "cached"}, {"grammars_cached": 5}, 5),
+    ("jaxinfer:grammars_total", {"result": "compiled"}, {"grammars_compiled": 4}, 4),
+    ("jaxinfer:grammars_total", {"result": "refused"}, {"grammars_refused": 2}, 2),
+    ("jaxinfer:grammar_compile_seconds_total", {}, {"grammar_seconds": 1.25}, 1.25),
+    ("jaxinfer:grammars_kept", {}, {"grammars_kept": 7}, 7),
+    ("jaxinfer:grammars_kept_bytes", {}, {"grammar_bytes": 1 << 20}, 1 << 20),
+    ("jaxinfer:mask_wait_seconds_total", {}, {"mask_wait_seconds": 0.75}, 0.75),
+    ("jaxinfer:constraint_failures_total", {}, {"constraint_failures": 3}, 3),
+    ("jaxinfer:forced_tokens_total", {}, {"forced_tokens": 11}, 11),
     ("jaxinfer:device_idle_seconds_total", {}, {"starved_seconds": 0.5}, 0.5),
     ("jaxinfer:step_in_flight_seconds_total", {}, {"in_flight_seconds": 0.5}, 0.5),
     ("jaxinfer:steps_by_kind_total", {"kind": "multi_step"}, {"multi_step_steps": 4}, 4),
@@ -39,6 +50,16 @@ CASES = [
 @pytest.mark.parametrize(("name", "labels", "stats", "expected"), CASES)
 def test_a_series(name: str, labels: dict[str, str], stats: dict[str, Any], expected: float) -> None:
     assert value(ServerMetrics(INFO, "m"), name, EngineStats(0, 0, 0, 39, **stats), **labels) == expected
+
+
+def test_parts_of_the_engines_time_are_all_of_it() -> None:
+    """Each part that the timer has is a series; their sum is the time since the start."""
+    seconds = {name: 2.0**i for i, name in enumerate(EngineStats._fields) if name.endswith("_seconds")}
+    stats = EngineStats(0, 0, 0, 39)._replace(**seconds)
+    parts = [name.lower() for name, part in vars(step_timer).items() if name.isupper() and isinstance(part, int)]
+    told = sum(value(ServerMetrics(INFO, "m"), "jaxinfer:engine_seconds_total", stats, part=part) for part in parts)
+    assert len(parts) == 7
+    assert told == sum(seconds[f"{part}_seconds"] for part in parts)
 
 
 @pytest.mark.parametrize(

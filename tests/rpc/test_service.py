@@ -262,6 +262,13 @@ async def test_a_dead_engine_is_unavailable_and_a_failed_request_internal(serve:
     )
     call = served.stub.Generate(pb.GenerateRequest(text="a"))
     await call.initial_metadata()
+    served.engine.fail_requests("no token is left", "bad_words")
+    code, details, trailers = await refused(call)
+    assert (code, details, trailers["jaxinfer-field"]) == (
+        Code.INVALID_ARGUMENT, "bad_words: no token is left", "bad_words",
+    )  # fmt: skip
+    call = served.stub.Generate(pb.GenerateRequest(text="a"))
+    await call.initial_metadata()
     served.engine.die()
     assert (await refused(call))[0] is Code.UNAVAILABLE
     assert (await refused(served.stub.Generate(pb.GenerateRequest(text="a"))))[0] is Code.UNAVAILABLE

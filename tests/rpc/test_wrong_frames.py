@@ -123,7 +123,9 @@ def test_whatever_comes_is_decoded_or_a_value_error(kind: str) -> None:
     draw = random.Random(1)
     request = ask("r", 9, 4, logit_bias={4: 0.25}, seed=-7, stop_token_ids=(7,))
     entry = TokenLogprobs(3, -0.5, 1, [(3, -0.5)])
-    delta = TokenDelta("r", 0, [3], [entry], FinishReason.STOP, 3, 0, [None, entry], "e", RequestTimes(0.5, 0.1), 5)
+    delta = TokenDelta(
+        "r", 0, [3], [entry], FinishReason.STOP, 3, 0, [None, entry], "e", RequestTimes(0.5, 0.1), 5, 0, "p"
+    )
     output = output_of([delta])._replace(sequence_ids=np.arange(2), counts=np.array([1, 1]), tokens=np.arange(2))
     refused = wire.pack_error(ParameterError("n", "is wrong"))
     stats, info = EngineStats(1, 2, 3, 4), small_core().info

@@ -111,10 +111,10 @@ class FakeEngine:
             active.queue.put_nowait(self._dead)
         self._active.clear()
 
-    def fail_requests(self, reason: str) -> None:
-        """Every active request ends with an error; the engine lives on."""
+    def fail_requests(self, reason: str, param: str | None = None) -> None:
+        """Every active request ends with an error, of a field of its own or not; the engine lives on."""
         for active in list(self._active.values()):
-            active.end_all(FinishReason.ERROR, reason)
+            active.end_all(FinishReason.ERROR, reason, param)
 
     def text_of(self, request: GenerateRequest, index: int) -> str:
         return self.reply if isinstance(self.reply, str) else self.reply(request, index)
@@ -148,16 +148,16 @@ class _Active:
             if not self._open and self.queue.empty():
                 return
 
-    def end(self, index: int, reason: FinishReason, error: str | None = None) -> None:
+    def end(self, index: int, reason: FinishReason, error: str | None = None, param: str | None = None) -> None:
         if index in self._open:
             self._open.discard(index)
-            delta = TokenDelta(self._request.request_id, index, [], finish_reason=reason, error=error)
+            delta = TokenDelta(self._request.request_id, index, [], finish_reason=reason, error=error, param=param)
             self._forget_if_over()
             self.queue.put_nowait([delta])
 
-    def end_all(self, reason: FinishReason, error: str | None = None) -> None:
+    def end_all(self, reason: FinishReason, error: str | None = None, param: str | None = None) -> None:
         for index in sorted(self._open):
-            self.end(index, reason, error)
+            self.end(index, reason, error, param)
 
     async def _run(self) -> None:
         step = 0

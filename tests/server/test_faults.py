@@ -71,6 +71,30 @@ async def test_an_engine_that_dies_during_a_whole_reply_is_503(serve) -> None:
     check(await asking, 503, None, "the device was lost")
 
 
+async def test_what_a_request_has_brought_about_is_its_error(serve) -> None:
+    """A grammar that cannot go on: a 400 that names the field, or an event of that type after what was written."""
+    served: Served = await serve()
+    field, said = "response_format.json_schema.schema", "the grammar cannot go on"
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": CHAT})):
+        served.engine.gate.clear()
+        asking = asyncio.create_task(served.post(path, body))
+        await until(lambda: served.engine.active)
+        served.engine.fail_requests(said, field)
+        answer = await asking
+        check(answer, 400, field, said)
+        assert answer.body["error"]["type"] == "invalid_request_error"
+        async with served.session.post(served.url + path, json={**body, "stream": True}) as response:
+            assert response.status == 200
+            await until(lambda: served.engine.active)
+            served.engine.fail_requests(said, field)
+            rest = (await response.content.read()).decode()
+        error = json.loads(rest.strip().split("\n\n")[-1].removeprefix("data: "))["error"]
+        assert error == {
+            "message": f"{field}: {said}", "type": "invalid_request_error", "param": field, "code": "constraint_failed",
+        }  # fmt: skip
+        assert "[DONE]" not in rest
+
+
 async def test_a_failed_request_ends_with_an_error_and_nothing_else(serve) -> None:
     served: Served = await serve()
     served.engine.gate.clear()

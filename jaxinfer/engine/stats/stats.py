@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxinfer.engine.constraint import ConstraintStats
 from jaxinfer.engine.device.runner import ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.stats.step_cost import StepCostTotals
@@ -19,13 +20,20 @@ class EngineCounters:
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    forced_tokens: int = 0
     step_faults: int = 0
     abandoned_requests: int = 0
+    constraint_failures: int = 0
+    forced_tokens: int = 0
+    mask_wait_seconds: float = 0.0
 
 
 def read_stats(
-    scheduler: Scheduler, runner: Runner, timer: StepTimer, costs: StepCostTotals, counters: EngineCounters
+    scheduler: Scheduler,
+    runner: Runner,
+    timer: StepTimer,
+    costs: StepCostTotals,
+    counters: EngineCounters,
+    constraints: ConstraintStats,
 ) -> EngineStats:
     """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
     state, memory = scheduler.state, runner.memory()
@@ -39,6 +47,7 @@ def read_stats(
         prefix_hits=scheduler.admission.prefix_hits,
         admitted_tokens=scheduler.admission.admitted_tokens,
         **vars(counters),
+        **constraints._asdict(),
         compiles_after_ready=runner.compiles_after_ready,
         **_waiting_by_reason(scheduler),
         schedule_seconds=timer.seconds(SCHEDULE),
