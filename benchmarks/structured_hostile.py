@@ -107,18 +107,18 @@ class Gaps:
         return {**values, "tokens": len(found)}
 
 
-async def attack(server: Server, bodies: Bodies, rate: float, seconds: float, first: int) -> Counter[int]:
-    """Requests at a rate, their numbers from `first` on; the answers by status once all have come."""
+async def attack(server: Server, bodies: list[bytes], rate: float, seconds: float) -> Counter[int]:
+    """Requests at a rate; the answers by status once all have come."""
     answers: Counter[int] = Counter()
     places, timeout = asyncio.Semaphore(AT_ONCE), aiohttp.ClientTimeout(PATIENCE)
     async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as group:
         begun = time.perf_counter()
-        for number in range(int(rate * seconds)):
+        for number, body in enumerate(bodies):
             await asyncio.sleep(begun + number / rate - time.perf_counter())
             if time.perf_counter() - begun > seconds:
                 break
             await places.acquire()
-            group.create_task(_send(server, session, bodies(first + number), answers, places))
+            group.create_task(_send(server, session, body, answers, places))
     return answers
 
 
@@ -151,12 +151,15 @@ async def measured(server: Server, options: argparse.Namespace) -> list[dict[str
 
 
 async def _turn(server: Server, gaps: Gaps, bodies: Bodies, rate: float, seconds: float, number: int) -> dict[str, Any]:
-    """A time without the attack, and one with it, until its last answer."""
+    """A time without the attack, and one with it, until its last answer. Bodies are made before: that takes time which
+    the streams' reader has not."""
+    first, count = int(number * rate * seconds), max(1, int(rate * seconds))
+    made = [bodies(first + i) for i in range(count)]
     gaps.seconds.clear()
     await asyncio.sleep(seconds)
     quiet, before = gaps.lap(), server.memory_mb()
     watching = asyncio.create_task(_most_memory(server))
-    answers = await attack(server, bodies, rate, seconds, int(number * rate * seconds))
+    answers = await attack(server, made, rate, seconds)
     under = gaps.lap()
     watching.cancel()
     most = await watching

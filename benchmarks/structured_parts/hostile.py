@@ -52,7 +52,7 @@ def _regex(number: int) -> bytes:
 def _large(number: int) -> bytes:
     """7.9 MB of a schema, which the server reads, and 10 MB, which it does not."""
     size = 7_900_000 if number % 2 else 10_000_000
-    fields = (f'"field_{i}_{number}": {{"type": "string"}}' for i in range(size // 40))
+    fields = (f'"field_{i:06}_{number:06}": {{"type": "string"}}' for i in range(size // 42))
     return b'{"prompt": "a", "structured_outputs": {"json": {"properties": {%s}}}}' % ",".join(fields).encode()
 
 
