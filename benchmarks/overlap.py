@@ -12,7 +12,7 @@ import asyncio
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -57,11 +57,12 @@ def server_share(seconds: float) -> dict[str, Any]:
     bare = bare_rate(core, int(seconds / SERVER_STEP))
     core.abort_all()
     core.close()
-    with running_server() as (url, processes):
-        before = {name: _processor_seconds(process) for name, process in processes.items()}
+    engine = ["benchmarks.overlap_parts.engine", str(ROWS), str(SERVER_STEP)]
+    with running_server(engine) as (url, processes):
+        before = {name: processor_seconds(process) for name, process in processes.items()}
         found = asyncio.run(count_events(f"{url}/v1/chat/completions", BODY, ROWS, settle=1.0, seconds=seconds))
         # The time of start and end is a small part of it, and in favour of nobody.
-        spent = {name: _processor_seconds(process) - before[name] for name, process in processes.items()}
+        spent = {name: processor_seconds(process) - before[name] for name, process in processes.items()}
     rate = found.events / found.seconds
     whole = 1.0 + found.seconds
     return {
@@ -73,14 +74,18 @@ def server_share(seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def running_server() -> Iterator[tuple[str, dict[str, psutil.Process]]]:
-    """A server before the simulated engine: its URL, and the processes whose time is counted."""
+def running_server(engine: Sequence[str], flags: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, psutil.Process]]]:
+    """A server before a simulated engine: its URL, and the processes whose time is counted.
+
+    engine: the engine's module, and its arguments after the address. flags: of `serve demo`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         address = f"unix:{Path(folder) / 'engine'}"
-        engine = [sys.executable, "-m", "benchmarks.overlap_parts.engine", address, str(ROWS), str(SERVER_STEP)]
-        serve = [sys.executable, "-m", "jaxinfer", "serve", "demo", "--port", "0", "--engine-address", address]
+        module, *arguments = engine
+        drive = [sys.executable, "-m", module, address, *arguments]
+        serve = [sys.executable, "-m", "jaxinfer", "serve", "demo", "--port", "0", "--engine-address", address, *flags]
         root = Path(__file__).parents[1]
-        with started(engine, root) as (driver, _), started([*serve, "--drain-seconds", "0"], root) as (server, said):
+        with started(drive, root) as (driver, _), started([*serve, "--drain-seconds", "0"], root) as (server, said):
             url = next(word for word in said.split() if word.startswith("http"))
             api = next(
                 child for child in psutil.Process(server).children() if "jaxinfer.processes.api" in child.cmdline()
@@ -103,7 +108,8 @@ def started(command: list[str], folder: Path) -> Iterator[tuple[int, str]]:
         process.communicate(timeout=30)
 
 
-def _processor_seconds(process: psutil.Process) -> float:
+def processor_seconds(process: psutil.Process) -> float:
+    """Of a process so far, its own and the system's for it."""
     times = process.cpu_times()
     return times.user + times.system
 

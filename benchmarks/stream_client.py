@@ -3,8 +3,9 @@
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 
 class Streams(NamedTuple):
@@ -21,6 +22,7 @@ class _Stream(asyncio.Protocol):
         self._request = request
         self._counter = counter
         self._begun = False
+        self.events = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -28,7 +30,7 @@ class _Stream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         events = data.count(b"data: {")
-        self._counter.events += events
+        self.events += events
         if events and not self._begun:
             self._begun = True
             self._counter.begin()
@@ -39,7 +41,6 @@ class _Stream(asyncio.Protocol):
 
 class _Counter:
     def __init__(self, streams: int):
-        self.events = 0
         self.all_begun, self.failed = asyncio.Event(), asyncio.Event()
         self._waiting = streams
 
@@ -54,24 +55,37 @@ async def count_events(url: str, body: dict[str, Any], streams: int, settle: flo
 
     url: of the endpoint. body: of each request, which must not end before. Raises RuntimeError where one does.
     """
-    place, data = urlsplit(url), json.dumps({**body, "stream": True}).encode()
+    found = await count_streams(url, [body] * streams, settle, seconds)
+    return Streams(sum(stream.events for stream in found), found[0].seconds)
+
+
+async def count_streams(url: str, bodies: Sequence[dict[str, Any]], settle: float, seconds: float) -> list[Streams]:
+    """The same of a request of each body, told apart."""
+    place, loop = urlsplit(url), asyncio.get_running_loop()
     assert place.hostname is not None
     assert place.port is not None
-    head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
-    request = f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-    counter, loop = _Counter(streams), asyncio.get_running_loop()
+    counter = _Counter(len(bodies))
+    streams: list[_Stream] = []
     transports = []
-    for _ in range(streams):
-        transport, _ = await loop.create_connection(lambda: _Stream(request, counter), place.hostname, place.port)
+    for body in bodies:
+        stream = _Stream(_request(place, body), counter)
+        transport, _ = await loop.create_connection(lambda stream=stream: stream, place.hostname, place.port)
         transports.append(transport)
+        streams.append(stream)
     async with asyncio.timeout(120):
         await counter.all_begun.wait()
     await asyncio.sleep(settle)
-    first, start = counter.events, time.perf_counter()
+    first, start = [stream.events for stream in streams], time.perf_counter()
     await asyncio.sleep(seconds)
-    found = Streams(counter.events - first, time.perf_counter() - start)
+    last, took = [stream.events for stream in streams], time.perf_counter() - start
     if counter.failed.is_set():
         raise RuntimeError("a stream ended before its time")
     for transport in transports:
         transport.abort()
-    return found
+    return [Streams(after - before, took) for before, after in zip(first, last, strict=True)]
+
+
+def _request(place: SplitResult, body: dict[str, Any]) -> bytes:
+    data = json.dumps({**body, "stream": True}).encode()
+    head = f"POST {place.path} HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data

@@ -3,7 +3,11 @@
 Steps are those of a simulated device, of `--step-ms` each from when their forward pass is started; the tokens that it
 draws are legal ones. Rows have schemas of their own, or none. The tokenizer decides the vocabulary.
 
-    python benchmarks/structured.py TOKENIZER.json [--json FILE] [--step-ms 20]
+`structured_share`: tokens a second of a whole server (HTTP, SSE, two processes, the client on the same cores) with 64
+streams that all have schemas, over 64 that have none. `plain_beside`: of 32 plain streams beside 32 with schemas, over
+the same 32 beside plain ones. All three take turns.
+
+    python benchmarks/structured.py TOKENIZER.json [--json FILE] [--step-ms 20] [--rounds N] [--seconds N]
 """
 
 import argparse
@@ -22,6 +26,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from benchmarks.report import write_json
+from benchmarks.structured_parts.server import schema, server_shares
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.core import EngineCore
@@ -43,6 +48,8 @@ def main() -> None:
     parser.add_argument("tokenizer", type=Path, metavar="TOKENIZER.json")
     parser.add_argument("--json")
     parser.add_argument("--step-ms", type=float, default=20.0)
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each kind of streams")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds that streams are counted")
     asked = parser.parse_args()
     size = Tokenizer.from_file(str(asked.tokenizer)).get_vocab_size()
     grammars = Grammars(asked.tokenizer, size, (END,))
@@ -58,15 +65,18 @@ def main() -> None:
         wait = bound["mean"] / free["mean"] - 1
         found["rows"].append({"rows": rows, "fill_ms": fill, "free_ms": free, "bound_ms": bound, "wait_share": wait})
         print(f"{rows} rows: masks {fill['median']} ms, steps {free['mean']} -> {bound['mean']} ms ({wait:+.1%})")
+    found["server"] = server_shares(asked.tokenizer.resolve(), asked.step_ms / 1e3, asked.rounds, asked.seconds)
     write_json(asked.json, found)
+    print(", ".join(f"{name} {_shown(found['server'][name])}" for name in ("structured_share", "plain_beside")))
+
+
+def _shown(share: dict[str, float]) -> str:
+    return f"{share['median']:.1%} ({share['lowest']:.1%}-{share['highest']:.1%})"
 
 
 def _params(number: int) -> SamplingParams:
     """A schema of its own, of a text that does not end soon."""
-    fields = {f"field_{number}_{i}": {"type": "string"} for i in range(5)} | {"n": {"type": "integer"}}
-    items = {"type": "object", "properties": fields, "required": [*fields], "additionalProperties": False}
-    schema = {"type": "array", "items": items, "minItems": 500}
-    return SamplingParams(max_tokens=None, seed=number, structured_outputs=Constraint.schema(schema))
+    return SamplingParams(max_tokens=None, seed=number, structured_outputs=Constraint.schema(schema(number)))
 
 
 def _compile_ms(grammars: Grammars) -> Iterator[float]:

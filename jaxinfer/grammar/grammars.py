@@ -43,6 +43,8 @@ class Grammars:
         self._settings = {"tokenizer": str(tokenizer), "vocab_size": vocab_size, "eos_ids": list(eos_ids)}
         self._vocab_size = vocab_size
         self._executor = LLExecutor()
+        # Of its own: a first mask may take seconds, and steps wait for no such.
+        self._compiler = LLExecutor(num_threads=1)
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._lock = threading.Lock()
         self._reading = threading.Lock()
@@ -173,7 +175,7 @@ class Grammars:
         found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         mask = np.zeros((1, self._words), np.int32)
         if not found.is_error():
-            fill_next_token_bitmask_par(self._executor, [(found, 0)], mask)
+            fill_next_token_bitmask_par(self._compiler, [(found, 0)], mask)
         if found.is_error():
             raise _refused(constraint, error_of(found))
         if not (mask & ~_bits(self._tokenizer.eos_tokens, self._words)).any():

@@ -1,10 +1,11 @@
-"""The demo model behind `jaxinfer serve`, and a client of it."""
+"""The demo model behind `jaxinfer serve`, a client of it, and engines of the demo model in this process."""
 
 from collections.abc import Iterator
 
 import openai
 import pytest
 
+from jaxinfer import LLM
 from tests.cli.command_line import REAL, Running
 
 
@@ -15,3 +16,11 @@ def client() -> Iterator[openai.OpenAI]:
         yield made
     running.process.kill()
     running.process.communicate()
+
+
+@pytest.fixture(scope="session")
+def engines() -> dict[bool, LLM]:
+    """One that runs a step ahead of the device, and one that does not; long prompts are computed in chunks."""
+    return {
+        overlap: LLM("demo", max_num_seqs=8, overlap=overlap, max_num_batched_tokens=64) for overlap in (True, False)
+    }

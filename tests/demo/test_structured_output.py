@@ -55,13 +55,6 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def engines() -> dict[bool, LLM]:
-    return {
-        overlap: LLM("demo", max_num_seqs=8, overlap=overlap, max_num_batched_tokens=64) for overlap in (True, False)
-    }
-
-
 def asked(number: int, **others: Any) -> SamplingParams:
     """One of SCHEMAS, and beside them a regex and a choice."""
     kinds = [

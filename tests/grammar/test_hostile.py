@@ -3,12 +3,14 @@
 import time
 from typing import Any
 
+import psutil
 import pytest
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.grammars import Asked, Grammars
+from tests.children import children_with
 from tests.grammar.walks import END, FILE, SIZE, compiled, legal
 
 
@@ -28,6 +30,8 @@ HOSTILE = {
     "a chain of definitions": Constraint.schema(chain(2000), "x"),
     "a chain of rules": Constraint.text("grammar", "".join(f"r{i}: r{i + 1}\n" for i in range(9000)).replace(
         "r0:", "start:", 1) + 'r9000: "a"\n', "x"),
+    "one that goes on for a token": Constraint.text("regex", "(a|a)*(a|aa){500}(a|aaa){500}c", "x"),
+    "one that takes seconds first": Constraint.text("regex", "((a{1000}){1000}){1000}", "x"),
     "no text": Constraint.schema({"$ref": "#"}, "x"),
     "the empty text": Constraint.text("regex", "(?:)", "x"),
 }  # fmt: skip
@@ -38,6 +42,13 @@ def test_they_are_refused_and_others_go_on(grammars: Grammars, name: str) -> Non
     with pytest.raises(ParameterError, match="refused: "):
         compiled(grammars, HOSTILE[name])
     assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
+
+
+def test_whoever_streams_goes_before_what_is_tried_out(grammars: Grammars) -> None:
+    compiled(grammars, Constraint.text("regex", "a+", "x"))
+    trials = children_with("jaxinfer.grammar.trial_worker")
+    assert trials
+    assert all(trial.nice() > psutil.Process().nice() for trial in trials)
 
 
 def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +72,11 @@ def test_one_that_has_failed_is_compiled_anew(grammars: Grammars) -> None:
     assert grammars._kept[Asked(constraint)] is not kept
 
 
-def test_what_is_kept_is_bounded_by_its_bytes(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
-    large = Constraint.text("regex", "((a{1000}){1000}){1001}", "x")
+def test_what_is_kept_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars, large = Grammars(FILE, SIZE, (END,)), Constraint.choice([f"{i}" * 50 for i in range(1000)], "x")
     compiled(grammars, large)
-    assert grammars._kept[Asked(large)].bytes > 50 << 20
-    monkeypatch.setattr("jaxinfer.grammar.grammars._MOST_BYTES", 50 << 20)
+    assert grammars._kept[Asked(large)].bytes > 2 << 20
+    monkeypatch.setattr("jaxinfer.grammar.grammars._MOST_BYTES", 2 << 20)
     compiled(grammars, Constraint.text("regex", "b", "x"))
     assert Asked(large) not in grammars._kept
 

@@ -12,6 +12,7 @@ from jaxinfer.engine import core as engine_core
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.engine.outputs import Outputs
+from tests.runner.failing_programs import FailingPrograms
 from tests.runner.tiny import (
     Judge,
     check_all,
@@ -33,28 +34,6 @@ def runner() -> JaxRunner:
     made = JaxRunner(model, tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, blocks=30, admit_slots=2))
     made.warm_up()
     return made
-
-
-class FailingPrograms:
-    """Programs that run, and of which call number `at` of a kind fails then, its donated arguments gone."""
-
-    def __init__(self, programs: Any, kind: str, at: int):
-        self._programs, self._kind, self._left = programs, kind, at
-
-    def __getitem__(self, name: tuple[str, int]) -> Any:
-        program = self._programs[name]
-        if name[0] != self._kind:
-            return program
-        self._left -= 1
-        return _failing(program) if self._left == 0 else program
-
-
-def _failing(program: Any) -> Any:
-    def run(*arguments: Any) -> None:
-        jax.block_until_ready(program(*arguments))
-        raise RuntimeError("the program failed")
-
-    return run
 
 
 def workload() -> list[GenerateRequest]:

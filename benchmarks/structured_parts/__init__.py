@@ -1,0 +1,1 @@
+"""What the programs of structured output are made of."""

@@ -1,0 +1,110 @@
+"""The demo model under grammars, every kind in every pair of circumstances: what has ended is valid, every token is
+that of an engine without overlap, and nothing is compiled.
+
+`python -m tests.demo.structured_matrix` prints the rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import combinations
+
+import pytest
+
+from jaxinfer import LLM
+from jaxinfer.runner.jax_runner import JaxRunner
+from tests.demo.structured_matrix import (
+    ABORTED_AT,
+    TABLE,
+    check_run,
+    free_requests,
+    matrix,
+    outputs_of,
+    prefix_request,
+    request_of,
+    rows_of,
+)
+from tests.runner.devices import run_on_devices
+from tests.runner.failing_programs import FailingPrograms
+
+FAILING = {"mixed": 2, "decode": 4, "masks": 9, "sample": 20}
+"""Which call of each kind of program fails."""
+
+
+def test_every_pair_of_circumstances_is_in_a_row() -> None:
+    rows = [row.values for row in matrix()]
+    for one, other in combinations(TABLE, 2):
+        pairs = {(values[one], values[other]) for values in rows}
+        assert len(pairs) == len(TABLE[one]) * len(TABLE[other]), (one, other)
+
+
+def check_rows(llm: LLM, plain: LLM, run: str) -> None:
+    """llm: what the run is of. plain: without overlap."""
+    rows = rows_of(run)
+    requests = [*(request_of(llm, row) for row in rows), *free_requests(llm)]
+    expected = outputs_of(plain, requests)
+    outputs_of(llm, [prefix_request(llm)])
+    before = llm.engine.stats()
+    found = outputs_of(llm, requests, {f"row {row.number}": ABORTED_AT for row in rows if row.values["aborted"]})
+    after = llm.engine.stats()
+    check_run(rows, found, expected)
+    assert any(choice.finish_reason == "abort" for output in found.values() for choice in output.outputs)
+    assert after.prefix_hits > before.prefix_hits
+
+
+@contextmanager
+def nothing_compiles(llm: LLM) -> Iterator[None]:
+    """Here."""
+    before = llm.engine.stats().compiles_after_ready
+    yield
+    assert llm.engine.stats().compiles_after_ready == before
+
+
+def test_ahead_of_the_device(engines: dict[bool, LLM]) -> None:
+    with nothing_compiles(engines[True]):
+        check_rows(engines[True], engines[False], "ahead")
+
+
+def test_with_steps_that_fail(engines: dict[bool, LLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines[True].engine
+    assert isinstance(engine.runner, JaxRunner)
+    faults = engine.stats().step_faults
+    for kind, at in FAILING.items():
+        monkeypatch.setattr(engine.runner, "programs", FailingPrograms(engine.runner.programs, kind, at))
+    with nothing_compiles(engines[True]):
+        check_rows(engines[True], engines[False], "step faults")
+    assert engine.stats().step_faults - faults == len(FAILING)
+
+
+@pytest.mark.long
+def test_with_few_blocks(engines: dict[bool, LLM]) -> None:
+    """As many as one request of the longest may take, and some."""
+    with closing(LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, max_model_len=448, num_blocks=32)) as llm:
+        with nothing_compiles(llm):
+            check_rows(llm, engines[False], "few blocks")
+        assert llm.engine.stats().preemptions > 0
+
+
+@pytest.mark.long
+def test_with_several_decode_steps_at_once(engines: dict[bool, LLM]) -> None:
+    """Where no row is constrained."""
+    with closing(LLM("demo", max_num_seqs=8, max_num_batched_tokens=64, decode_steps=4)) as llm:
+        with nothing_compiles(llm):
+            check_rows(llm, engines[False], "decode-steps 4")
+        assert llm.engine.stats().multi_step_steps > 0
+
+
+OVER_DEVICES = """
+from jaxinfer import LLM
+from tests.demo.test_structured_matrix import check_rows, nothing_compiles
+
+common = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
+plain, llm = LLM("demo", overlap=False, **common), LLM("demo", mesh="tp2", **common)
+check_rows(llm, plain, "tp 2")
+with nothing_compiles(llm):
+    check_rows(llm, plain, "tp 2")
+"""
+
+
+@pytest.mark.long
+def test_over_two_devices() -> None:
+    run_on_devices(OVER_DEVICES, 2)
