@@ -23,15 +23,15 @@ class Constraint:
     value: a JSON Schema, a list of strings or a node of `structural_tag.py` as JSON, a regular expression, or a grammar
     in Lark or GBNF; empty for any JSON object. whitespace: a regular expression of what may stand between JSON tokens;
     None: a space, or a line break and its indentation; empty: a space after a comma and a colon, always, and nothing
-    else, so that more tokens are forced. after: token ids that end a thought; empty: the text is
-    constrained from its first token on. thought: the id that begins a thought where it is the first token, and that may
-    be so; None: the thought, if there is one, has begun. param: the field that asked for it, for errors.
+    else, so that more tokens are forced. after: what ends a thought; empty: the text is constrained from its first
+    token on. thought: the id that begins a thought where it is the first token, and that may be so; None: the thought,
+    if there is one, has begun. param: the field that asked for it, for errors.
     """
 
     kind: ConstraintKind
     value: str = ""
     whitespace: str | None = None
-    after: tuple[int, ...] = ()
+    after: str = ""
     thought: int | None = None
     param: str = field(default=_PARAM, compare=False)
 
@@ -90,7 +90,7 @@ class Constraint:
         """With another regular expression of what may stand between JSON tokens."""
         return replace(self, whitespace=pattern)
 
-    def after_thought(self, end: tuple[int, ...], begin: int | None) -> "Constraint":
+    def after_thought(self, end: str, begin: int | None) -> "Constraint":
         """Of what follows a thought. begin: the id that may begin one; None: the prompt has."""
         return replace(self, after=end, thought=begin)
 

@@ -19,9 +19,11 @@ from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.bits import bits_of
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
 from jaxinfer.grammar.reading import LIMITS, read_tokenizer, special_ids
 from jaxinfer.grammar.source import grammar_text, parts_of, unforced
+from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
 
@@ -46,6 +48,7 @@ class Grammars:
         # Of its own: a first mask may take seconds, and steps wait for no such.
         self._compiler = LLExecutor(num_threads=1)
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
+        self._thought_ends: dict[str, ThoughtEnd] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._read: LLTokenizer | None = None
@@ -68,7 +71,7 @@ class Grammars:
     @cached_property
     def _model_ids(self) -> np.ndarray:
         """Those that the model has."""
-        return _bits(range(self._vocab_size), self._words)
+        return bits_of(range(self._vocab_size), self._words)
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
@@ -78,13 +81,13 @@ class Grammars:
     def _free_ids(self) -> np.ndarray:
         """Those that are a token's, and do not end a text."""
         size = Tokenizer.from_file(self._settings["tokenizer"]).get_vocab_size()
-        known = _bits(range(min(size, self._vocab_size)), self._words)
-        return known & ~_bits(self._tokenizer.eos_tokens, self._words)
+        known = bits_of(range(min(size, self._vocab_size)), self._words)
+        return known & ~bits_of(self._tokenizer.eos_tokens, self._words)
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
-        alike = Asked(replace(constraint, after=(), thought=None), forces=not params.has_token_rules)
+        alike = Asked(replace(constraint, after="", thought=None), forces=not params.has_token_rules)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -94,10 +97,14 @@ class Grammars:
             with self._counting():
                 kept = self._compiled(alike)
             self._keep(alike, kept)
-        legal = _bits(stop_ids, self._words)
-        ends = Ends(legal, self._model_ids & ~legal & ~_bits(self._tokenizer.eos_tokens, self._words))
+        legal = bits_of(stop_ids, self._words)
+        ends = Ends(legal, self._model_ids & ~legal & ~bits_of(self._tokenizer.eos_tokens, self._words))
         return GrammarMatcher(
-            kept.grammar.deep_copy(), ends, partial(self._forget, alike, kept), constraint.after, constraint.thought
+            kept.grammar.deep_copy(),
+            ends,
+            partial(self._forget, alike, kept),
+            self._thought_end(constraint.after) if constraint.after else None,
+            constraint.thought,
         )
 
     def stats(self) -> ConstraintStats:
@@ -124,6 +131,14 @@ class Grammars:
                     grammar_seconds=counts.grammar_seconds + time.perf_counter() - begun,
                 )
 
+    def _thought_end(self, text: str) -> ThoughtEnd:
+        if text not in self._thought_ends:
+            read = Tokenizer.from_file(self._settings["tokenizer"])
+            special = frozenset(id for id, token in read.get_added_tokens_decoder().items() if token.special)
+            own = frozenset(read.encode(text, add_special_tokens=False).ids)
+            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._words)
+        return self._thought_ends[text]
+
     def close(self) -> None:
         with self._lock:
             self._closed, idle, self._idle = True, self._idle, []
@@ -135,11 +150,11 @@ class Grammars:
         for number, matcher in enumerate(matchers):
             assert isinstance(matcher, GrammarMatcher)
             if forced := matcher.forced():
-                wide[number, forced[0] // WORD_BITS] = _bits([forced[0] % WORD_BITS], 1)[0]
+                wide[number, forced[0] // WORD_BITS] = bits_of([forced[0] % WORD_BITS], 1)[0]
             elif matcher.begun:
                 asked.append((matcher.grammar, number))
             else:
-                wide[number] = self._free_ids & matcher.ends.others
+                wide[number] = self._free_ids & matcher.ends.others & matcher.thought_mask()
         if asked:
             fill_next_token_bitmask_par(self._executor, asked, wide)
         errors = {number: error for _, number in asked if (error := self._finish(matchers[number], wide[number]))}
@@ -158,7 +173,7 @@ class Grammars:
         if matcher.grammar.is_accepting():
             row |= matcher.ends.legal
         if matcher.thought is not None:
-            row |= _bits([matcher.thought], self._words)
+            row |= bits_of([matcher.thought], self._words)
         return (
             None if row.any() else "the grammar allows no token but ones that end the text, which it does not allow yet"
         )
@@ -178,7 +193,7 @@ class Grammars:
             fill_next_token_bitmask_par(self._compiler, [(found, 0)], mask)
         if found.is_error():
             raise _refused(constraint, error_of(found))
-        if not (mask & ~_bits(self._tokenizer.eos_tokens, self._words)).any():
+        if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
         return _Kept(found, tried.bytes)
 
@@ -234,10 +249,3 @@ class _Kept(NamedTuple):
 
     grammar: LLMatcher
     bytes: int
-
-
-def _bits(ids: Sequence[int] | frozenset[int] | range, words: int) -> np.ndarray:
-    """A mask of these ids, int32 [words]."""
-    bits = np.zeros(words * WORD_BITS, np.uint8)
-    bits[[id for id in ids if id < len(bits)]] = 1
-    return np.packbits(bits, bitorder="little").view(np.int32)

@@ -9,6 +9,7 @@ from llguidance import LLMatcher
 
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.shapes import WORD_BITS
+from jaxinfer.grammar.thought import ThoughtEnd
 
 _LONGEST_ERROR = 300
 
@@ -25,9 +26,9 @@ class Ends(NamedTuple):
 
 
 class GrammarMatcher:
-    """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. after: ids that end a thought,
-    before which the text is free. thought: the id that begins one where it is the first token; None: it has begun,
-    where there is one.
+    """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. thought_end: of a thought,
+    before which the text is free; None: there is none. thought: the id that begins one where it is the first token;
+    None: it has begun, where there is one.
     """
 
     def __init__(
@@ -35,21 +36,21 @@ class GrammarMatcher:
         grammar: LLMatcher,
         ends: Ends,
         on_error: Callable[[], None],
-        after: tuple[int, ...] = (),
+        thought_end: ThoughtEnd | None = None,
         thought: int | None = None,
     ):
         self.grammar = grammar
         self.ends = ends
         self.on_error = on_error
         self.thought = thought
-        self._after = after
-        self._seen: tuple[int, ...] = ()
+        self._thought_end = thought_end
+        self._tail = b""  # of the thought
         self._forced: list[int] | None = None  # None: nobody has asked since the last of them came
 
     @property
     def begun(self) -> bool:
         """Whether the grammar applies, or would but for a thought that may begin."""
-        return not self._after or self.thought is not None
+        return self._thought_end is None or self.thought is not None
 
     @property
     def ended(self) -> bool:
@@ -61,19 +62,24 @@ class GrammarMatcher:
                 thinks, self.thought = token == self.thought, None
                 if thinks:
                     continue
-                self._after = ()
-            if self.begun:
+                self._thought_end = None
+            if self._thought_end is None:
                 return self._accept(tokens[number:])
-            self._seen = (*self._seen, token)[-len(self._after) :]
-            if self._seen == self._after:
-                self._after = ()
+            self._tail, ended = self._thought_end.follow(self._tail, token)
+            if ended:
+                self._thought_end = None
         return None
 
     def copy(self) -> "GrammarMatcher":
-        copied = GrammarMatcher(self.grammar.deep_copy(), self.ends, self.on_error, self._after, self.thought)
-        copied._seen = self._seen
+        copied = GrammarMatcher(self.grammar.deep_copy(), self.ends, self.on_error, self._thought_end, self.thought)
+        copied._tail = self._tail
         copied._forced = self._forced
         return copied
+
+    def thought_mask(self) -> np.ndarray:
+        """What of all tokens may follow in the thought that it is in, int32 [words]."""
+        assert self._thought_end is not None
+        return self._thought_end.mask(self._tail)
 
     def forced(self) -> Sequence[int]:
         if self.thought is not None or not self.begun:

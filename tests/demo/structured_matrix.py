@@ -146,7 +146,7 @@ def _constraint(llm: LLM, row: Row) -> Constraint:
     if thought == "none":
         return constraint
     begin = llm.text.tokenizer.added_ids[THINK] if thought == "may begin" else None
-    return constraint.after_thought(tuple(llm.text.tokenizer.encode(THOUGHT)), begin)
+    return constraint.after_thought(THOUGHT, begin)
 
 
 def outputs_of(

@@ -85,10 +85,9 @@ def test_no_end_is_forced_and_nothing_beyond_where_a_text_may_end() -> None:
 
 
 def test_nothing_is_forced_within_a_thought() -> None:
-    end = tuple(TOKENIZER.encode("</think>", add_special_tokens=False).ids)
-    matcher = compiled(GRAMMARS, fixed(schema_of(RECORD)).after_thought(end, None))
+    matcher = compiled(GRAMMARS, fixed(schema_of(RECORD)).after_thought("</think>", None))
     assert not matcher.forced()
-    matcher.accept([5, 6, *end])
+    matcher.accept(TOKENIZER.encode("so it is</think>", add_special_tokens=False).ids)
     assert matcher.forced()
 
 

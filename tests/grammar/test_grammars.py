@@ -150,21 +150,23 @@ def test_where_nothing_ends_the_text_the_models_own_end_is_not_legal() -> None:
     assert END not in legal(GRAMMARS, matcher, SIZE)
 
 
-def test_a_thought_is_free_and_then_the_grammar_begins() -> None:
-    begin, *end = 7, 11, 12
-    constraint = Constraint.text("regex", "a+", "it")
+@pytest.mark.parametrize("written", ["its own token", "letters", "pieces"])
+def test_a_thought_is_free_and_then_the_grammar_begins(written: str) -> None:
+    """However its end is written: whoever takes the answer apart reads letters."""
+    begin, constraint = id_of("<think>"), Constraint.text("regex", "a+", "it")
+    end = {"its own token": [id_of("</think>")], "letters": list(map(id_of, "</think>")), "pieces": [
+        id_of("<"), id_of("/"), id_of("th"), id_of("in"), id_of("k"), id_of(">")]}[written]  # fmt: skip
     letter, other = id_of("a"), id_of("b")
-    opened = compiled(GRAMMARS, constraint.after_thought(tuple(end), None))
+    opened = compiled(GRAMMARS, constraint.after_thought("</think>", None))
     assert legal(GRAMMARS, opened, SIZE) == [token for token in range(SIZE) if token != END]
-    opened.accept([other, 11, other, 11])
-    assert legal(GRAMMARS, opened, SIZE) == [token for token in range(SIZE) if token != END]
+    opened.accept([other, *end[:-1], other, *end[:-1]])
     copied = opened.copy()
-    opened.accept([12])
+    opened.accept(end[-1:])
     assert letter in legal(GRAMMARS, opened, SIZE)
     assert other not in legal(GRAMMARS, opened, SIZE)
     copied.accept([other])
     assert other in legal(GRAMMARS, copied, SIZE)
-    may = compiled(GRAMMARS, constraint.after_thought(tuple(end), begin))
+    may = compiled(GRAMMARS, constraint.after_thought("</think>", begin))
     assert {begin, letter} <= set(legal(GRAMMARS, may, SIZE))
     assert other not in legal(GRAMMARS, may, SIZE)
     spoke, thinks = may.copy(), may.copy()
@@ -172,6 +174,19 @@ def test_a_thought_is_free_and_then_the_grammar_begins() -> None:
     assert begin not in legal(GRAMMARS, spoke, SIZE)
     thinks.accept([begin, other, *end, letter])
     assert other not in legal(GRAMMARS, thinks, SIZE)
+
+
+def test_the_token_that_ends_a_thought_says_no_more() -> None:
+    """Nor do control tokens, which an answer does not show, part its letters."""
+    matcher = compiled(GRAMMARS, Constraint.text("regex", "a+", "it").after_thought("</think>", None))
+    longer, control = id_of("><|"), id_of("<|im_start|>")
+    assert {longer, control} <= set(legal(GRAMMARS, matcher, SIZE))
+    matcher.accept(list(map(id_of, "</think")))
+    banned = set(range(SIZE)) - set(legal(GRAMMARS, matcher, SIZE))
+    assert {longer, control} <= banned
+    assert not {id_of(">"), id_of("a"), id_of("</think>")} & banned
+    matcher.accept([id_of("a")])
+    assert {longer, control} <= set(legal(GRAMMARS, matcher, SIZE))
 
 
 def test_what_does_not_follow_is_an_error_of_its_matcher() -> None:
@@ -193,7 +208,7 @@ def test_grammars_are_kept_by_what_they_say(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(grammars, "_compiled", lambda one, make=grammars._compiled: made.append(one) or make(one))
     for _ in range(3):
         compiled(grammars, Constraint.text("regex", "a+", "here"))
-        compiled(grammars, Constraint.text("regex", "a+", "there").after_thought((5,), 4))
+        compiled(grammars, Constraint.text("regex", "a+", "there").after_thought("</b>", 4))
     assert len(made) == 1
     for number in range(300):
         compiled(grammars, Constraint.text("regex", f"a{{{number}}}b", "it"))

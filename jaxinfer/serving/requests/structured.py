@@ -162,7 +162,7 @@ def _after_thought(constraint: Constraint, side: ModelSide, prompt: str) -> Cons
     thought = prompt.rstrip().endswith(THOUGHT)
     if not side.answer_form.reasoning or (not thinking and (thought or begin is None)):
         return constraint
-    return constraint.after_thought(tuple(tokenizer.encode(THOUGHT, add_special_tokens=False)), begin)
+    return constraint.after_thought(THOUGHT, begin)
 
 
 def _with_tags_shown(params: SamplingParams, syntax: CallSyntax, tokenizer: Tokenizer) -> SamplingParams:
