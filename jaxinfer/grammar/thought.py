@@ -1,7 +1,5 @@
 """ThoughtEnd: where a thought ends, by the letters that whoever takes the answer apart looks for."""
 
-from functools import cached_property
-
 import numpy as np
 from llguidance import LLTokenizer
 
@@ -11,20 +9,14 @@ from jaxinfer.grammar.bits import bits_of
 class ThoughtEnd:
     """A text that ends a thought, in whatever tokens it is written: the tokenizer's own, or letter by letter.
 
-    special_ids: of tokens that answers may not show: they may not part the letters. words: of masks.
+    special_ids: of tokens that answers may not show: they may not part the letters. words: of masks. Takes a tenth of a
+    second to make for a large tokenizer; then it is asked within steps.
     """
 
     def __init__(self, text: str, tokenizer: LLTokenizer, special_ids: frozenset[int], words: int):
         self._end = text.encode()
-        self._tokenizer = tokenizer
-        self._special_ids = special_ids
-        self._words = words
-        self._masks: dict[int, np.ndarray] = {}
-
-    @cached_property
-    def _bytes(self) -> list[bytes]:
-        """Of each token."""
-        return [self._tokenizer.decode_bytes([id]) for id in range(self._tokenizer.vocab_size)]
+        self._bytes = [tokenizer.decode_bytes([id]) for id in range(tokenizer.vocab_size)]
+        self._masks = [~bits_of(self._banned(begun, special_ids), words) for begun in range(len(self._end))]
 
     def follow(self, tail: bytes, token: int) -> tuple[bytes, bool]:
         """What has to be known of a thought after one more token, and whether this has ended it. tail: known so far;
@@ -36,11 +28,9 @@ class ThoughtEnd:
         """Tokens that may follow, int32 [words]: none that ends the thought and says more, which no grammar would have
         seen. Not to be written to."""
         begun = next((n for n in range(len(self._end) - 1, 0, -1) if tail.endswith(self._end[:n])), 0)
-        if begun not in self._masks:
-            self._masks[begun] = ~bits_of(self._banned(begun), self._words)
         return self._masks[begun]
 
-    def _banned(self, begun: int) -> list[int]:
+    def _banned(self, begun: int, special_ids: frozenset[int]) -> list[int]:
         """begun: bytes of the end that are written."""
         rest, end = self._end[begun:], self._end
         says_more = [
@@ -48,4 +38,4 @@ class ThoughtEnd:
             for id, own in enumerate(self._bytes)
             if (own.startswith(rest) and own != rest) or (end in own and not own.endswith(end))
         ]
-        return [*says_more, *(self._special_ids if begun else ())]
+        return [*says_more, *(special_ids if begun else ())]
