@@ -24,8 +24,8 @@ from jaxinfer.signals import ENDING
 
 log = logging.getLogger(__name__)
 
-ENGINE = (sys.executable, "-m", "jaxinfer.processes.engine")
-API = (sys.executable, "-m", "jaxinfer.processes.api")
+ENGINE = (sys.executable, "-P", "-m", "jaxinfer.processes.engine")
+API = (sys.executable, "-P", "-m", "jaxinfer.processes.api")
 
 RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "4194304"}
 """Has glibc give back what large bodies took: by default it keeps hundreds of megabytes for the next ones."""
