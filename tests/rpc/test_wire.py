@@ -14,7 +14,7 @@ from jaxinfer.sampling import SamplingParams
 from tests.engine.small import small_core
 from tests.parameter_values import another_value
 
-GRAMMAR = Constraint("json_schema", "{}", whitespace=" ?", after=(5, 6))
+GRAMMAR = Constraint("json_schema", "{}", whitespace=" ?", after="</b>")
 LISTS = {
     "logit_bias": {5: -0.1}, "stop": ("x",), "stop_token_ids": (7, 3), "structured_outputs": GRAMMAR,
     "allowed_token_ids": (4, 9), "bad_words": ("no",), "bad_token_ids": ((5,), (6, 7)),
