@@ -167,11 +167,17 @@ def a_tool_is_called(server: Server) -> None:
 
 
 @scenario
-def structured_answers_are_refused(server: Server) -> None:
-    body = {"model": server.model, "messages": SUM, "response_format": {"type": "json_object"}}
-    status, text = gateway(server).post("/v1/chat/completions", body)
-    assert status == 400, text
-    assert "is not supported yet" in text
+def a_structured_answer(server: Server) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 99}}}
+    schema |= {"required": ["sum"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    (choice,) = gateway(server).ask(
+        "/v1/chat/completions", {"model": server.model, "messages": SUM, "response_format": form}
+    )["choices"]
+    answer = json.loads(choice["message"]["content"])
+    assert list(answer) == ["sum"]
+    assert 0 <= answer["sum"] <= 99
+    assert choice["finish_reason"] == "stop"
 
 
 @scenario

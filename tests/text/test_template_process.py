@@ -9,7 +9,6 @@ import pytest
 
 from jaxinfer.errors import ParameterError, WorkerLostError
 from jaxinfer.text.template_process import TemplateLimits, TemplateProcess
-from tests.children import children_with
 
 WALL_SECONDS = 4.0
 """On a busy machine a process takes more than a second to start, and that counts."""
@@ -26,15 +25,16 @@ def process() -> Iterator[TemplateProcess]:
     made.close()
 
 
-def worker() -> psutil.Process:
-    (found,) = children_with("template_worker")
-    return found
+def worker(process: TemplateProcess) -> psutil.Process:
+    """The one that renders for it now."""
+    assert process._process._process is not None
+    return psutil.Process(process._process._process.pid)
 
 
 @pytest.mark.parametrize("word", ["hi", LARGE])
 def test_one_that_stalls_is_replaced(process: TemplateProcess, word: str) -> None:
     """Also where the job does not fit into the pipe, and is never read."""
-    stopped = worker()
+    stopped = worker(process)
     stopped.suspend()
     with pytest.raises(WorkerLostError, match=f"did not answer within {WALL_SECONDS:g} s"):
         process.render({"word": word}, NOW)
@@ -43,7 +43,7 @@ def test_one_that_stalls_is_replaced(process: TemplateProcess, word: str) -> Non
 
 
 def test_one_that_is_killed_while_it_renders_is_not_the_requests_fault(process: TemplateProcess) -> None:
-    killed = worker()
+    killed = worker(process)
     killed.suspend()
     killed.kill()
     asked: list[Any] = []
@@ -60,7 +60,7 @@ def test_one_that_is_killed_while_it_renders_is_not_the_requests_fault(process: 
 
 
 def test_one_that_is_killed_between_two_jobs_is_replaced_at_once(process: TemplateProcess) -> None:
-    killed = worker()
+    killed = worker(process)
     killed.kill()
     killed.wait()
     assert process.render({"word": "again"}, NOW) == "again"
