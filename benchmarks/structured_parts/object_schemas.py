@@ -24,11 +24,12 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 class ObjectSchema(NamedTuple):
-    """A schema of objects, and what a model is asked for. name: of its group, or of its function."""
+    """A schema of objects, what a model is asked for, and an object that fits. name: of its group or its function."""
 
     name: str
     schema: dict[str, Any]
     prompt: str
+    instance: dict[str, Any]
 
 
 def object_schemas(data: Path, count: int, accepts: Callable[[Constraint], None]) -> dict[str, list[ObjectSchema]]:
@@ -50,7 +51,7 @@ def of_suite(file: Path) -> Iterator[ObjectSchema]:
         schema = group["schema"]
         if group["python_jsonschema_agrees"] and isinstance(schema, dict) and _describes_object(schema):
             instance = next((each for each in group["valid"] if isinstance(each, dict)), {})
-            yield ObjectSchema(group["id"], {"type": "object", **schema}, _asking_for(instance))
+            yield ObjectSchema(group["id"], {"type": "object", **schema}, _asking_for(instance), instance)
 
 
 def of_functions(file: Path, answers: Path) -> Iterator[ObjectSchema]:
@@ -58,7 +59,9 @@ def of_functions(file: Path, answers: Path) -> Iterator[ObjectSchema]:
     for row, answer in zip(_read(file), _read(answers), strict=True):
         (arguments,) = answer["ground_truth"][0].values()
         instance = {name: values[0] for name, values in arguments.items() if values[0] != ""}
-        yield ObjectSchema(row["id"], _json_schema(row["function"][0]["parameters"]), _asking_for(instance))
+        schema = _json_schema(row["function"][0]["parameters"])
+        ordered = {name: instance[name] for name in schema["properties"] if name in instance}
+        yield ObjectSchema(row["id"], schema, _asking_for(instance), ordered)
 
 
 def strict_form(schema: Any) -> Any:
