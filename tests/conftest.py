@@ -34,11 +34,13 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_compile_cache()))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 # On a CPU most programs run once or twice: so they compile in less than half the time, and run slower. `XLA_FLAGS=`
-# before the command compiles them as users do. Of extra options XLA need not know the names.
+# before the command compiles them as users do. LLVM gets a program in one part rather than in many, which machines of
+# more cores would compile side by side: each part has a price of its own. Of extra options XLA need not know the names.
 if os.environ["JAX_PLATFORMS"] == "cpu":
     os.environ.setdefault(
         "XLA_FLAGS",
-        "--xla_backend_optimization_level=0 --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
+        "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+        " --xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters",
     )
 
 # The same examples in every run, so that a commit either passes or does not; `explore` looks for new ones.

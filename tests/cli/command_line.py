@@ -1,10 +1,12 @@
 """The command line in a process of its own: over the real engine, the simulated one, or a slow one."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.material import REPOSITORY
 
@@ -30,6 +32,26 @@ def call(*arguments: str, program: Sequence[str] = REAL, **options: str) -> subp
         [*program, *arguments], capture_output=True, text=True, cwd=REPOSITORY, env={**ENVIRONMENT, **options},
         timeout=100, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
+
+
+def call_each(commands: Sequence[Sequence[str]], folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Runs commands to their ends, one after another, each in a fork of one process, which has imported them.
+
+    folder: an empty one, for what they print.
+    """
+    files = [folder / f"{number}.json" for number in range(len(commands))]
+    for file, arguments in zip(files, commands, strict=True):
+        file.write_text(json.dumps(arguments))
+    subprocess.run(
+        [sys.executable, "-m", "tests.cli.forked", *map(str, files)], cwd=REPOSITORY, env=ENVIRONMENT, timeout=100,
+        stdin=subprocess.DEVNULL, check=True,
+    )  # fmt: skip
+    return [_printed(file) for file in files]
+
+
+def _printed(file: Path) -> subprocess.CompletedProcess[str]:
+    status, out, err = (file.with_suffix(name).read_text() for name in (".status", ".out", ".err"))
+    return subprocess.CompletedProcess(json.loads(file.read_text()), int(status), out, err)
 
 
 class Running:

@@ -1,6 +1,7 @@
 """The commands as a user calls them: in a process of their own."""
 
 import dataclasses
+import functools
 import json
 import re
 import signal
@@ -19,7 +20,7 @@ from jaxinfer.cli.absent_flags import ABSENT
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.text import Tokenizer
 from jaxinfer.version import __version__
-from tests.cli.command_line import ENVIRONMENT, REAL, SIMULATED, Running, call, slow
+from tests.cli.command_line import ENVIRONMENT, REAL, SIMULATED, Running, call, call_each, slow
 from tests.llm.simulated import right_tokens
 from tests.material import REPOSITORY
 from tests.text.folders import byte_level_folder
@@ -52,66 +53,95 @@ FLAGS = [
 ]  # fmt: skip
 
 
+@functools.cache
+def help_of(command: str) -> str:
+    """As a process tells it."""
+    return call(command, "--help").stdout
+
+
 def test_flags_have_vllms_names() -> None:
-    told = call("serve", "--help").stdout
+    told = help_of("serve")
     for flag in FLAGS:
         assert re.search(f"{flag}\\b", told), flag
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["fly"], "there is no command 'fly'"),
-        (["serve", "--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached by others; give --api-key"),
-        (["serve", "--config", "absent.yaml"], "--config: cannot read absent.yaml"),
-        (["serve", "--host", "no.such.invalid"], "--host: cannot resolve 'no.such.invalid'"),
-        (["serve", "dmeo"], "did you mean demo, the model in the package?"),
-        (["generate", "--prompt", "a", "--temperature", "-1"], "--temperature: -1.0 is out of range"),
-        (["generate", "--prompt", ""], "--prompt: is empty"),
-        (["serve", "--max-num-seq", "3"], "--max-num-seq: there is no such flag; did you mean --max-num-seqs?"),
-        (["serve", "--no-such-flag=3"], "--no-such-flag: there is no such flag\n"),
-        (["generate", "--prompt", "Once", "upon", "a", "time"], "a: was not expected; a text with spaces needs quotes"),
-        (["serve", "--block-size", "3"], "error: --block-size: 3 must be a power of two from 1 to 256"),
-        (["serve", "--max_num_seqs=0"], "error: --max-num-seqs: 0 must be at least 1"),
-        (["serve", "-q", "awq_marlin"], "; a checkpoint in this form needs no flag: its own quantization_config is"),
-        (
-            ["serve", "--quantization", "bitsandbytes"],
-            "in this form are not read; use the unquantised checkpoint",
-        ),
-        (["inspect", "--quantization", "modelopt_fp4"], "--quantization: 'modelopt_fp4' is not one of none, int8"),
-        (["generate", "--kv-cache-dtype", "fp8_e5m2"], "; give fp8, which is e4m3"),
-        (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, bfloat16, float16, float32"),
-        (["serve", "--port"], "--port: needs a value"),
-        (["serve", "--port", "abc"], "--port: 'abc' is not a whole number"),
-        (["generate", "--temperature", "hot"], "--temperature: 'hot' is not a number"),
-        (["generate", "--stop-token-ids", "a", "b"], "--stop-token-ids: 'a', 'b' is not a whole number"),
-        (["env", "--jsn"], "--jsn: there is no such flag"),
-        (["serve", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size: pipelines are not supported yet"),
-        (["serve", "--mesh", "tp3"], "--mesh: 'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4, "),
-        (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts; 1 is allowed"),
-        (["generate", "--prompt", "a", "--mesh", "pp2"], "--mesh: stage=2: 1 is allowed, pipelines are not supported"),
-        (["serve", "-tp", "4", "--mesh", "tp2"], "tensor_parallel_size: 4 contradicts mesh tp2, which has tensor=2"),
-        (["serve", "--tensor-parallel-size", "0"], "--tensor-parallel-size: 0 must be at least 1"),
-        (["serve", "demo", "--quantization=awq"], "--quantization"),
-        (
-            ["serve", "--engine-address", "127.0.0.1:1", "--decode-steps", "8"],
-            "--decode-steps: is a setting of the engine at --engine-address: give it to `jaxinfer engine` there",
-        ),
-        (["serve", "--engine-address", "localhost"], "--engine-address: 'localhost' must be HOST:PORT or unix:PATH"),
-        (
-            ["serve", "--compile-cache-dir", "/dev/null/x"],
-            "cannot make /dev/null/x: Not a directory",
-        ),
-        (["generate", "--prompt", "a", "--compile-cache-dir="], "--compile-cache-dir: must not be empty"),
-    ],
-)
-def test_an_error_of_ours_is_one_line_and_status_2(arguments: list[str], said: str) -> None:
-    done = call(*arguments)
+ERRORS: list[tuple[list[str], str]] = [
+    (["fly"], "there is no command 'fly'"),
+    (["serve", "--host", "0.0.0.0"], "--host: 0.0.0.0 can be reached by others; give --api-key"),
+    (["serve", "--config", "absent.yaml"], "--config: cannot read absent.yaml"),
+    (["serve", "--host", "no.such.invalid"], "--host: cannot resolve 'no.such.invalid'"),
+    (["serve", "dmeo"], "did you mean demo, the model in the package?"),
+    (["generate", "--prompt", "a", "--temperature", "-1"], "--temperature: -1.0 is out of range"),
+    (["generate", "--prompt", ""], "--prompt: is empty"),
+    (["serve", "--max-num-seq", "3"], "--max-num-seq: there is no such flag; did you mean --max-num-seqs?"),
+    (["serve", "--no-such-flag=3"], "--no-such-flag: there is no such flag\n"),
+    (["generate", "--prompt", "Once", "upon", "a", "time"], "a: was not expected; a text with spaces needs quotes"),
+    (["serve", "--block-size", "3"], "error: --block-size: 3 must be a power of two from 1 to 256"),
+    (["serve", "--max_num_seqs=0"], "error: --max-num-seqs: 0 must be at least 1"),
+    (["serve", "-q", "awq_marlin"], "; a checkpoint in this form needs no flag: its own quantization_config is"),
+    (
+        ["serve", "--quantization", "bitsandbytes"],
+        "in this form are not read; use the unquantised checkpoint",
+    ),
+    (["inspect", "--quantization", "modelopt_fp4"], "--quantization: 'modelopt_fp4' is not one of none, int8"),
+    (["generate", "--kv-cache-dtype", "fp8_e5m2"], "; give fp8, which is e4m3"),
+    (["serve", "--dtype", "int3"], "--dtype: 'int3' is not one of auto, bfloat16, float16, float32"),
+    (["serve", "--port"], "--port: needs a value"),
+    (["serve", "--port", "abc"], "--port: 'abc' is not a whole number"),
+    (["generate", "--temperature", "hot"], "--temperature: 'hot' is not a number"),
+    (["generate", "--stop-token-ids", "a", "b"], "--stop-token-ids: 'a', 'b' is not a whole number"),
+    (["env", "--jsn"], "--jsn: there is no such flag"),
+    (["serve", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size: pipelines are not supported yet"),
+    (["serve", "--mesh", "tp3"], "--mesh: 'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4, "),
+    (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts; 1 is allowed"),
+    (["generate", "--prompt", "a", "--mesh", "pp2"], "--mesh: stage=2: 1 is allowed, pipelines are not supported"),
+    (["serve", "-tp", "4", "--mesh", "tp2"], "tensor_parallel_size: 4 contradicts mesh tp2, which has tensor=2"),
+    (["serve", "--tensor-parallel-size", "0"], "--tensor-parallel-size: 0 must be at least 1"),
+    (["serve", "demo", "--quantization=awq"], "--quantization"),
+    (
+        ["serve", "--engine-address", "127.0.0.1:1", "--decode-steps", "8"],
+        "--decode-steps: is a setting of the engine at --engine-address: give it to `jaxinfer engine` there",
+    ),
+    (["serve", "--engine-address", "localhost"], "--engine-address: 'localhost' must be HOST:PORT or unix:PATH"),
+    (
+        ["serve", "--compile-cache-dir", "/dev/null/x"],
+        "cannot make /dev/null/x: Not a directory",
+    ),
+    (["generate", "--prompt", "a", "--compile-cache-dir="], "--compile-cache-dir: must not be empty"),
+]
+
+
+@pytest.fixture(scope="module")
+def errors(tmp_path_factory: pytest.TempPathFactory) -> list[subprocess.CompletedProcess[str]]:
+    """What the commands of ERRORS gave, each a process."""
+    return call_each([arguments for arguments, _ in ERRORS], tmp_path_factory.mktemp("commands"))
+
+
+@pytest.mark.parametrize("number", range(len(ERRORS)), ids=[" ".join(arguments) for arguments, _ in ERRORS])
+def test_an_error_of_ours_is_one_line_and_status_2(number: int, errors: list[subprocess.CompletedProcess[str]]) -> None:
+    done, said = errors[number], ERRORS[number][1]
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("jaxinfer: error: ")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly"],
+        ["serve", "--block-size", "3"],
+        ["generate", "--prompt", ""],
+        ["inspect", "--quantization", "modelopt_fp4"],
+        ["env", "--jsn"],
+    ],
+)
+def test_an_error_of_a_command_that_nothing_was_imported_for(
+    arguments: list[str], errors: list[subprocess.CompletedProcess[str]]
+) -> None:
+    alone, forked = call(*arguments), errors[[given for given, _ in ERRORS].index(arguments)]
+    assert (alone.returncode, alone.stdout, alone.stderr) == (forked.returncode, forked.stdout, forked.stderr)
 
 
 def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(folder: Path) -> None:
@@ -123,7 +153,7 @@ def test_an_engine_that_fails_as_nobody_thought_ends_the_server_with_its_reason(
 
 
 def test_help_says_that_the_model_may_be_left_out() -> None:
-    told = call("serve", "--help").stdout
+    told = help_of("serve")
     assert "[OPTIONS] [MODEL]" in told
     assert "`demo`" in told
     assert "{None}" not in told
@@ -245,7 +275,7 @@ def test_generate_shows_choices_and_log_probabilities(folder: Path) -> None:
 
 
 def test_flags_that_are_told_to_be_absent_are() -> None:
-    told = call("serve", "--help").stdout + call("chat", "--help").stdout
+    told = help_of("serve") + help_of("chat")
     assert [flag for flag in ABSENT if re.search(rf"[ ,]{flag}[ ,]", told)] == []
     assert re.search(r"[ ,]--dtype[ ,]", told)
 
@@ -253,7 +283,7 @@ def test_flags_that_are_told_to_be_absent_are() -> None:
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(SamplingParams)])
 def test_every_sampling_parameter_is_a_flag(name: str) -> None:
     flag = {"structured_outputs": "json_schema", "bad_token_ids": "bad_words"}.get(name, name)
-    assert f"--{flag.replace('_', '-')}" in call("generate", "--help").stdout
+    assert f"--{flag.replace('_', '-')}" in help_of("generate")
 
 
 def test_a_seed_is_the_one_of_a_request(folder: Path) -> None:

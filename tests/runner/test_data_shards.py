@@ -5,7 +5,7 @@ import pytest
 from tests.runner.devices import run_on_devices
 
 _PRELUDE = """
-import sys
+from functools import cache
 import jax, jax.numpy as jnp, numpy as np
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import load_model
@@ -55,8 +55,10 @@ def differences(one, many):
             if len(here) != len(there) or not all(map(same, here, there)):
                 yield key, found, here, there
 
+one_device = cache(lambda family: run(family, ONE_DEVICE))
+
 def check(family, axes, **changes):
-    one, alone = run(family, ONE_DEVICE)
+    one, alone = one_device(family)
     many, core = run(family, MeshConfig(axes, RULES), **changes)
     assert len(one) == 18 == len(many)
     assert sum(len(output.logprobs) for output in one.values()) > 30
@@ -67,18 +69,23 @@ def check(family, axes, **changes):
 
 
 def test_windows_forks_penalties_and_log_probabilities():
-    """gpt-oss: windows, sinks, experts; rows of both shards in one step, with few blocks each."""
-    run_on_devices(_PRELUDE + "check('gpt_oss', {'data': 2, 'tensor': 2}, blocks=26)", 4)
+    """gpt-oss: windows, sinks, experts; rows of both shards in one step, with few blocks each; then several decode
+    steps a dispatch."""
+    program = """
+axes = {"data": 2, "tensor": 2}
+check("gpt_oss", axes, blocks=26)
+check("gpt_oss", axes, decode_steps=4)
+"""
+    run_on_devices(_PRELUDE + program, 4)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("axes", [{"data": 2}, {"data": 4}, {"data": 2, "tensor": 4}])
-def test_other_meshes(axes: dict[str, int]):
-    run_on_devices(_PRELUDE + f"check('gpt_oss', {axes})", 8)
-
-
-def test_several_decode_steps_a_dispatch():
-    run_on_devices(_PRELUDE + "check('gpt_oss', {'data': 2, 'tensor': 2}, decode_steps=4)", 4)
+def test_other_meshes():
+    program = """
+for axes in ({"data": 2}, {"data": 4}, {"data": 2, "tensor": 4}):
+    check("gpt_oss", axes)
+"""
+    run_on_devices(_PRELUDE + program, 8)
 
 
 def test_the_load_of_experts_is_that_of_all_shards():
