@@ -9,7 +9,9 @@ from jaxinfer.errors import WorkerLostError
 from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
 _SECONDS = 8.0
-"""For one grammar, and to read the tokenizer at the start."""
+"""For one grammar."""
+_PATIENCE = 8.0
+"""To read the tokenizer at the start; and for a grammar, beside its own: the process ends what takes longer itself."""
 
 
 class Tried(NamedTuple):
@@ -20,33 +22,37 @@ class Tried(NamedTuple):
 
 
 class Trial:
-    """A process that is started when it is first needed, and again where a grammar has ended it. For one thread at a
-    time. settings: of `reading.read_tokenizer`."""
+    """A process that is started when it is first needed. For one thread at a time. settings: of
+    `reading.read_tokenizer`."""
 
     def __init__(self, settings: Mapping[str, Any]):
-        self._settings = json.dumps(dict(settings)).encode()
-        self._process = LimitedProcess([sys.executable, "-P", "-m", "jaxinfer.grammar.trial_worker"], _SECONDS)
+        self._settings = json.dumps({**settings, "seconds": _SECONDS}).encode()
+        command = [sys.executable, "-P", "-m", "jaxinfer.grammar.trial_worker"]
+        self._process = LimitedProcess(command, _SECONDS + _PATIENCE)
 
     def run(self, grammar: str) -> Tried:
-        """Compiles a grammar. Raises WorkerLostError where no process can be started."""
+        """Compiles a grammar. Raises WorkerLostError where no process can be started, or it is lost."""
         if not self._process.running:
             self._start()
-        try:
-            return Tried(**json.loads(self._process.ask(grammar.encode())))
-        except Late:
-            return Tried(f"it takes more than {_SECONDS:g} s to compile")
-        except Exceeded as error:
-            return Tried(f"it takes too much {error} to compile")
-        except Lost:
-            return Tried("it is nested too deeply, or too large, to compile")
+        return Tried(**json.loads(self._ask(grammar.encode())))
 
     def _start(self) -> None:
         try:
             self._process.start()
-            self._process.ask(self._settings)
+        except Lost as error:
+            raise _lost(error) from None
+        self._ask(self._settings)
+
+    def _ask(self, job: bytes) -> bytes:
+        try:
+            return self._process.ask(job)
         except (Exceeded, Late, Lost) as error:
-            raise WorkerLostError(f"the process that tries grammars out {error}") from None
+            raise _lost(error) from None
 
     def close(self) -> None:
         """Ends the process."""
         self._process.close()
+
+
+def _lost(error: Exception) -> WorkerLostError:
+    return WorkerLostError(f"the process that tries grammars out {str(error) or 'does not answer'}")

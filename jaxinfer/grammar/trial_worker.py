@@ -1,13 +1,18 @@
-"""Tries grammars out in a process of its own: what makes llguidance take too much, or crash, ends this process alone.
+"""Tries grammars out in processes of its own: what makes llguidance take too much, or crash, ends such a process alone.
 
-Reads and writes frames of text/limited_process.py: first `{"tokenizer", "vocab_size", "eos_ids"}`, which is answered
-with `{}`; then grammars, each answered with `{"error", "bytes"}`: what it says, empty where it compiles and goes on
-after a token, and what it took.
+Reads and writes frames of text/limited_process.py: first `{"tokenizer", "vocab_size", "eos_ids", "seconds"}`, which is
+answered with `{}`; then grammars, each answered with `{"error", "bytes"}`: what it says, empty where it compiles and
+goes on after a token, and what it took.
+
+A tokenizer takes a second of a processor to read. So this process reads it once, and a copy of the process answers
+until a grammar ends it; the next copy takes milliseconds. Else grammars that crash would cost others more than any that
+compile.
 """
 
 import json
 import os
 import resource
+import signal
 import sys
 
 import numpy as np
@@ -26,21 +31,50 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def main() -> None:
     """Answers until its input ends."""
+    os.nice(_NICENESS)
     first = read_frame(sys.stdin.buffer)
     if first is None:
         return
-    tokenizer, executor = read_tokenizer(**json.loads(first)), LLExecutor(num_threads=1)
-    os.nice(_NICENESS)
-    most = _taken(0) + _MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    settings = json.loads(first)
+    seconds = settings.pop("seconds")
+    tokenizer = read_tokenizer(**settings)
     write_frame(sys.stdout.buffer, b"{}")
+    while ended := _ended_copy(tokenizer, seconds):
+        _answer(_reason(ended, seconds), 0)
+
+
+def _ended_copy(tokenizer: LLTokenizer, seconds: float) -> int:
+    """Exit status of a copy of this process that has answered what it could; 0 where there was no more to answer."""
+    copy = os.fork()
+    if not copy:
+        _try_out(tokenizer, seconds)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+
+
+def _reason(status: int, seconds: float) -> str:
+    match -status:
+        case signal.SIGALRM:
+            return f"it takes more than {seconds:g} s to compile"
+        case signal.SIGABRT:  # native code aborts where it gets no memory
+            return "it takes too much memory to compile"
+        case _:
+            return "it is nested too deeply, or too large, to compile"
+
+
+def _try_out(tokenizer: LLTokenizer, seconds: float) -> None:
+    """Until the input ends, or a grammar takes too much."""
+    executor, most = LLExecutor(num_threads=1), _taken(0) + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     while (grammar := read_frame(sys.stdin.buffer)) is not None:
         before = _taken(1)
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # nobody handles the signal: it ends the process
         found = LLMatcher(tokenizer, grammar.decode(), log_level=0, limits=LIMITS)
         _go_on(found, tokenizer, executor)
-        answer = {"error": found.get_error(), "bytes": max(_taken(1) - before, 0)}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        error, taken = found.get_error(), max(_taken(1) - before, 0)
         del found
-        write_frame(sys.stdout.buffer, json.dumps(answer).encode())
+        _answer(error, taken)
 
 
 def _go_on(found: LLMatcher, tokenizer: LLTokenizer, executor: LLExecutor) -> None:
@@ -53,6 +87,10 @@ def _go_on(found: LLMatcher, tokenizer: LLTokenizer, executor: LLExecutor) -> No
     legal = legal[~np.isin(legal, tokenizer.eos_tokens)]
     if not found.is_error() and len(legal) and found.consume_tokens([int(legal[0])]):
         fill_next_token_bitmask_par(executor, [(found, 0)], mask)
+
+
+def _answer(error: str, taken: int) -> None:
+    write_frame(sys.stdout.buffer, json.dumps({"error": error, "bytes": taken}).encode())
 
 
 def _taken(column: int) -> int:

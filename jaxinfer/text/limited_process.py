@@ -3,6 +3,7 @@
 Jobs and answers are frames: four bytes of length, big-endian, then the bytes.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -92,14 +93,14 @@ class LimitedProcess:
         """Ends the process from another thread than the one that may be asking, which then raises Lost."""
         process = self._process  # the other thread may close it meanwhile
         if process is not None:
-            process.kill()
+            _kill(process)
 
     def close(self) -> None:
         """Ends the process."""
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()
+        _kill(process)
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
@@ -141,6 +142,13 @@ class LimitedProcess:
         if status == -signal.SIGXCPU:
             raise Exceeded("processor time")
         raise Lost(f"ended with status {status}")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With copies that it may have made of itself: the session is its own."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _environment() -> dict[str, str]:

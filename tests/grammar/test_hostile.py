@@ -46,9 +46,17 @@ def test_they_are_refused_and_others_go_on(grammars: Grammars, name: str) -> Non
 
 def test_whoever_streams_goes_before_what_is_tried_out(grammars: Grammars) -> None:
     compiled(grammars, Constraint.text("regex", "a+", "x"))
-    trials = children_with("jaxinfer.grammar.trial_worker")
-    assert trials
+    trials = children_with("jaxinfer.grammar.trial_worker", recursive=True)
+    assert len(trials) == 2
     assert {trial.nice() for trial in trials} == {min(psutil.Process().nice() + 10, 19)}
+
+
+def test_a_crash_costs_no_start(grammars: Grammars) -> None:
+    compiled(grammars, Constraint.text("regex", "a+", "x"))
+    (trial,) = children_with("jaxinfer.grammar.trial_worker")
+    with pytest.raises(ParameterError, match="nested too deeply"):
+        compiled(grammars, HOSTILE["a chain of definitions"])
+    assert children_with("jaxinfer.grammar.trial_worker") == [trial]
 
 
 def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +103,9 @@ def test_closing_ends_the_process_that_tries() -> None:
     grammars = Grammars(FILE, SIZE, (END,))
     compiled(grammars, Constraint.text("regex", "a+", "x"))
     (trial,) = grammars._idle
-    assert trial._process.running
+    assert trial._process.pid is not None
+    copies = psutil.Process(trial._process.pid).children()
     grammars.close()
     assert not trial._process.running
+    assert copies
+    assert not psutil.wait_procs(copies, timeout=10)[1]
