@@ -148,9 +148,10 @@ class EngineThread:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""
         if not self._closing:
             self._closing = True
+            # First, so that what another thread is submitting is refused there, or found below.
+            self._compiler.shutdown(wait=False, cancel_futures=True)
             for compiling in list(self._compiling.values()):
                 self._give_up(compiling, EngineDeadError("the engine has stopped"))
-            self._compiler.shutdown(wait=False, cancel_futures=True)
             self._commands.put(self._core.abort_all)
             self._commands.put(None)
 
