@@ -13,15 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
-from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
-from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer, special_ids
+from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
+from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
 from jaxinfer.grammar.source import grammar_text, parts_of, unforced
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
@@ -51,17 +50,21 @@ class Grammars:
         self._thought_ends: dict[str, ThoughtEnd] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
-        self._read: LLTokenizer | None = None
+        self._read: Tokenizers | None = None
         self._idle: list[Trial] = []
         self._closed = False
         self._counts = ConstraintStats()
 
     @property
-    def _tokenizer(self) -> LLTokenizer:
+    def _tokenizers(self) -> Tokenizers:
         with self._reading:  # a second of work, which two threads must not do both
             if self._read is None:
-                self._read = read_tokenizer(**self._settings)
+                self._read = read_tokenizers(**self._settings)
             return self._read
+
+    @property
+    def _tokenizer(self) -> LLTokenizer:
+        return self._tokenizers.guided
 
     @cached_property
     def _words(self) -> int:
@@ -75,12 +78,12 @@ class Grammars:
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
-        return special_ids(self._settings["tokenizer"], self._tokenizer)
+        return special_ids(self._tokenizers)
 
     @cached_property
     def _free_ids(self) -> np.ndarray:
         """Those that are a token's, and do not end a text."""
-        size = Tokenizer.from_file(self._settings["tokenizer"]).get_vocab_size()
+        size = self._tokenizers.own.get_vocab_size()
         known = bits_of(range(min(size, self._vocab_size)), self._words)
         return known & ~bits_of(self._tokenizer.eos_tokens, self._words)
 
@@ -105,6 +108,7 @@ class Grammars:
             partial(self._forget, alike, kept),
             self._thought_end(constraint.after) if constraint.after else None,
             constraint.thought,
+            kept.forced,
         )
 
     def stats(self) -> ConstraintStats:
@@ -133,10 +137,10 @@ class Grammars:
 
     def _thought_end(self, text: str) -> ThoughtEnd:
         if text not in self._thought_ends:
-            read = Tokenizer.from_file(self._settings["tokenizer"])
+            read = self._tokenizers.own
             special = frozenset(id for id, token in read.get_added_tokens_decoder().items() if token.special)
             own = frozenset(read.encode(text, add_special_tokens=False).ids)
-            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._words)
+            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._free_ids)
         return self._thought_ends[text]
 
     def close(self) -> None:
@@ -154,7 +158,7 @@ class Grammars:
             elif matcher.begun:
                 asked.append((matcher.grammar, number))
             else:
-                wide[number] = self._free_ids & matcher.ends.others & matcher.thought_mask()
+                wide[number] = matcher.ends.others & matcher.thought_mask()
         if asked:
             fill_next_token_bitmask_par(self._executor, asked, wide)
         errors = {number: error for _, number in asked if (error := self._finish(matchers[number], wide[number]))}
@@ -195,7 +199,7 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
-        return _Kept(found, tried.bytes)
+        return _Kept(found, tried.bytes, forced_by(found))
 
     def _try_parts(self, trial: Trial, constraint: Constraint) -> None:
         """Raises for the part that is to blame, where one is found in time."""
@@ -245,7 +249,8 @@ class Asked(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """A grammar that requests get copies of, and the bytes that it takes."""
+    """A grammar that requests get copies of, the bytes that it takes, and the tokens that its texts begin with."""
 
     grammar: LLMatcher
     bytes: int
+    forced: Sequence[int]

@@ -21,7 +21,7 @@ class Tried(NamedTuple):
 
 class Trial:
     """A process that is started when it is first needed, and again where a grammar has ended it. For one thread at a
-    time. settings: of `reading.read_tokenizer`."""
+    time. settings: of `reading.read_tokenizers`."""
 
     def __init__(self, settings: Mapping[str, Any]):
         self._settings = json.dumps(dict(settings)).encode()

@@ -14,7 +14,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer
+from jaxinfer.grammar.reading import LIMITS, read_tokenizers
 from jaxinfer.text.limited_process import read_frame, write_frame
 
 _MEMORY = 1 << 30
@@ -29,7 +29,7 @@ def main() -> None:
     first = read_frame(sys.stdin.buffer)
     if first is None:
         return
-    tokenizer, executor = read_tokenizer(**json.loads(first)), LLExecutor(num_threads=1)
+    tokenizer, executor = read_tokenizers(**json.loads(first)).guided, LLExecutor(num_threads=1)
     os.nice(_NICENESS)
     most = _taken(0) + _MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

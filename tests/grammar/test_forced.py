@@ -84,6 +84,26 @@ def test_no_end_is_forced_and_nothing_beyond_where_a_text_may_end() -> None:
     assert not one.ended
 
 
+def test_a_long_text_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is forced is found once for all requests of a grammar, when it is compiled; a part of it is told at once."""
+    draw, asked = random.Random(7), list[object]()
+    monkeypatch.setattr("jaxinfer.grammar.matcher.forced_by", lambda grammar: asked.append(grammar) or ())
+    text = " ".join("".join(draw.choices("abcdefgh", k=draw.randint(1, 9))) for _ in range(3000))
+    matcher, said, runs = compiled(GRAMMARS, Constraint.choice([text]), frozenset()), list[int](), list[int]()
+    while run := list(matcher.forced()):
+        runs.append(len(run))
+        matcher.accept(run[:-1])
+        other = matcher.copy()
+        assert list(other.forced()) == run[-1:]
+        matcher.accept(run[-1:])
+        said += run
+    ids = TOKENIZER.encode(text, add_special_tokens=False).ids
+    assert said == ids[: len(said)]
+    assert len(said) >= len(ids) - 2 > 4000
+    assert 100 < max(runs) <= 1024
+    assert len(asked) == 1  # at the end of it
+
+
 def test_nothing_is_forced_within_a_thought() -> None:
     matcher = compiled(GRAMMARS, fixed(schema_of(RECORD)).after_thought("</think>", None))
     assert not matcher.forced()

@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import string
 from pathlib import Path
 from typing import Literal
@@ -313,3 +314,15 @@ def test_depth_is_bounded_without_recursion() -> None:
         deep = {"items": deep}
     with pytest.raises(ParameterError, match=f"is nested deeper than {MAX_DEPTH}"):
         Constraint.schema(deep, "x")
+
+
+def test_the_tokenizer_is_read_once_and_never_within_a_step(tmp_path: Path) -> None:
+    """Reading one takes the interpreter for some tenths of a second."""
+    file = Path(shutil.copy(FILE, tmp_path))
+    grammars = Grammars(file, SIZE, (END,))
+    compiled(grammars, Constraint.text("regex", "a+"))
+    file.unlink()
+    tag = {"type": "tag", "begin": "<tool_call>", "content": {"type": "any_text"}, "end": "</tool_call>"}
+    for constraint in (Constraint.text("regex", "b+"), Constraint.structural_tag({"format": tag})):
+        matcher = compiled(grammars, constraint.after_thought("</think>", None))
+        assert len(legal(grammars, matcher, SIZE)) > 100
