@@ -21,7 +21,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
-from jaxinfer.grammar.source import grammar_text, parts_of, unforced
+from jaxinfer.grammar.source import grammar_text, parts_of
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
@@ -183,9 +183,8 @@ class Grammars:
         )
 
     def _compiled(self, asked: "Asked") -> "_Kept":
-        constraint, grammar = asked.constraint, grammar_text(asked.constraint, self._special_ids)
-        if not asked.forces:
-            grammar = unforced(grammar)
+        constraint = asked.constraint
+        grammar = grammar_text(constraint, self._special_ids, forces=asked.forces)
         with self._trial() as trial:
             tried = trial.run(grammar)
             if tried.error:
@@ -242,7 +241,7 @@ def _refused(constraint: Constraint, reason: str) -> ParameterError:
 
 
 class Asked(NamedTuple):
-    """What grammars are kept by. forces: of source.unforced."""
+    """What grammars are kept by. forces: of source.grammar_text."""
 
     constraint: Constraint
     forces: bool = True
