@@ -90,7 +90,8 @@ class Grammars:
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
         constraint = params.structured_outputs
-        alike = Asked(replace(constraint, after="", thought=None), forces=not params.has_token_rules)
+        forces = not params.has_token_rules and not self._has_text(stop_ids)
+        alike = Asked(replace(constraint, after="", thought=None), forces)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -110,6 +111,12 @@ class Grammars:
             constraint.thought,
             kept.forced,
         )
+
+    def _has_text(self, stop_ids: frozenset[int]) -> bool:
+        """Whether one of them may be part of a text, which then needs another spelling than the tokenizer's own."""
+        guided = self._tokenizer
+        others = stop_ids.difference(guided.eos_tokens)
+        return any(each < guided.vocab_size and not guided.is_special_token(each) for each in others)
 
     def stats(self) -> ConstraintStats:
         with self._lock:

@@ -190,3 +190,17 @@ def test_calls_are_forced_all_the_same() -> None:
                                          "end": "\n</tool_call>"}))  # fmt: skip
     matcher.accept(TOKENIZER.encode("<tool_call>", add_special_tokens=False).ids)
     assert matcher.forced()
+
+
+def test_a_stop_id_that_is_text_leaves_other_spellings() -> None:
+    """It is legal as an end alone, so the tokenizer's own spelling cannot be written."""
+    text, draw = "the sea side of the capital", random.Random(2)
+    ids = TOKENIZER.encode(text, add_special_tokens=False).ids
+    stops = frozenset({END, ids[2]})
+    matcher, said = compiled(GRAMMARS, Constraint.choice([text]), stops), list[int]()
+    while not matcher.ended:
+        said.append(draw.choice(legal(GRAMMARS, matcher, SIZE)))
+        matcher.accept(said[-1:])
+    assert TOKENIZER.decode(said) == text
+    assert len(TOKENIZER.decode(ids[2:3])) > 2
+    assert not stops & set(said)
