@@ -358,6 +358,31 @@ def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
     assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
 
 
+def test_foreseen_tokens_that_do_not_follow_any_more_are_no_fault_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A grammar may reach a limit that it had not reached when it forced them."""
+    core = core_of(ahead=1)
+
+    class Full(ToyMatcher):
+        def accept(self, tokens: Any) -> None:
+            raise MatcherError("no more")
+
+    def copy(self: ToyMatcher) -> ToyMatcher:
+        return Full(self.toy, self.stops, self.vocab_size, self.tokens)
+
+    for name in ("a", "c"):
+        core.add_request(constrained(name, tokens=30, n=1 if name == "a" else 2))
+    core.add_request(ask("b", 4, 12))
+    for _ in range(2):
+        core.step()
+    monkeypatch.setattr(ToyMatcher, "copy", copy)
+    got = run(core)
+    assert (got["a", 0][-1].error, got["a", 0][-1].param) == ("no more", "structured_outputs")
+    assert got["b", 0][-1].finish_reason is FinishReason.LENGTH
+    assert (core.stats().constraint_failures, core.stats().step_faults) == (3, 0)
+
+
 def test_failures_waiting_and_compiling_are_counted() -> None:
     core = small_core(constraints=ToyConstraints(VOCABULARY, frozenset({4})), ahead=1)
     core.add_request(constrained("a", n=2))
