@@ -106,6 +106,10 @@ class EngineCore:
             raise ParameterError("structured_outputs", "this engine has no tokenizer to constrain texts with")
         return checked._replace(arrival=next(self._arrivals))
 
+    def is_kept(self, checked: CheckedRequest) -> bool:
+        """Whether `compile` has next to nothing to do. Safe in any thread."""
+        return self.constraints is not None and self.constraints.is_kept(checked.request.sampling, checked.stop_ids)
+
     def compile(self, checked: CheckedRequest) -> CheckedRequest:
         """With its matcher, where it asks for one. May take a while; safe in any thread. Raises ParameterError."""
         if not checked.is_constrained or checked.matcher is not None:

@@ -89,9 +89,7 @@ class Grammars:
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
-        constraint = params.structured_outputs
-        forces = not params.has_token_rules and not self._has_text(stop_ids)
-        alike = Asked(replace(constraint, after="", thought=None), forces)
+        constraint, alike = params.structured_outputs, self._asked(params, stop_ids)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -111,6 +109,21 @@ class Grammars:
             constraint.thought,
             kept.forced,
         )
+
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        constraint = params.structured_outputs
+        if (
+            self._read is None
+            or constraint is None
+            or (constraint.after and constraint.after not in self._thought_ends)
+        ):
+            return False
+        return self._asked(params, stop_ids) in self._kept
+
+    def _asked(self, params: SamplingParams, stop_ids: frozenset[int]) -> "Asked":
+        assert params.structured_outputs is not None
+        forces = not params.has_token_rules and not self._has_text(stop_ids)
+        return Asked(replace(params.structured_outputs, after="", thought=None), forces)
 
     def _has_text(self, stop_ids: frozenset[int]) -> bool:
         """Whether one of them may be part of a text, which then needs another spelling than the tokenizer's own."""

@@ -275,6 +275,31 @@ async def test_others_go_on_while_one_compiles_and_its_id_is_taken() -> None:
     await client.close()
 
 
+class KeepsOne(SlowConstraints):
+    """Has TOY already."""
+
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        return Toy.of(params) == TOY
+
+    def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
+        kept = self.is_kept(params, stop_ids)
+        return ToyConstraints.compile(self, params, stop_ids) if kept else super().compile(params, stop_ids)
+
+
+async def test_what_is_compiled_already_waits_for_none_that_takes_long() -> None:
+    constraints = KeepsOne()
+    client = LocalEngineClient(small_core(constraints=constraints))
+    slow = [asyncio.create_task(client.submit(constrained(name, toy=Toy(1, 40)))) for name in "abcd"]
+    await asyncio.to_thread(constraints.begun.wait, 20)
+    stream = await asyncio.wait_for(client.submit(constrained("kept")), 5)
+    tokens = [token async for deltas in stream for delta in deltas for token in delta.token_ids]
+    assert tokens == right(small_core(), constrained("kept"))
+    assert not any(task.done() for task in slow)
+    constraints.gate.set()
+    await asyncio.gather(*slow)
+    await client.close()
+
+
 async def test_closing_ends_what_compiles() -> None:
     constraints, client = await slow_client()
     waiting = [asyncio.create_task(client.submit(constrained(name))) for name in "abcd"]

@@ -326,3 +326,16 @@ def test_the_tokenizer_is_read_once_and_never_within_a_step(tmp_path: Path) -> N
     for constraint in (Constraint.text("regex", "b+"), Constraint.structural_tag({"format": tag})):
         matcher = compiled(grammars, constraint.after_thought("</think>", None))
         assert len(legal(grammars, matcher, SIZE)) > 100
+
+
+def test_what_is_kept_is_known_before_it_is_asked_for() -> None:
+    grammars, ends = Grammars(FILE, SIZE, (END,)), frozenset({END})
+    params = SamplingParams(structured_outputs=Constraint.text("regex", "a+"))
+    assert not grammars.is_kept(params, ends)
+    grammars.compile(params, ends)
+    assert grammars.is_kept(params, ends)
+    constraint = params.structured_outputs
+    assert constraint is not None
+    for other in (Constraint.text("regex", "b+"), constraint.after_thought("</think>", None)):
+        assert not grammars.is_kept(SamplingParams(structured_outputs=other), ends)
+    assert not grammars.is_kept(SamplingParams(structured_outputs=constraint, allowed_token_ids=[300, 301]), ends)
