@@ -60,6 +60,10 @@ class Constraints(Protocol):
         safe in any thread. Raises ParameterError that says what is refused."""
         ...
 
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        """Whether `compile` would find what this request asks for compiled. Returns at once; safe in any thread."""
+        ...
+
     def fill(self, matchers: Sequence[Matcher], rows: np.ndarray) -> dict[int, str]:
         """Writes each matcher's mask into its row, int32 [n, words]: bit t % 32 of word t // 32 is set where token t
         may be drawn next. Returns errors by the matcher's number; those rows mean nothing."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
-from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher
+from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher, MatcherError
 from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.fast_forward import FastForward, ForcedRun
 from jaxinfer.engine.kv.manager import BlockRefs
-from jaxinfer.engine.masks import StepMasks
+from jaxinfer.engine.masks import MaskError, StepMasks
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
@@ -105,6 +105,10 @@ class EngineCore:
         if self.constraints is None:
             raise ParameterError("structured_outputs", "this engine has no tokenizer to constrain texts with")
         return checked._replace(arrival=next(self._arrivals))
+
+    def is_kept(self, checked: CheckedRequest) -> bool:
+        """Whether `compile` has next to nothing to do. Safe in any thread."""
+        return self.constraints is not None and self.constraints.is_kept(checked.request.sampling, checked.stop_ids)
 
     def compile(self, checked: CheckedRequest) -> CheckedRequest:
         """With its matcher, where it asks for one. May take a while; safe in any thread. Raises ParameterError."""
@@ -256,8 +260,15 @@ class EngineCore:
     def _send_masks(self, slots: np.ndarray, ends: np.ndarray) -> None:
         """ends: positions at which the sequences in these slots are to draw."""
         table = self.scheduler.state.table
-        sequences = [sequence for slot in slots.tolist() if (sequence := table.sequences[slot]) is not None]
-        matchers = [_matcher_at(sequence, end) for sequence, end in zip(sequences, ends.tolist(), strict=True)]
+        sequences, matchers = list[Sequence](), list[Matcher]()
+        for slot, end in zip(slots.tolist(), ends.tolist(), strict=True):
+            if (sequence := table.sequences[slot]) is not None:
+                try:
+                    matchers.append(_matcher_at(sequence, end))
+                except MatcherError as error:
+                    self._fail(sequence, MaskError(str(error), sequence.constraint_param))
+                else:
+                    sequences.append(sequence)
         errors = self._masks.send(self.in_flight, sequences, matchers)
         if self._fast_forward is not None:
             drawing = [number for number in range(len(sequences)) if number not in errors]
@@ -265,9 +276,13 @@ class EngineCore:
             runs = [ForcedRun(sequence, np.array(tokens, np.int32)) for sequence, tokens in forced]
             self.counters.forced_tokens += self._fast_forward.plan(runs)
         for number, error in errors.items():
-            self.counters.constraint_failures += 1
-            self._end(sequences[number], FinishReason.ERROR, error.text, error.param)
-            self._retire(sequences[number].request_id)
+            self._fail(sequences[number], error)
+
+    def _fail(self, sequence: Sequence, error: MaskError) -> None:
+        """Ends a sequence that can draw nothing."""
+        self.counters.constraint_failures += 1
+        self._end(sequence, FinishReason.ERROR, error.text, error.param)
+        self._retire(sequence.request_id)
 
     def _recover(self, failure: str) -> None:
         self.counters.step_faults += 1
@@ -334,7 +349,8 @@ class EngineCore:
 
 
 def _matcher_at(sequence: Sequence, end: int) -> Matcher:
-    """What a sequence may draw at position `end`: its own matcher has seen confirmed tokens alone, no foreseen ones."""
+    """What a sequence may draw at position `end`: its own matcher has seen confirmed tokens alone, no foreseen ones.
+    Raises MatcherError."""
     assert sequence.matcher is not None
     assert sequence.table is not None
     foreseen = sequence.table.tokens[sequence.slot, sequence.num_known : end]

@@ -43,7 +43,8 @@ class StepMasks:
         new = [number for number, slot in enumerate(slots) if number not in errors and self._is_new(slot, rows[number])]
         if new:
             in_flight.set_masks(np.array(slots, np.int32)[new], rows[new])
-            self._sent.update((slots[number], rows[number]) for number in new)
+            # Copies: a view of a row would keep the rows of all others.
+            self._sent.update((slots[number], rows[number].copy()) for number in new)
         return errors
 
     def _fill(self, sequences: list[Sequence], matchers: list[Matcher], rows: np.ndarray) -> dict[int, "MaskError"]:

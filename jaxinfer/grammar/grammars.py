@@ -13,16 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
-from tokenizers import Tokenizer
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
-from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer, special_ids
-from jaxinfer.grammar.source import grammar_text, parts_of, unforced
+from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
+from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
+from jaxinfer.grammar.source import grammar_text, parts_of
 from jaxinfer.grammar.thought import ThoughtEnd
 from jaxinfer.grammar.trial import Trial
 from jaxinfer.sampling import SamplingParams
@@ -51,17 +50,21 @@ class Grammars:
         self._thought_ends: dict[str, ThoughtEnd] = {}
         self._lock = threading.Lock()
         self._reading = threading.Lock()
-        self._read: LLTokenizer | None = None
+        self._read: Tokenizers | None = None
         self._idle: list[Trial] = []
         self._closed = False
         self._counts = ConstraintStats()
 
     @property
-    def _tokenizer(self) -> LLTokenizer:
+    def _tokenizers(self) -> Tokenizers:
         with self._reading:  # a second of work, which two threads must not do both
             if self._read is None:
-                self._read = read_tokenizer(**self._settings)
+                self._read = read_tokenizers(**self._settings)
             return self._read
+
+    @property
+    def _tokenizer(self) -> LLTokenizer:
+        return self._tokenizers.guided
 
     @cached_property
     def _words(self) -> int:
@@ -75,19 +78,18 @@ class Grammars:
 
     @cached_property
     def _special_ids(self) -> dict[str, int]:
-        return special_ids(self._settings["tokenizer"], self._tokenizer)
+        return special_ids(self._tokenizers)
 
     @cached_property
     def _free_ids(self) -> np.ndarray:
         """Those that are a token's, and do not end a text."""
-        size = Tokenizer.from_file(self._settings["tokenizer"]).get_vocab_size()
+        size = self._tokenizers.own.get_vocab_size()
         known = bits_of(range(min(size, self._vocab_size)), self._words)
         return known & ~bits_of(self._tokenizer.eos_tokens, self._words)
 
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> GrammarMatcher:
         assert params.structured_outputs is not None
-        constraint = params.structured_outputs
-        alike = Asked(replace(constraint, after="", thought=None), forces=not params.has_token_rules)
+        constraint, alike = params.structured_outputs, self._asked(params, stop_ids)
         with self._lock:
             kept = self._kept.get(alike)
             if kept is not None:
@@ -105,7 +107,29 @@ class Grammars:
             partial(self._forget, alike, kept),
             self._thought_end(constraint.after) if constraint.after else None,
             constraint.thought,
+            kept.forced,
         )
+
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        constraint = params.structured_outputs
+        if (
+            self._read is None
+            or constraint is None
+            or (constraint.after and constraint.after not in self._thought_ends)
+        ):
+            return False
+        return self._asked(params, stop_ids) in self._kept
+
+    def _asked(self, params: SamplingParams, stop_ids: frozenset[int]) -> "Asked":
+        assert params.structured_outputs is not None
+        forces = not params.has_token_rules and not self._has_text(stop_ids)
+        return Asked(replace(params.structured_outputs, after="", thought=None), forces)
+
+    def _has_text(self, stop_ids: frozenset[int]) -> bool:
+        """Whether one of them may be part of a text, which then needs another spelling than the tokenizer's own."""
+        guided = self._tokenizer
+        others = stop_ids.difference(guided.eos_tokens)
+        return any(each < guided.vocab_size and not guided.is_special_token(each) for each in others)
 
     def stats(self) -> ConstraintStats:
         with self._lock:
@@ -133,10 +157,10 @@ class Grammars:
 
     def _thought_end(self, text: str) -> ThoughtEnd:
         if text not in self._thought_ends:
-            read = Tokenizer.from_file(self._settings["tokenizer"])
+            read = self._tokenizers.own
             special = frozenset(id for id, token in read.get_added_tokens_decoder().items() if token.special)
             own = frozenset(read.encode(text, add_special_tokens=False).ids)
-            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._words)
+            self._thought_ends[text] = ThoughtEnd(text, self._tokenizer, special - own, self._free_ids)
         return self._thought_ends[text]
 
     def close(self) -> None:
@@ -154,7 +178,7 @@ class Grammars:
             elif matcher.begun:
                 asked.append((matcher.grammar, number))
             else:
-                wide[number] = self._free_ids & matcher.ends.others & matcher.thought_mask()
+                wide[number] = matcher.ends.others & matcher.thought_mask()
         if asked:
             fill_next_token_bitmask_par(self._executor, asked, wide)
         errors = {number: error for _, number in asked if (error := self._finish(matchers[number], wide[number]))}
@@ -179,9 +203,8 @@ class Grammars:
         )
 
     def _compiled(self, asked: "Asked") -> "_Kept":
-        constraint, grammar = asked.constraint, grammar_text(asked.constraint, self._special_ids)
-        if not asked.forces:
-            grammar = unforced(grammar)
+        constraint = asked.constraint
+        grammar = grammar_text(constraint, self._special_ids, forces=asked.forces)
         with self._trial() as trial:
             tried = trial.run(grammar)
             if tried.error:
@@ -195,7 +218,7 @@ class Grammars:
             raise _refused(constraint, error_of(found))
         if not (mask & ~bits_of(self._tokenizer.eos_tokens, self._words)).any():
             raise _refused(constraint, "no text but an empty one fits it")
-        return _Kept(found, tried.bytes)
+        return _Kept(found, tried.bytes, forced_by(found))
 
     def _try_parts(self, trial: Trial, constraint: Constraint) -> None:
         """Raises for the part that is to blame, where one is found in time."""
@@ -238,14 +261,15 @@ def _refused(constraint: Constraint, reason: str) -> ParameterError:
 
 
 class Asked(NamedTuple):
-    """What grammars are kept by. forces: of source.unforced."""
+    """What grammars are kept by. forces: of source.grammar_text."""
 
     constraint: Constraint
     forces: bool = True
 
 
 class _Kept(NamedTuple):
-    """A grammar that requests get copies of, and the bytes that it takes."""
+    """A grammar that requests get copies of, the bytes that it takes, and the tokens that its texts begin with."""
 
     grammar: LLMatcher
     bytes: int
+    forced: Sequence[int]

@@ -12,6 +12,8 @@ from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.grammar.thought import ThoughtEnd
 
 _LONGEST_ERROR = 300
+_LONGEST_RUN = 1024
+"""Forced tokens that are told at once: to look at all of a long text at once would hold up a step."""
 
 
 class Ends(NamedTuple):
@@ -28,7 +30,7 @@ class Ends(NamedTuple):
 class GrammarMatcher:
     """A Matcher. ends: of its sequence. on_error: called where the grammar cannot go on. thought_end: of a thought,
     before which the text is free; None: there is none. thought: the id that begins one where it is the first token;
-    None: it has begun, where there is one.
+    None: it has begun, where there is one. forced: of `forced_by` the grammar as it is given.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class GrammarMatcher:
         on_error: Callable[[], None],
         thought_end: ThoughtEnd | None = None,
         thought: int | None = None,
+        forced: Sequence[int] | None = None,
     ):
         self.grammar = grammar
         self.ends = ends
@@ -45,7 +48,9 @@ class GrammarMatcher:
         self.thought = thought
         self._thought_end = thought_end
         self._tail = b""  # of the thought
-        self._forced: list[int] | None = None  # None: nobody has asked since the last of them came
+        self._forced = forced  # None: nobody has asked since the last of them came
+        self._come = 0  # how many of these have come
+        self._seen = 0  # how many of them, those that have come included, are known to go on
 
     @property
     def begun(self) -> bool:
@@ -71,9 +76,9 @@ class GrammarMatcher:
         return None
 
     def copy(self) -> "GrammarMatcher":
-        copied = GrammarMatcher(self.grammar.deep_copy(), self.ends, self.on_error, self._thought_end, self.thought)
-        copied._tail = self._tail
-        copied._forced = self._forced
+        grammar = self.grammar.deep_copy()
+        copied = GrammarMatcher(grammar, self.ends, self.on_error, self._thought_end, self.thought, self._forced)
+        copied._tail, copied._come, copied._seen = self._tail, self._come, self._seen
         return copied
 
     def thought_mask(self) -> np.ndarray:
@@ -84,28 +89,42 @@ class GrammarMatcher:
     def forced(self) -> Sequence[int]:
         if self.thought is not None or not self.begun:
             return ()
+        return self._look_ahead()[self._come : self._seen]
+
+    def _look_ahead(self) -> Sequence[int]:
+        """What is forced from the place on where it was asked for, at least one token of it, where there is one, beyond
+        what has come: up to one that ends the text, which no grammar may force."""
         if self._forced is None:
-            self._forced = self._compute_forced()
+            self._forced, self._come, self._seen = forced_by(self.grammar), 0, 0
+        if self._come == self._seen < len(self._forced):
+            ahead = self.grammar.deep_copy()
+
+            def goes_on(token: int) -> bool:
+                return self.ends.allows(token) and ahead.consume_token(token) and not ahead.is_stopped()
+
+            run = self._forced[self._come : self._come + _LONGEST_RUN]
+            going_on = sum(1 for _ in itertools.takewhile(goes_on, run))
+            self._seen += going_on
+            if going_on < len(run):
+                self._forced = self._forced[: self._seen]
         return self._forced
-
-    def _compute_forced(self) -> list[int]:
-        """Up to one that ends the text, which no grammar may force. Where llguidance allows several spellings of what
-        is forced, this is the tokenizer's, so that no text depends on which tokens were computed together."""
-        tokens = [] if self.grammar.is_accepting() else self.grammar.compute_ff_tokens()
-        ahead = self.grammar.deep_copy() if tokens else self.grammar
-
-        def goes_on(token: int) -> bool:
-            return self.ends.allows(token) and ahead.consume_token(token) and not ahead.is_stopped()
-
-        return list(itertools.takewhile(goes_on, tokens))
 
     def _accept(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            forced = list(self.forced())
+            forced = self._look_ahead()
+            came = self._come < len(forced) and forced[self._come] == token
             if not self.grammar.consume_token(token):
                 self.on_error()
                 raise MatcherError(f"the grammar cannot go on: {error_of(self.grammar)}")
-            self._forced = (forced[1:] or None) if forced[:1] == [token] else None
+            self._come += came
+            if not came or self._come == len(forced):
+                self._forced = None
+
+
+def forced_by(grammar: LLMatcher) -> Sequence[int]:
+    """The tokens that must follow. Where llguidance allows several spellings of what is forced, this is the
+    tokenizer's, so that no text depends on which tokens were computed together."""
+    return [] if grammar.is_accepting() else grammar.compute_ff_tokens()
 
 
 def error_of(grammar: LLMatcher) -> str:

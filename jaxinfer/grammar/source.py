@@ -25,11 +25,17 @@ def _ascii_digits(regex: str) -> str:
     return "".join(pieces)
 
 
-def grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
-    """special_ids: of the tokenizer. Raises ParameterError where it is no grammar; what llguidance refuses, it refuses
-    later."""
+def grammar_text(constraint: Constraint, special_ids: SpecialIds, *, forces: bool = True) -> str:
+    """special_ids: of the tokenizer. forces: False: of `unforced`; so is what has the letters of an added token: the
+    tokenizer would spell those as that token, which is no text. Raises ParameterError where it is no grammar; what
+    llguidance refuses, it refuses later."""
     try:
-        return _grammar_text(constraint, special_ids)
+        if constraint.kind == "structural_tag":
+            text, has_letters = _tags_text(json.loads(constraint.value), special_ids)
+        else:
+            text = _grammar_text(constraint)
+            has_letters = _has_special(text, special_ids)
+        return text if forces and not has_letters else unforced(text)
     except ParameterError:
         raise
     except ValueError as error:  # a lone surrogate, too
@@ -55,17 +61,34 @@ def _part(leaf: Node) -> Constraint:
 
 def unforced(grammar: str) -> str:
     """The same where what must follow may be written in any tokens: llguidance allows only the tokenizer's own there,
-    which a request's rules may forbid. What is several grammars stays as it is."""
-    if grammar.startswith("{"):
-        parts = json.loads(grammar)["grammars"]
-        if len(parts) > 1:
-            return grammar
-        schema = parts[0]["json_schema"]
-        grammar = parts[0]["lark_grammar"] if schema is None else f"start: %json {json.dumps(schema)}"
-    return f'%llguidance {{"no_forcing": true}}\n{grammar}'
+    which a request's rules may forbid."""
+    if not grammar.startswith("{"):
+        return _NO_FORCING + grammar
+    first, *others = json.loads(grammar)["grammars"]
+    schema = first.get("json_schema")
+    lark = _NO_FORCING + (first["lark_grammar"] if schema is None else f"start: %json {json.dumps(schema)}")
+    return json.dumps({"grammars": [{**first, "json_schema": None, "lark_grammar": lark}, *others]})
 
 
-def _grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
+_NO_FORCING = '%llguidance {"no_forcing": true}\n'
+
+
+def _has_special(text: str, special_ids: SpecialIds) -> bool:
+    """Whether a text, which may be escaped, has the letters of an added token. What is put together of pieces, as by
+    `<th[i]nk>`, is not found."""
+    plain = text.replace("\\", "")
+    return any(token in plain or json.dumps(token)[1:-1].replace("\\", "") in plain for token in special_ids)
+
+
+def _tags_text(node: Node, special_ids: SpecialIds) -> tuple[str, bool]:
+    """A grammar, and whether it has letters of an added token where that token itself may not stand for them."""
+    writer = TagsWriter(special_ids, _inner_schema, _inner_regex, _lark)
+    text = writer.write(node)
+    has_letters = writer.has_letters or any(_has_special(json.dumps(leaf), special_ids) for leaf in leaves(node))
+    return text, has_letters
+
+
+def _grammar_text(constraint: Constraint) -> str:
     kind, value = constraint.kind, constraint.value
     if kind in ("json_schema", "json_object"):
         schema = value if kind == "json_schema" else '{"type": "object"}'
@@ -73,9 +96,7 @@ def _grammar_text(constraint: Constraint, special_ids: SpecialIds) -> str:
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_ascii_digits(value))
     if kind == "choice":
-        return grammar_from("choice", json.dumps(json.loads(value)))
-    if kind == "structural_tag":
-        return TagsWriter(special_ids, _inner_schema, _inner_regex, _lark).write(json.loads(value))
+        return grammar_from("choice", value)
     return LLMatcher.grammar_from_lark(_lark(value, constraint.param))
 
 

@@ -17,6 +17,7 @@ class TagsWriter:
     special_ids: where a string of the tag has one of these, its letters and its id are both legal; free text has their
     letters alone. json: a schema, and what may stand between its tokens, as llguidance has them. regex: a pattern
     between slashes. grammar: one in Lark, of one in Lark or GBNF and the field that it came from.
+    has_letters: whether a terminal that was written has the letters of such a token, and no other way has its id.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class TagsWriter:
         self._special = re.compile("|".join(map(re.escape, sorted(special_ids, key=len, reverse=True))) or r"(?!)")
         self._lines = ["%llguidance {}", "ANY: /(?s:.*)/"]
         self._grammars: list[dict[str, str]] = []
+        self.has_letters = False
 
     def write(self, node: Node) -> str:
         """The grammar: Lark, or a list of several as JSON where the node has grammars inside."""
@@ -81,6 +83,7 @@ class TagsWriter:
     def _matching(self, node: Node) -> str:
         """Inside of a terminal."""
         if node["type"] == "const_string":
+            self.has_letters |= self._special.search(node["value"]) is not None
             return _quoted(node["value"])
         found = f"({self._regex(node['pattern'])})"
         return f"({found} & {_containing_none(node['excludes'])})" if node.get("excludes") else found
@@ -102,8 +105,10 @@ class TagsWriter:
 
     def _until(self, terminal: str, end: str) -> str:
         """What a terminal matches, up to the first `end`, by letters or, where it begins with one, by an id."""
+        token = self._special.match(end)
+        self.has_letters |= self._special.search(end, token.end() if token else 0) is not None
         ways = [self._named("until", self._terminal(f"{terminal} {_quoted(end)}"), "[lazy]")]
-        if token := self._special.match(end):
+        if token:
             rest = self._letters(end[token.end() :])
             ways.append(f"{self._terminal(terminal)} <[{self._special_ids[token[0]]}]> {rest}".strip())
         return f"({' | '.join(ways)})"

@@ -9,14 +9,15 @@ from jaxinfer.grammar.bits import bits_of
 class ThoughtEnd:
     """A text that ends a thought, in whatever tokens it is written: the tokenizer's own, or letter by letter.
 
-    special_ids: of tokens that answers may not show: they may not part the letters. words: of masks. Takes a tenth of a
-    second to make for a large tokenizer; then it is asked within steps.
+    special_ids: of tokens that answers may not show: they may not part the letters. free: what a thought may have, a
+    mask, int32 [words]. Takes half a second to make for a large tokenizer; then it is asked within steps.
     """
 
-    def __init__(self, text: str, tokenizer: LLTokenizer, special_ids: frozenset[int], words: int):
+    def __init__(self, text: str, tokenizer: LLTokenizer, special_ids: frozenset[int], free: np.ndarray):
         self._end = text.encode()
         self._bytes = [tokenizer.decode_bytes([id]) for id in range(tokenizer.vocab_size)]
-        self._masks = [~bits_of(self._banned(begun, special_ids), words) for begun in range(len(self._end))]
+        banned = [self._banned(begun, special_ids) for begun in range(len(self._end))]
+        self._masks = [free & ~bits_of(ids, len(free)) for ids in banned]
 
     def follow(self, tail: bytes, token: int) -> tuple[bytes, bool]:
         """What has to be known of a thought after one more token, and whether this has ended it. tail: known so far;

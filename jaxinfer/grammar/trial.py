@@ -23,7 +23,7 @@ class Tried(NamedTuple):
 
 class Trial:
     """A process that is started when it is first needed. For one thread at a time. settings: of
-    `reading.read_tokenizer`."""
+    `reading.read_tokenizers`."""
 
     def __init__(self, settings: Mapping[str, Any]):
         self._settings = json.dumps({**settings, "seconds": _SECONDS}).encode()

@@ -19,7 +19,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.numpy import fill_next_token_bitmask_par
 
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer
+from jaxinfer.grammar.reading import LIMITS, read_tokenizers
 from jaxinfer.text.limited_process import read_frame, write_frame
 
 _MEMORY = 1 << 30
@@ -37,7 +37,7 @@ def main() -> None:
         return
     settings = json.loads(first)
     seconds = settings.pop("seconds")
-    tokenizer = read_tokenizer(**settings)
+    tokenizer = read_tokenizers(**settings).guided
     write_frame(sys.stdout.buffer, b"{}")
     while ended := _ended_copy(tokenizer, seconds):
         _answer(_reason(ended, seconds), 0)

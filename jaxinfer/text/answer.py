@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,13 +9,10 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.text.answer_parts import AnswerPart, Parser, ToolCallPart, arguments_text, beginning_of, member_text
 from jaxinfer.text.call_syntax import HERMES, CallSyntax
 from jaxinfer.text.harmony import FINAL, FUNCTIONS, HarmonyParser
+from jaxinfer.text.json_strings import JsonStrings
 
 THINK, THOUGHT = "<think>", "</think>"
 CALL, CALLED = HERMES.trigger, "</tool_call>"
-
-_STRINGS = re.compile(r'[^"]*+(?:"(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*+"[^"]*+)*+')
-"""JSON up to a string that does not end."""
-_OPEN_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\[^\x00-\x1f])*+\\?')
 
 
 def is_thinking(prompt: str, *, continued: bool) -> bool:
@@ -75,6 +71,7 @@ class AnswerParser:
         self._state = self._thinking if form.reasoning and thinking else self._beginning
         self._strip = thinking
         self._searched = 0  # where the end of a call is looked for
+        self._strings = JsonStrings(0)  # of that call
         self._said = False  # something of the content was told
         self._parted = False  # a call stood between that and what follows
 
@@ -139,6 +136,7 @@ class AnswerParser:
             parts.append(self._content(text))
         if found:
             self._held, self._state, self._searched = CALL + self._held, self._calling, len(CALL)
+            self._strings = JsonStrings(len(CALL))
         return found
 
     def _calling(self, parts: list[AnswerPart]) -> bool:
@@ -151,11 +149,11 @@ class AnswerParser:
     def _end_of_call(self) -> int:
         """Where the tag that ends a call stands in `_held`; below 0: not yet. Inside of a JSON string it ends none."""
         while (end := self._held.find(CALLED, self._searched)) >= 0:
-            strings = _STRINGS.match(self._held, len(CALL), end)
-            if strings is not None and strings.end() == end:
-                return end
-            if strings is None or _OPEN_STRING.fullmatch(self._held, strings.end(), end) is None:
+            inside = self._strings.is_inside(self._held, end)
+            if inside is None:
                 return self._held.find(CALLED)  # it is no JSON: the first one ends it
+            if not inside:
+                return end
             self._searched = end + len(CALLED)
         self._searched = max(self._searched, len(self._held) - len(CALLED) + 1)
         return -1
@@ -229,13 +227,12 @@ def parse_answer(text: str, form: AnswerFormat, *, thinking: bool = False) -> Pa
 def _call(text: str) -> AnswerPart | None:
     """The call that a JSON object tells, or None."""
     try:
-        said = json.loads(text)
+        said = json.loads(text, parse_int=float)  # an integer of thousands of digits is none of Python's
     except (ValueError, RecursionError):
         return None
     if not isinstance(said, dict) or not isinstance(said.get("name"), str):
         return None
     key = "arguments" if "arguments" in said else "parameters"
-    arguments = arguments_text(said.get(key, {}))
-    if isinstance(said.get(key), dict):  # as it is written: a number may be more exact than one of Python's
-        arguments = member_text(text, key)
+    # As it is written: a number may be more exact than one of Python's.
+    arguments = member_text(text, key) if isinstance(said.get(key), dict) else arguments_text(said.get(key, {}))
     return None if arguments is None else AnswerPart(tool_call=ToolCallPart(said["name"], arguments))

@@ -66,5 +66,5 @@ def _past(mark: re.Pattern[str], text: str, at: int) -> int:
     return match.end()
 
 
-_DECODER = json.JSONDecoder()
+_DECODER = json.JSONDecoder(parse_int=float)
 _OPENING, _COLON, _COMMA = (re.compile(rf"[ \t\n\r]*{mark}[ \t\n\r]*") for mark in ("{", ":", ",?"))

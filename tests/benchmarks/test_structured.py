@@ -14,7 +14,7 @@ from benchmarks.structured_parts.server import schema
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.grammar.reading import LIMITS, read_tokenizer
+from jaxinfer.grammar.reading import LIMITS, read_tokenizers
 from jaxinfer.sampling import SamplingParams
 from tests.material import REPOSITORY
 
@@ -34,7 +34,7 @@ def test_its_device_draws_what_grammars_allow_and_anything_elsewhere() -> None:
             tokens[delta.request_id] += delta.token_ids
             assert delta.error is None
     core.close()
-    ids = read_tokenizer(str(TOKENIZER), 2560, (0,))
+    ids = read_tokenizers(str(TOKENIZER), 2560, (0,)).guided
     for number, drawn in enumerate(tokens.values()):
         grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema(number)))
         taken = LLMatcher(ids, grammar, limits=LIMITS).try_consume_tokens(drawn)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.constraint import MatcherError
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
-from jaxinfer.errors import EngineDeadError, ParameterError
+from jaxinfer.engine.validation import CheckedRequest
+from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 from jaxinfer.sampling import SamplingParams
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
@@ -179,6 +182,19 @@ def test_a_mask_that_has_not_changed_is_not_sent_again(monkeypatch: pytest.Monke
     assert len(sent) == 1
 
 
+def test_a_mask_that_was_sent_keeps_no_others_alive() -> None:
+    """Of each slot its own bits stay, however many rows were filled beside it."""
+    core = small_core()
+    for name in "abcd":
+        core.add_request(ask(name, 4, 30, allowed_token_ids=[5, 6, 7]))
+        core.step()
+        core.step()
+    sent = core._masks._sent
+    owners = {id(owner): owner for row in sent.values() for owner in [row if row.base is None else row.base]}
+    assert sum(owner.nbytes for owner in owners.values()) == len(sent) * core.runner.shapes.mask_words * 4
+    run(core)
+
+
 def test_without_constraints_they_are_refused() -> None:
     with pytest.raises(ParameterError, match="structured_outputs: this engine has no tokenizer"):
         small_core().add_request(constrained("a"))
@@ -259,6 +275,31 @@ async def test_others_go_on_while_one_compiles_and_its_id_is_taken() -> None:
     await client.close()
 
 
+class KeepsOne(SlowConstraints):
+    """Has TOY already."""
+
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        return Toy.of(params) == TOY
+
+    def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
+        kept = self.is_kept(params, stop_ids)
+        return ToyConstraints.compile(self, params, stop_ids) if kept else super().compile(params, stop_ids)
+
+
+async def test_what_is_compiled_already_waits_for_none_that_takes_long() -> None:
+    constraints = KeepsOne()
+    client = LocalEngineClient(small_core(constraints=constraints))
+    slow = [asyncio.create_task(client.submit(constrained(name, toy=Toy(1, 40)))) for name in "abcd"]
+    await asyncio.to_thread(constraints.begun.wait, 20)
+    stream = await asyncio.wait_for(client.submit(constrained("kept")), 5)
+    tokens = [token async for deltas in stream for delta in deltas for token in delta.token_ids]
+    assert tokens == right(small_core(), constrained("kept"))
+    assert not any(task.done() for task in slow)
+    constraints.gate.set()
+    await asyncio.gather(*slow)
+    await client.close()
+
+
 async def test_closing_ends_what_compiles() -> None:
     constraints, client = await slow_client()
     waiting = [asyncio.create_task(client.submit(constrained(name))) for name in "abcd"]
@@ -271,6 +312,57 @@ async def test_closing_ends_what_compiles() -> None:
     await closing
     with pytest.raises(EngineDeadError):
         await client.submit(constrained("e"))
+
+
+class Told:
+    """What an EngineThread tells of requests that it compiles."""
+
+    def __init__(self) -> None:
+        self.refused: dict[str, JaxinferError | None] = {}
+
+    def on_compiled(self, client_id: int, request: GenerateRequest, refused: JaxinferError | None) -> None:
+        self.refused[request.request_id] = refused
+
+    def on_outputs(self, outputs: Sequence[StepOutput]) -> None: ...
+
+    def on_error(self, client_id: int, request_id: str, error: JaxinferError) -> None: ...
+
+    def on_forgotten(self, client_id: int) -> None: ...
+
+    def on_death(self) -> None: ...
+
+
+def test_what_another_thread_submits_while_it_closes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that compile are taken, and end just after."""
+    constraints, told = SlowConstraints(), Told()
+    core = small_core(constraints=constraints)
+    engine = EngineThread(core, told)
+    engine.start()
+    for name in "ab":
+        engine.submit(constrained(name))
+    begun, closing, check = threading.Event(), threading.Event(), core.check
+    shutdown = engine._compiler.shutdown
+
+    def slow_check(request: GenerateRequest) -> CheckedRequest:
+        begun.set()
+        assert closing.wait(20)
+        return check(request)
+
+    def late_shutdown(**options: Any) -> None:
+        closing.set()
+        submitting.join(20)
+        shutdown(**options)
+
+    monkeypatch.setattr(core, "check", slow_check)
+    monkeypatch.setattr(engine._compiler, "shutdown", late_shutdown)
+    submitting = threading.Thread(target=engine.submit, args=[constrained("late")])
+    submitting.start()
+    assert begun.wait(20)
+    engine.close()
+    constraints.gate.set()
+    engine.join()
+    assert sorted(told.refused) == ["a", "b", "late"]
+    assert all(isinstance(error, EngineDeadError) for error in told.refused.values())
 
 
 def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
@@ -289,6 +381,31 @@ def test_a_token_that_does_not_follow_ends_its_request_by_an_error_of_its_field(
     assert (last.finish_reason, last.error, last.param) == (FinishReason.ERROR, "no more", "structured_outputs")
     assert core.stats().constraint_failures == 1
     assert (got["b", 0][-1].finish_reason, got["b", 0][-1].param) == (FinishReason.LENGTH, None)
+
+
+def test_foreseen_tokens_that_do_not_follow_any_more_are_no_fault_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A grammar may reach a limit that it had not reached when it forced them."""
+    core = core_of(ahead=1)
+
+    class Full(ToyMatcher):
+        def accept(self, tokens: Any) -> None:
+            raise MatcherError("no more")
+
+    def copy(self: ToyMatcher) -> ToyMatcher:
+        return Full(self.toy, self.stops, self.vocab_size, self.tokens)
+
+    for name in ("a", "c"):
+        core.add_request(constrained(name, tokens=30, n=1 if name == "a" else 2))
+    core.add_request(ask("b", 4, 12))
+    for _ in range(2):
+        core.step()
+    monkeypatch.setattr(ToyMatcher, "copy", copy)
+    got = run(core)
+    assert (got["a", 0][-1].error, got["a", 0][-1].param) == ("no more", "structured_outputs")
+    assert got["b", 0][-1].finish_reason is FinishReason.LENGTH
+    assert (core.stats().constraint_failures, core.stats().step_faults) == (3, 0)
 
 
 def test_failures_waiting_and_compiling_are_counted() -> None:

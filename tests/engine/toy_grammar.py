@@ -86,6 +86,9 @@ class ToyConstraints:
     def stats(self) -> ConstraintStats:
         return ConstraintStats(grammars_compiled=3, grammar_seconds=1.5)
 
+    def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
+        return False
+
     def compile(self, params: SamplingParams, stop_ids: frozenset[int]) -> ToyMatcher:
         toy = Toy.of(params)
         assert toy is not None

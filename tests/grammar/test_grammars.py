@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import string
 from pathlib import Path
 from typing import Literal
@@ -313,3 +314,28 @@ def test_depth_is_bounded_without_recursion() -> None:
         deep = {"items": deep}
     with pytest.raises(ParameterError, match=f"is nested deeper than {MAX_DEPTH}"):
         Constraint.schema(deep, "x")
+
+
+def test_the_tokenizer_is_read_once_and_never_within_a_step(tmp_path: Path) -> None:
+    """Reading one takes the interpreter for some tenths of a second."""
+    file = Path(shutil.copy(FILE, tmp_path))
+    grammars = Grammars(file, SIZE, (END,))
+    compiled(grammars, Constraint.text("regex", "a+"))
+    file.unlink()
+    tag = {"type": "tag", "begin": "<tool_call>", "content": {"type": "any_text"}, "end": "</tool_call>"}
+    for constraint in (Constraint.text("regex", "b+"), Constraint.structural_tag({"format": tag})):
+        matcher = compiled(grammars, constraint.after_thought("</think>", None))
+        assert len(legal(grammars, matcher, SIZE)) > 100
+
+
+def test_what_is_kept_is_known_before_it_is_asked_for() -> None:
+    grammars, ends = Grammars(FILE, SIZE, (END,)), frozenset({END})
+    params = SamplingParams(structured_outputs=Constraint.text("regex", "a+"))
+    assert not grammars.is_kept(params, ends)
+    grammars.compile(params, ends)
+    assert grammars.is_kept(params, ends)
+    constraint = params.structured_outputs
+    assert constraint is not None
+    for other in (Constraint.text("regex", "b+"), constraint.after_thought("</think>", None)):
+        assert not grammars.is_kept(SamplingParams(structured_outputs=other), ends)
+    assert not grammars.is_kept(SamplingParams(structured_outputs=constraint, allowed_token_ids=[300, 301]), ends)

@@ -110,7 +110,9 @@ def test_what_can_be_no_call_is_content_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ['{"a": 1e999}', '{"a" :[1.10, "\\ud800"]}', "{ }", '{"arguments": {}, "b": 9.0}']
+    "arguments",
+    ['{"a": 1e999}', '{"a" :[1.10, "\\ud800"]}', "{ }", '{"arguments": {}, "b": 9.0}', f'{{"a": {"7" * 5000}}}'],
+    ids=["a large number", "a lone surrogate", "nothing", "a name of the call's own", "thousands of digits"],
 )
 def test_arguments_are_as_the_model_has_written_them(arguments: str) -> None:
     for text in (

@@ -68,6 +68,8 @@ class EngineThread:
         self._submitted = TenantCounts()
         self._compiling: dict[str, _Compiling] = {}
         self._compiler = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="jaxinfer-grammar")
+        # Of its own: what is compiled already waits for no grammar that takes long, as one that is refused does.
+        self._finder = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-kept-grammar")
         self._dead: BaseException | None = None
         self._closing = False
         self._idle = True
@@ -113,8 +115,9 @@ class EngineThread:
 
     def _compile_soon(self, checked: CheckedRequest, client_id: int) -> None:
         compiling = self._compiling[checked.request.request_id] = _Compiling(checked, client_id)
+        executor = self._finder if self._core.is_kept(checked) else self._compiler
         try:
-            self._compiler.submit(self._compile, compiling)
+            executor.submit(self._compile, compiling)
         except RuntimeError:  # closed a moment ago
             del self._compiling[compiling.request_id]
             self._submitted.remove(self._core.tenant_of(checked.request))
@@ -148,9 +151,11 @@ class EngineThread:
         """Aborts everything, tells it, and frees the device; `join` waits for it."""
         if not self._closing:
             self._closing = True
+            # First, so that what another thread is submitting is refused there, or found below.
+            for executor in (self._compiler, self._finder):
+                executor.shutdown(wait=False, cancel_futures=True)
             for compiling in list(self._compiling.values()):
                 self._give_up(compiling, EngineDeadError("the engine has stopped"))
-            self._compiler.shutdown(wait=False, cancel_futures=True)
             self._commands.put(self._core.abort_all)
             self._commands.put(None)
 
