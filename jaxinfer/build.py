@@ -159,6 +159,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     model = choose_dispatch(model, sizes, notes)
     model = choose_products(model, sizes, config.runner.attention_backend, notes)
     shapes = _with_blocks(config, model, sizes, notes, options)
+    constraints = _grammars(config, folder, shapes, files.eos_token_ids)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
     held = model.config.held_in(str(dtype))
@@ -178,7 +179,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         eos_ids=files.eos_token_ids,
         seed=seed_of(config),
         costs=step_costs(model),
-        constraints=_grammars(config, folder, shapes, files.eos_token_ids),
+        constraints=constraints,
     )
     seconds = laps.seconds(*runner.programs.seconds)
     log.info("engine built in %s", seconds)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -29,12 +30,13 @@ from jaxinfer.sampling import SamplingParams
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
 _BLAME_SECONDS = 8.0
-"""How long the part that is to blame is looked for."""
+"""From the start of a trial: how long the part that is to blame is looked for."""
 
 
 class Grammars:
-    """Constraints by llguidance. tokenizer: a tokenizer.json, read when the first request needs it. vocab_size: the
-    model's; ids that belong to no token are never legal. eos_ids: the model's.
+    """Constraints by llguidance. tokenizer: a tokenizer.json, read at once in another thread: that takes a second, in
+    which no thread would answer anybody. vocab_size: the model's; ids that belong to no token are never legal. eos_ids:
+    the model's.
 
     A grammar is tried out in another process first, which it may end; then it is compiled here, once, with a first
     mask, which takes longer than any later one; requests get copies.
@@ -49,18 +51,16 @@ class Grammars:
         self._kept: OrderedDict[Asked, _Kept] = OrderedDict()
         self._thought_ends: dict[str, ThoughtEnd] = {}
         self._lock = threading.Lock()
-        self._reading = threading.Lock()
-        self._read: Tokenizers | None = None
+        reader = ThreadPoolExecutor(1, thread_name_prefix="jaxinfer-tokenizer")
+        self._read = reader.submit(read_tokenizers, **self._settings)
+        reader.shutdown(wait=False)
         self._idle: list[Trial] = []
         self._closed = False
         self._counts = ConstraintStats()
 
     @property
     def _tokenizers(self) -> Tokenizers:
-        with self._reading:  # a second of work, which two threads must not do both
-            if self._read is None:
-                self._read = read_tokenizers(**self._settings)
-            return self._read
+        return self._read.result()
 
     @property
     def _tokenizer(self) -> LLTokenizer:
@@ -113,7 +113,7 @@ class Grammars:
     def is_kept(self, params: SamplingParams, stop_ids: frozenset[int]) -> bool:
         constraint = params.structured_outputs
         if (
-            self._read is None
+            not self._read.done()
             or constraint is None
             or (constraint.after and constraint.after not in self._thought_ends)
         ):
@@ -206,9 +206,10 @@ class Grammars:
         constraint = asked.constraint
         grammar = grammar_text(constraint, self._special_ids, forces=asked.forces)
         with self._trial() as trial:
+            begun = time.monotonic()
             tried = trial.run(grammar)
             if tried.error:
-                self._try_parts(trial, constraint)
+                self._try_parts(trial, constraint, begun + _BLAME_SECONDS)
                 raise _refused(constraint, first_line(tried.error))
         found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         mask = np.zeros((1, self._words), np.int32)
@@ -220,11 +221,10 @@ class Grammars:
             raise _refused(constraint, "no text but an empty one fits it")
         return _Kept(found, tried.bytes, forced_by(found))
 
-    def _try_parts(self, trial: Trial, constraint: Constraint) -> None:
+    def _try_parts(self, trial: Trial, constraint: Constraint, until: float) -> None:
         """Raises for the part that is to blame, where one is found in time."""
-        begun = time.monotonic()
         for part in parts_of(constraint):
-            if time.monotonic() - begun > _BLAME_SECONDS:
+            if time.monotonic() > until:
                 return
             if error := trial.run(grammar_text(part, self._special_ids)).error:
                 raise _refused(part, first_line(error))

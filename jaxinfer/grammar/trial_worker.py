@@ -40,6 +40,8 @@ def main() -> None:
     tokenizer = read_tokenizers(**settings).guided
     write_frame(sys.stdout.buffer, b"{}")
     while ended := _ended_copy(tokenizer, seconds):
+        if ended == -signal.SIGKILL:  # by someone else, or because the machine has no memory left: not the grammar's
+            return
         _answer(_reason(ended, seconds), 0)
 
 

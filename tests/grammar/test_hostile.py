@@ -1,5 +1,6 @@
 """Grammars that take too much, or end the process that compiles them: refused, and nothing else comes to harm."""
 
+import threading
 import time
 from typing import Any
 
@@ -8,9 +9,8 @@ import pytest
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.engine.constraint import MatcherError
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import ParameterError, WorkerLostError
 from jaxinfer.grammar.grammars import Asked, Grammars
-from tests.children import children_with
 from tests.grammar.walks import END, FILE, SIZE, compiled, legal
 
 
@@ -26,6 +26,7 @@ def chain(links: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/d0", "$defs": of | last}
 
 
+TAKES_LONG = Constraint.schema({"type": "integer", "multipleOf": 9_999_991}, "x")
 HOSTILE = {
     "a chain of definitions": Constraint.schema(chain(2000), "x"),
     "a chain of rules": Constraint.text("grammar", "".join(f"r{i}: r{i + 1}\n" for i in range(9000)).replace(
@@ -44,19 +45,36 @@ def test_they_are_refused_and_others_go_on(grammars: Grammars, name: str) -> Non
     assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
 
 
-def test_whoever_streams_goes_before_what_is_tried_out(grammars: Grammars) -> None:
+def trials(grammars: Grammars) -> list[psutil.Process]:
+    """The process that tries grammars out, and its copy."""
     compiled(grammars, Constraint.text("regex", "a+", "x"))
-    trials = children_with("jaxinfer.grammar.trial_worker", recursive=True)
-    assert len(trials) == 2
-    assert {trial.nice() for trial in trials} == {min(psutil.Process().nice() + 10, 19)}
+    (trial,) = grammars._idle
+    first = psutil.Process(trial._process.pid)
+    return [first, *first.children()]
+
+
+def test_whoever_streams_goes_before_what_is_tried_out(grammars: Grammars) -> None:
+    found = trials(grammars)
+    assert len(found) == 2
+    assert {trial.nice() for trial in found} == {min(psutil.Process().nice() + 10, 19)}
 
 
 def test_a_crash_costs_no_start(grammars: Grammars) -> None:
-    compiled(grammars, Constraint.text("regex", "a+", "x"))
-    (trial,) = children_with("jaxinfer.grammar.trial_worker")
+    first, copy = trials(grammars)
     with pytest.raises(ParameterError, match="nested too deeply"):
         compiled(grammars, HOSTILE["a chain of definitions"])
-    assert children_with("jaxinfer.grammar.trial_worker") == [trial]
+    same, another = trials(grammars)
+    assert same == first
+    assert another != copy
+
+
+def test_a_copy_that_another_kills_is_no_fault_of_the_grammar(grammars: Grammars) -> None:
+    """Whoever asks again gets another process."""
+    killed = threading.Timer(1, trials(grammars)[1].kill)
+    killed.start()
+    with pytest.raises(WorkerLostError):
+        compiled(grammars, TAKES_LONG)
+    assert legal(grammars, compiled(grammars, Constraint.text("regex", "b+", "x")), SIZE)
 
 
 def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +82,7 @@ def test_what_takes_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = Grammars(FILE, SIZE, (END,))
     began = time.monotonic()
     with pytest.raises(ParameterError, match="x: this json_schema is refused: it takes more than"):
-        compiled(grammars, Constraint.schema({"type": "integer", "multipleOf": 9_999_991}, "x"))
+        compiled(grammars, TAKES_LONG)
     assert time.monotonic() - began < 20
     assert legal(grammars, compiled(grammars, Constraint.text("regex", "a+", "x")), SIZE)
 
