@@ -50,7 +50,11 @@ def trials(grammars: Grammars) -> list[psutil.Process]:
     compiled(grammars, Constraint.text("regex", "a+", "x"))
     (trial,) = grammars._idle
     first = psutil.Process(trial._process.pid)
-    return [first, *first.children()]
+    for _ in range(1000):
+        if copies := first.children():
+            return [first, *copies]
+        time.sleep(0.01)
+    raise AssertionError("there is no copy")
 
 
 def test_whoever_streams_goes_before_what_is_tried_out(grammars: Grammars) -> None:
