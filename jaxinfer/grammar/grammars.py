@@ -1,5 +1,6 @@
 """Grammars: compiles what requests ask for, keeps it, and fills the masks of a step in threads of its own."""
 
+import json
 import threading
 import time
 from collections import OrderedDict
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLTokenizer
@@ -20,6 +21,7 @@ from jaxinfer.engine.constraint import ConstraintStats, Matcher
 from jaxinfer.engine.step.shapes import WORD_BITS
 from jaxinfer.errors import ParameterError
 from jaxinfer.grammar.bits import bits_of
+from jaxinfer.grammar.json_schema import place_of
 from jaxinfer.grammar.matcher import Ends, GrammarMatcher, error_of, first_line, forced_by
 from jaxinfer.grammar.reading import LIMITS, Tokenizers, read_tokenizers, special_ids
 from jaxinfer.grammar.source import grammar_text, parts_of
@@ -29,7 +31,7 @@ from jaxinfer.sampling import SamplingParams
 
 _MOST_KEPT, _MOST_BYTES = 256, 512 << 20
 """Compiled grammars, and bytes that all of them take."""
-_BLAME_SECONDS = 8.0
+_BLAME_SECONDS = 2.0
 """From the start of a trial: how long the part that is to blame is looked for."""
 
 
@@ -209,8 +211,9 @@ class Grammars:
             begun = time.monotonic()
             tried = trial.run(grammar)
             if tried.error:
-                self._try_parts(trial, constraint, begun + _BLAME_SECONDS)
-                raise _refused(constraint, first_line(tried.error))
+                until = begun + _BLAME_SECONDS
+                self._try_parts(trial, constraint, until)
+                raise self._blamed(trial, constraint, first_line(tried.error), until)
         found = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         mask = np.zeros((1, self._words), np.int32)
         if not found.is_error():
@@ -227,7 +230,21 @@ class Grammars:
             if time.monotonic() > until:
                 return
             if error := trial.run(grammar_text(part, self._special_ids)).error:
-                raise _refused(part, first_line(error))
+                raise self._blamed(trial, part, first_line(error), until)
+
+    def _blamed(self, trial: Trial, constraint: Constraint, error: str, until: float) -> ParameterError:
+        """What to raise where a trial has refused a constraint; of a schema, with the place of what it was for."""
+        if constraint.kind != "json_schema":
+            return _refused(constraint, error)
+
+        def is_to_blame(schema: Any) -> bool:
+            if time.monotonic() > until:
+                return False
+            text = grammar_text(replace(constraint, value=json.dumps(schema)), self._special_ids)
+            return first_line(trial.run(text).error) == error
+
+        place = place_of(json.loads(constraint.value), is_to_blame)
+        return _refused(constraint, f"{error} (at {place})")
 
     @contextmanager
     def _trial(self) -> Iterator[Trial]:

@@ -1,6 +1,7 @@
 """GrammarMatcher: what one sequence may say by its grammar."""
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -134,8 +135,20 @@ def error_of(grammar: LLMatcher) -> str:
 
 def first_line(told: str) -> str:
     """The first line of an error of llguidance, and the reason that a regex is none; others are of its own state."""
-    first, *others = told.strip().splitlines()
+    first, *others = told.strip().splitlines() or [""]
     reason = next((line for line in others if line.startswith("error:")), "")
-    if first == "NoExtensionBias":
-        first = "no text fits it"
+    for pattern, instead in _IN_OTHER_WORDS:
+        first = pattern.sub(instead, first)
     return f"{first[:_LONGEST_ERROR]} {reason[:_LONGEST_ERROR]}".strip()
+
+
+_IN_OTHER_WORDS = [
+    (re.compile(pattern), instead)
+    for pattern, instead in (
+        (r"^NoExtensionBias$", "no text fits it"),
+        (r"^at \d+\(\d+\): ", ""),  # a place in a grammar that nobody has sent
+        (r" \(in regex\)", ""),
+        (r"^Parser Error: .* has (\d+) items; max is (\d+).*", r"\1 things may come at one place; \2 are allowed"),
+        (r"\.? *Enable 'coerce_one_of' option.*", ""),
+    )
+]

@@ -1,12 +1,15 @@
 """From a Constraint to the text of a grammar that llguidance reads."""
 
 import json
+import re
+from functools import partial
 
 from llguidance import LLMatcher, grammar_from
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from jaxinfer.constraint import Constraint
 from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.json_schema import with_exact_bounds
 from jaxinfer.grammar.tags import SpecialIds, TagsWriter
 from jaxinfer.structural_tag import Node, leaves
 
@@ -31,7 +34,7 @@ def grammar_text(constraint: Constraint, special_ids: SpecialIds, *, forces: boo
     llguidance refuses, it refuses later."""
     try:
         if constraint.kind == "structural_tag":
-            text, has_letters = _tags_text(json.loads(constraint.value), special_ids)
+            text, has_letters = _tags_text(json.loads(constraint.value), special_ids, constraint.param)
         else:
             text = _grammar_text(constraint)
             has_letters = _has_special(text, special_ids)
@@ -80,9 +83,9 @@ def _has_special(text: str, special_ids: SpecialIds) -> bool:
     return any(token in plain or json.dumps(token)[1:-1].replace("\\", "") in plain for token in special_ids)
 
 
-def _tags_text(node: Node, special_ids: SpecialIds) -> tuple[str, bool]:
+def _tags_text(node: Node, special_ids: SpecialIds, param: str) -> tuple[str, bool]:
     """A grammar, and whether it has letters of an added token where that token itself may not stand for them."""
-    writer = TagsWriter(special_ids, _inner_schema, _inner_regex, _lark)
+    writer = TagsWriter(special_ids, partial(_inner_schema, param), _inner_regex, _lark)
     text = writer.write(node)
     has_letters = writer.has_letters or any(_has_special(json.dumps(leaf), special_ids) for leaf in leaves(node))
     return text, has_letters
@@ -92,7 +95,7 @@ def _grammar_text(constraint: Constraint) -> str:
     kind, value = constraint.kind, constraint.value
     if kind in ("json_schema", "json_object"):
         schema = value if kind == "json_schema" else '{"type": "object"}'
-        return _schema_grammar(schema, constraint.whitespace)
+        return _schema_grammar(schema, constraint.whitespace, constraint.param)
     if kind == "regex":
         return LLMatcher.grammar_from_regex(_ascii_digits(value))
     if kind == "choice":
@@ -100,16 +103,17 @@ def _grammar_text(constraint: Constraint) -> str:
     return LLMatcher.grammar_from_lark(_lark(value, constraint.param))
 
 
-def _schema_grammar(schema: str, whitespace: str | None) -> str:
+def _schema_grammar(schema: str, whitespace: str | None, param: str) -> str:
+    schema = with_exact_bounds(schema, param)
     if whitespace == "":
         fixed = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
         return LLMatcher.grammar_from_json_schema(schema, overrides=fixed)  # pyright: ignore[reportArgumentType]
     return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": whitespace or _WHITESPACE})
 
 
-def _inner_schema(schema: object, whitespace: str | None) -> str:
+def _inner_schema(param: str, schema: object, whitespace: str | None) -> str:
     """With what may stand between JSON tokens in it."""
-    return json.dumps(json.loads(_schema_grammar(json.dumps(schema), whitespace))["grammars"][0]["json_schema"])
+    return json.dumps(json.loads(_schema_grammar(json.dumps(schema), whitespace, param))["grammars"][0]["json_schema"])
 
 
 def _inner_regex(pattern: str) -> str:
@@ -118,8 +122,13 @@ def _inner_regex(pattern: str) -> str:
     return start.removeprefix("start: ")
 
 
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+
+
 def _lark(grammar: str, param: str) -> str:
+    if not _GBNF_RULE.search(grammar):
+        return grammar
     try:
-        return any_to_lark(grammar)
+        return gbnf_to_lark(grammar)
     except Exception as error:  # of a converter that documents none
         raise ParameterError(param, f"is no grammar in GBNF: {error}") from None

@@ -1,0 +1,79 @@
+"""Where a schema is refused, and bounds of integers that float64 has not."""
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from jaxinfer.constraint import Constraint
+from jaxinfer.errors import ParameterError
+from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.grammar.json_schema import with_exact_bounds
+from tests.grammar.walks import END, FILE, SIZE, TOKENIZER, compiled, walk
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(FILE, SIZE, (END,))
+
+
+def objects(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"fine": {"type": "string"}, **properties}}
+
+
+PLACES = {
+    "#": {"type": "objekt"},
+    "#/properties/a/items": objects(a={"type": "array", "items": {"type": "objekt"}}),
+    "#/properties/a~1b": objects(**{"a/b": {"type": "objekt"}}),
+    "#/$defs/x": objects(a={"$ref": "#/$defs/x"}) | {"$defs": {"x": {"type": "string", "format": "iban"}}},
+    "#/anyOf/1/properties/a": {"anyOf": [{"type": "null"}, objects(a={"not": {}})]},
+    "#/properties/b": objects(a={"$ref": "#"}, b={"not": {}}),
+    "#/properties/a": objects(a={"type": "string", "pattern": "[a-"}),
+    "#/properties/a/prefixItems/1": objects(a={"type": "array", "prefixItems": [{}, {"uniqueItems": True}]}),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_refusal_tells_where(grammars: Grammars, place: str) -> None:
+    with pytest.raises(ParameterError, match=r"^x: this json_schema is refused: ") as error:
+        compiled(grammars, Constraint.schema(PLACES[place], "x"))
+    assert str(error.value).endswith(f" (at {place})")
+
+
+def test_a_refusal_within_a_tag_tells_where_in_its_schema(grammars: Grammars) -> None:
+    tag = {"type": "json_schema", "json_schema": objects(a={"type": "objekt"}), "param": "tools[0].function.parameters"}
+    with pytest.raises(ParameterError, match=r"^tools\[0\].function.parameters: .* \(at #/properties/a\)$"):
+        compiled(grammars, Constraint("structural_tag", json.dumps(tag), "tool_choice"))
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"minimum": 2**53 + 1, "maximum": 2**53 + 3},
+        {"exclusiveMinimum": 2**53 + 1, "exclusiveMaximum": 2**53 + 5},
+        {"minimum": 2**63 - 5000, "maximum": 2**63 - 1},
+        {"minimum": 2**62, "maximum": 10**20},
+        {"minimum": -(10**20), "maximum": -(2**63) + 3000},
+        {"minimum": -(2**60) - 1, "maximum": -(2**60) + 129},
+    ],
+)
+def test_large_integers_are_within_their_bounds(grammars: Grammars, bounds: dict[str, int]) -> None:
+    schema = {"type": "integer", **bounds}
+    matcher, draw = compiled(grammars, Constraint.schema(schema, "x")), random.Random(0)
+    texts = [TOKENIZER.decode(walk(grammars, matcher.copy(), SIZE, draw, 60)) for _ in range(20)]
+    for text in texts:
+        jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("bounds", [{"minimum": 2**63}, {"minimum": 10**19, "maximum": 10**20}, {"maximum": -(10**19)}])
+def test_no_integer_has_more_than_64_bits(grammars: Grammars, bounds: dict[str, int]) -> None:
+    with pytest.raises(ParameterError, match=r"^x: \w+: -?\d+ leaves no integer of 64 bits$"):
+        compiled(grammars, Constraint.schema(objects(a={"type": "integer", **bounds}), "x"))
+
+
+def test_what_is_no_bound_stays_as_it_is() -> None:
+    """A property of such a name, constants, and bounds that float64 has."""
+    schema = objects(minimum={"const": {"minimum": 2**53 + 1}}, a={"minimum": 5, "maximum": 2**60})
+    assert json.loads(with_exact_bounds(json.dumps(schema), "x")) == schema
