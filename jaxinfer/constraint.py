@@ -68,6 +68,8 @@ class Constraint:
     @classmethod
     def text(cls, kind: Literal["regex", "grammar"], text: object, param: str = _PARAM) -> "Constraint":
         """Of a regular expression or a grammar."""
+        if kind not in ("regex", "grammar"):
+            raise ParameterError(param, f"{kind!r} must be regex or grammar; others have a function each")
         if not isinstance(text, str) or not text:
             raise ParameterError(param, "must be a string that is not empty")
         return cls(kind, _bounded(text, param), param=param)

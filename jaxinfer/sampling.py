@@ -119,6 +119,9 @@ class SamplingParams:
         self._check_stops()
         self._check_bias()
         self._check_token_rules()
+        if not isinstance(self.structured_outputs, Constraint | None):
+            given = type(self.structured_outputs).__name__
+            raise ParameterError("structured_outputs", f"must be a Constraint (`Constraint.schema(…)`), not {given}")
 
     @property
     def greedy(self) -> bool:

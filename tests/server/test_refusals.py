@@ -18,6 +18,8 @@ JSON = {"Content-Type": "application/json"}
 UNSUPPORTED = {
     "functions": [{"name": "f"}],
     "audio": {"voice": "alloy"},
+    "ebnf": 'root ::= "a"',
+    "regex": "a+",
     "logprob_token_ids": [5],
     "prompt_embeds": "gASV",
     "thinking_token_budget": 5,

@@ -21,9 +21,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "chat_template": (),
     "documents": ([],),
+    "ebnf": (),
     "ec_transfer_params": ({},),
     "function_call": ("none",),
     "functions": ([],),
+    "grammar": (),
+    "json_schema": (),
     "kv_transfer_params": ({},),
     "length_penalty": (1.0,),
     "logprob_token_ids": ([],),
@@ -34,6 +37,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "prediction": (),
     "prompt_cache_options": (),
     "prompt_embeds": (),
+    "regex": (),
     "repetition_detection": (),
     "return_prompt_text": (False,),
     "return_weight_versions": (False,),
@@ -45,8 +49,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "watermarking": (False,),
     "web_search_options": (),
 }
-"""Fields of OpenAI's or vLLM's schema that are not supported yet, each with values that ask for nothing but what is
-done anyway: any other is refused by name.
+"""Fields of OpenAI's, vLLM's or others' schema that are not supported yet, each with values that ask for nothing but what
+is done anyway: any other is refused by name.
 """
 
 NotSupported = msgspec.defstruct(
