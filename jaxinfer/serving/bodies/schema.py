@@ -49,8 +49,8 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "watermarking": (False,),
     "web_search_options": (),
 }
-"""Fields of OpenAI's, vLLM's or others' schema that are not supported yet, each with values that ask for nothing but what
-is done anyway: any other is refused by name.
+"""Fields of OpenAI's, vLLM's or others' schema that are not supported yet, each with values that ask for nothing but
+what is done anyway: any other is refused by name.
 """
 
 NotSupported = msgspec.defstruct(
