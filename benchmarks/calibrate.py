@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.device.ceilings import matmul_tflops, memory_rates
-from benchmarks.device.rig import Rig, rig_shapes
+from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.config import EngineConfig, ModelConfig
 from jaxinfer.layers.linear import product
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -36,9 +36,9 @@ from jaxinfer.plan.calibration import calibrated_chip
 from jaxinfer.plan.chip import TABLES
 from jaxinfer.plan.estimate import plan_mesh
 from jaxinfer.plan.work import Rows
+from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.attention_timing import layer_seconds
-from jaxinfer.runner.jax_runner import JaxRunner
-from jaxinfer.runner.platform import device_memory, platform_name
+from jaxinfer.runner.platform import default_block_size, device_memory, platform_name
 from jaxinfer.runner.sampler import sample_tokens
 from jaxinfer.runner.state import unpack_params, zero_slots
 
@@ -226,12 +226,14 @@ def _rest_of_layer(found: dict[str, Any], grid: Grid, dtype: jnp.dtype) -> Calla
 def _rig(config: DecoderConfig, grid: Grid, dtype: jnp.dtype) -> tuple[DecoderConfig, Rig]:
     most = max(grid.rows)
     shapes = rig_shapes(config, rows=most, tokens=most, length=2 * grid.keys[0], block_size=grid.block_size)
-    return config, Rig(JaxRunner(random_model(config, dtype=dtype), shapes))
+    return config, Rig(rig_runner(random_model(config, dtype=dtype), shapes))
 
 
 def _attending(heads: int, size: int, dtype: jnp.dtype, vocabulary: int = 64) -> LoadedModel:
     """A model of one small layer that has these heads of keys and values."""
-    return random_model(_model(64, 1, heads, size, vocabulary), dtype=dtype)
+    config = _model(64, 1, heads, size, vocabulary)
+    shapes = rig_shapes(config, rows=8, tokens=64, length=1024, block_size=default_block_size())
+    return choose_attention(random_model(config, dtype=dtype), shapes, "auto", None)
 
 
 def _model(width: int, layers: int, heads: int = 2, size: int = 64, vocabulary: int = 1024) -> DecoderConfig:

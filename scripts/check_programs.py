@@ -77,7 +77,7 @@ def _quantised_cases(target: Target, backend: str) -> list[Case]:
 
 def _some_names(target: Target, shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
-    small: list[Name] = [("admit", 0), ("decode", _SMALL), ("multi_step", _SMALL)]
+    small: list[Name] = [("admit", 0), ("copies", 0), ("decode", _SMALL), ("multi_step", _SMALL)]
     names = [*small, *_largest_forward(shapes), ("sample", buckets.scored[-1])]
     return [name for name in names if name[0] not in _LEFT_OUT.get(target.name, ())]
 
@@ -91,7 +91,7 @@ def _every_name(shapes: EngineShapes) -> list[Name]:
     buckets = make_buckets(shapes)
     forward = [("mixed", tokens) for tokens in buckets.tokens] + [("decode", rows) for rows in buckets.rows]
     multi_step: Name = ("multi_step", buckets.rows[-1])
-    return [("admit", 0), *forward, multi_step, *(("sample", scored) for scored in buckets.scored)]
+    return [("admit", 0), ("copies", 0), *forward, multi_step, *(("sample", scored) for scored in buckets.scored)]
 
 
 def run(again: list[str]) -> int:

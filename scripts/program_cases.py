@@ -74,7 +74,7 @@ def model_cases(
             f"{model.title}, {config.num_layers} layers{taken}{on}, {run_by}",
             partial(_lower, programs, mesh, name),
             (*_kept_groups(kv, layout), *kept_weights([*described, *slices])),
-            kv_bytes if name[0] in ("decode", "mixed", "multi_step") else 0,
+            kv_bytes if name[0] in ("decode", "mixed", "copies", "multi_step") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
             exchange=exchange and exchange(config, name),
         )

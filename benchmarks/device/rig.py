@@ -1,17 +1,24 @@
 """Rig: a JaxRunner with made-up requests, whose steps are timed without a scheduler."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxinfer.engine.device.in_flight import InFlightSteps
+from jaxinfer.engine.step.packed import PackedForward, PackedStep
+from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.step.slot_init import SlotInit
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.program_table import Name
 from jaxinfer.sampling import SamplingParams
 
 _ENDLESS = 1 << 30
@@ -32,12 +39,31 @@ def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, bl
     )
 
 
+def rig_runner(model: LoadedModel, shapes: EngineShapes, cache: Path | None = None) -> JaxRunner:
+    """A runner of the model with the attention that an engine would choose. cache: where choices are remembered."""
+    return JaxRunner(choose_attention(model, shapes, "auto", cache), shapes)
+
+
+def _programs(step: PackedStep) -> Iterator[Name]:
+    assert isinstance(step, PackedForward)
+    yield step.kind.value, step.bucket
+    yield "sample", step.scored_bucket
+
+
 class Rig:
     """Steps over a runner: row i has slot i and blocks of its own. What ran on the runner before is overwritten."""
 
     def __init__(self, runner: JaxRunner):
         self._runner = runner
         self._steps = InFlightSteps(runner)
+
+    def compile(self, decode: Sequence[int], prefill: Sequence[tuple[int, int]]) -> None:
+        """Compiles what steps of so many rows, and prompts of (rows, tokens), need, side by side."""
+        plans = [self._decode_plan(rows) for rows in decode] + [self._prefill_plan(*each) for each in prefill]
+        steps = [Packer(self._runner.shapes).pack(plan) for plan in plans]
+        names = {("admit", 0), *(name for step in steps for name in _programs(step))}
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._runner.programs.__getitem__, names))
 
     def decode_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
         """Seconds a step of `rows` greedy rows, from `context` tokens a row on; an entry a timed run of `steps`.

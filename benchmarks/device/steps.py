@@ -9,10 +9,9 @@ import jax.numpy as jnp
 
 from benchmarks.device.context import Context
 from benchmarks.device.counts import Work, step_work
-from benchmarks.device.rig import Rig, rig_shapes
+from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.models.loaded import random_model
-from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.platform import default_block_size, use_compile_cache
 from jaxinfer.runner.xla_options import reserve_memory
 
@@ -30,29 +29,34 @@ def measure(context: Context) -> None:
     rows, tokens = max(form.rows), max(count * each for count, each in form.prefills)
     length = max(form.context + (form.steps + 2), max(each for _, each in form.prefills) + 1)
     shapes = rig_shapes(config, rows=rows, tokens=tokens, length=length, block_size=default_block_size())
-    runner = JaxRunner(model, shapes)
-    context.save(weights_seconds=round(time.perf_counter() - start, 2), layout=options["layout"], model=_name(config))
+    weights_seconds = round(time.perf_counter() - start, 2)
+    runner = rig_runner(model, shapes, context.work)
+    attention = [backend.name for backend in runner.model.backends]
+    context.save(weights_seconds=weights_seconds, layout=options["layout"], model=_name(config), attention=attention)
     rig, found = Rig(runner), []
+    begun = time.perf_counter()
+    rig.compile(form.rows, form.prefills if options["prefill"] else ())
+    context.save(compile_seconds=round(time.perf_counter() - begun, 2))
 
-    def add(kind: str, rows: int, tokens: int, work: Work, seconds: list[float], compiled: float) -> None:
-        found.append(_row(kind, rows, tokens, work, seconds, compiled))
+    def add(kind: str, rows: int, tokens: int, work: Work, seconds: list[float], first: float) -> None:
+        found.append(_row(kind, rows, tokens, work, seconds, first))
         context.save(steps=found, memory=_memory())
 
     for count in sorted(form.rows, reverse=True):
         begun = time.perf_counter()
         rig.decode_seconds(count, form.context, 1, 0)
-        compiled = time.perf_counter() - begun
+        first = time.perf_counter() - begun
         work = step_work(config, dtype.itemsize, 1, count, form.context + form.steps // 2)
-        add("decode", count, 1, work, rig.decode_seconds(count, form.context, form.steps, form.repeats), compiled)
+        add("decode", count, 1, work, rig.decode_seconds(count, form.context, form.steps, form.repeats), first)
     for count, each in form.prefills if options["prefill"] else ():
         begun = time.perf_counter()
         rig.prefill_seconds(count, each, 1, 0)
-        compiled = time.perf_counter() - begun
+        first = time.perf_counter() - begun
         work = step_work(config, dtype.itemsize, each, count, 0)
-        add("prefill", count, each, work, rig.prefill_seconds(count, each, 4, form.repeats), compiled)
+        add("prefill", count, each, work, rig.prefill_seconds(count, each, 4, form.repeats), first)
 
 
-def _row(kind: str, rows: int, tokens: int, work: Work, seconds: list[float], compiled: float) -> dict[str, Any]:
+def _row(kind: str, rows: int, tokens: int, work: Work, seconds: list[float], first: float) -> dict[str, Any]:
     middle = median(seconds)
     return {
         "kind": kind,
@@ -65,7 +69,7 @@ def _row(kind: str, rows: int, tokens: int, work: Work, seconds: list[float], co
         "tflops": round(work.flops / middle / 1e12, 4),
         "bytes": work.bytes,
         "flops": work.flops,
-        "compile_and_first_run_s": round(compiled, 2),
+        "first_run_s": round(first, 2),
     }
 
 

@@ -24,6 +24,7 @@ _ARGUMENTS = {
     "mixed": ("weights", "kv", "tables", "newest", "load", "packed"),
     "sample": ("head", "newest", "counts", "params", "masks", "hidden", "scored"),
     "masks": ("masks", "packed"),
+    "copies": ("kv", "packed"),
     "multi_step": ("weights", "head", "kv", "tables", "newest", "counts", "params", "load", "packed"),
 }
 """What each kind of program is handed (`runner/program_table.py`)."""
@@ -33,6 +34,7 @@ _ALIASED = {
     "mixed": ("kv", "tables"),
     "sample": ("newest", "counts"),
     "masks": ("masks",),
+    "copies": ("kv",),
     "multi_step": ("kv", "tables", "newest", "counts"),
 }
 """What results take the place of."""
@@ -105,4 +107,4 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
 
 def _packed_size(shapes: EngineShapes, kind: str, size: int) -> int:
     layouts: Any = Layouts(shapes)
-    return (layouts.admit if kind == "admit" else getattr(layouts, kind)(size)).size
+    return (getattr(layouts, kind) if kind in ("admit", "copies") else getattr(layouts, kind)(size)).size

@@ -93,7 +93,7 @@ class ForwardPrograms:
         """One token a row, which with its position comes from slot state. newest: as in `SlotState`; read here, donated
         by `sample`."""
         view = self._layouts.decode(rows).views(packed)
-        kv, tables = self.change_blocks(kv, tables, view)
+        tables = updated_tables(tables, view)
         hidden, kv, load, scored = self.decode_rows(weights, kv, tables, unpack_newest(newest), load, view["slots"])
         return self._finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
@@ -139,7 +139,7 @@ class ForwardPrograms:
     ) -> Forward:
         """Rows of any length; the first `num_decode` have one token, from slot state."""
         view = self._layouts.mixed(tokens).views(packed)
-        kv, tables = self.change_blocks(kv, tables, view)
+        tables = updated_tables(tables, view)
         step = self._unpack(view, tables, unpack_newest(newest))
         hidden, kv, load = self._layers(weights, kv, load, step)
         slots = view["slots"][view["scored_row"]]
@@ -211,13 +211,21 @@ class ForwardPrograms:
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(hidden=hidden, scored=scored.packed(), **kept)
 
-    def change_blocks(self, kv: Arrays, tables: Arrays, view: dict[str, jax.Array]) -> tuple[Arrays, Arrays]:
-        """Copies of forked blocks, then the step's new entries of the block tables."""
-        copies, updates = view["copies"], view["updates"]
-        layouts = [backend.layout for backend in self._model.backends]
-        kv = tuple(copy_pages(x, copies[i, :, 0], copies[i, :, 1], layouts[i]) for i, x in enumerate(kv))
-        tables = tuple(
-            table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
-            for group, table in enumerate(tables)
-        )
-        return kv, tables
+
+def updated_tables(tables: Arrays, view: dict[str, jax.Array]) -> Arrays:
+    """Block tables with the step's new entries."""
+    updates = view["updates"]
+    return tuple(
+        table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
+        for group, table in enumerate(tables)
+    )
+
+
+def copied_blocks(model: LoadedModel, kv: Arrays, copies: jax.Array) -> Arrays:
+    """`copies`: forked blocks of every group are copied. kv is donated. copies: int32 [groups, C, 2], (source,
+    destination).
+
+    A program of its own, since few steps need it: in every step it would copy blocks of padding over all layers.
+    """
+    layouts = [backend.layout for backend in model.backends]
+    return tuple(copy_pages(x, copies[i, :, 0], copies[i, :, 1], layouts[i]) for i, x in enumerate(kv))

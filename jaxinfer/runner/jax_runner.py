@@ -117,6 +117,9 @@ class JaxRunner:
         program = self.programs["admit", 0]
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        self.kv = self.programs["copies", 0](self.kv, packed)
+
     def forward(self, step: PackedForward) -> Forwarded:
         program, newest = self.programs[step.kind, step.bucket], self._state.newest
         out = program(self.model.weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
@@ -223,6 +226,8 @@ class JaxRunner:
                 self._sample(size, forwarded).tokens.block_until_ready()
             elif kind == "masks":
                 self.set_masks(packer.no_masks(size))
+            elif kind == "copies":
+                self.copy_blocks(packer.no_copies())
             elif kind != "admit":
                 step = packer.padding(StepKind(kind), size)
                 if isinstance(step, PackedMultiStep):

@@ -9,7 +9,7 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import any_shard
-from jaxinfer.runner.forward import Arrays, ForwardPrograms
+from jaxinfer.runner.forward import Arrays, ForwardPrograms, updated_tables
 from jaxinfer.runner.sample import draw
 from jaxinfer.runner.state import SlotState, end_slots, stop_ids, unpack_newest
 
@@ -69,7 +69,7 @@ class MultiStepProgram:
         One that a step before has ended already makes nothing: its `remaining` is 0.
         """
         view = self._layouts.multi_step(rows).views(packed)
-        kv, tables = self._forward.change_blocks(kv, tables, view)
+        tables = updated_tables(tables, view)
         slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
 
         def body(carry: _Carry) -> _Carry:

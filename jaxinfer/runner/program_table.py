@@ -15,7 +15,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
 from jaxinfer.runner.expert_load import load_shape
-from jaxinfer.runner.forward import Forward, ForwardPrograms
+from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, copied_blocks
 from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.sampler.masks import set_masks
@@ -23,8 +23,8 @@ from jaxinfer.runner.state import Slots, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
-"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions), ("masks", rows), or
-("multi_step", rows)."""
+"""A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions), ("masks", rows),
+("copies", 0), or ("multi_step", rows)."""
 
 
 class Program(NamedTuple):
@@ -56,6 +56,7 @@ class ProgramTable:
             *(("decode", size) for size in reversed(buckets.rows)),
             *(("sample", size) for size in reversed(buckets.scored)),
             *(("masks", size) for size in reversed(buckets.masks)),
+            ("copies", 0),
             *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
         )
 
@@ -67,6 +68,8 @@ class ProgramTable:
             return self._sample(size)
         if kind == "masks":
             return self._masks(size)
+        if kind == "copies":
+            return self._copies()
         if kind == "multi_step":
             return self._multi_step_program(size)
         return self._forward_program(kind, size)
@@ -113,6 +116,15 @@ class ProgramTable:
 
         function = self._over_data(write, (self._own,) * 2, self._own)
         return Program(function, (masks, self._packed(layout.size)), (0,), masks.sharding)
+
+    def _copies(self) -> Program:
+        layout, kv, blocks = self._layouts.copies, self._kv(), kv_specs(self._model)
+
+        def copy(kv: Arrays, packed: jax.Array) -> Arrays:
+            return copied_blocks(self._model, kv, layout.views(packed)["copies"])
+
+        function = self._over_data(copy, (blocks, self._own), blocks)
+        return Program(function, (kv, self._packed(layout.size)), (0,), tuple(x.sharding for x in kv))
 
     def _multi_step_program(self, size: int) -> Program:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))

@@ -182,9 +182,11 @@ def _on_gpu(
     check_gpu_shapes(call.q.dtype, call.kv_pages.dtype, call.q.shape[1] // heads, key_dim, value_dim, page)
     sizes = _sizes("mosaic_gpu", sizes, GpuBlocks, lambda: gpu_blocks(key_dim, value_dim, narrow))
     from jaxinfer_kernels.gpu.attention import Problem, attend_gpu  # needs jax 0.11, see `unavailable`
+    from jaxinfer_kernels.gpu.kv_write import write_new
 
     places = token_places(call.rows, call.q.shape[0], page)
-    kv_pages = write_kv(call.kv_pages, call.layer, call.k, call.v, places, KVLayout.TOKENS)
+    assert call.v is not None  # latent attention has no kernel for GPUs
+    kv_pages = write_new(call.kv_pages, call.layer, call.k, call.v, places)
     problem = Problem(call.q, kv_pages, call.layer, call.rows, value_dim, call.scoring, sizes)
     return attend_gpu(problem, short_rows, short_len), kv_pages
 

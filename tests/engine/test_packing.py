@@ -64,9 +64,11 @@ def check_blocks(view: dict[str, Any], plan: StepPlan) -> None:
         packed = [tuple(row) for row in view["updates"][group].tolist()]
         assert packed[: len(updates)] == [tuple(row) for row in updates.tolist()]
         assert all(row[0] == SHAPES.scratch_slot and row[2] == 0 for row in packed[len(updates) :])
-        copies = [tuple(row) for row in view["copies"][group].tolist()]
-        assert copies[: len(plan.copies[group])] == [tuple(row) for row in plan.copies[group][:, 1:].tolist()]
-        assert all(row == (0, 0) for row in copies[len(plan.copies[group]) :])  # the scratch block onto itself
+    packed = PACKER.copies(plan.copies)
+    assert packed is not None
+    for own, copies in zip(plan.copies, LAYOUTS.copies.views(packed)["copies"].tolist(), strict=True):
+        assert copies[: len(own)] == own[:, 1:].tolist()
+        assert all(row == [0, 0] for row in copies[len(own) :])  # the scratch block onto itself
 
 
 def test_mixed_plans_are_read_back() -> None:

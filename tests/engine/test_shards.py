@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepPlan
@@ -114,7 +115,7 @@ def rows_of(plan: StepPlan) -> list[Row]:
 def test_parts_have_all_rows_once() -> None:
     rng, shapes = np.random.default_rng(3), small_shapes(shards=SHARDS)
     for _ in range(200):
-        plan, found, updates, copies = random_plan(rng), {}, [], []
+        plan, found, updates = random_plan(rng), {}, []
         for shard, part in enumerate(split_plan(plan, shapes)):
             first = shard * shapes.max_num_seqs
             found |= {
@@ -124,11 +125,22 @@ def test_parts_have_all_rows_once() -> None:
             of_rows = np.repeat(np.arange(plan.num_rows), plan.scored)
             assert of_rows[part.scored].tolist() == np.repeat(part.rows, part.plan.scored).tolist()
             updates += [(slot + first, index, block) for slot, index, block in part.plan.block_updates[0].tolist()]
-            copies += part.plan.copies[0].tolist()
             assert all(0 <= slot < shapes.max_num_seqs for slot in part.plan.slots)
         assert [found[index] for index in range(plan.num_rows)] == rows_of(plan)
         assert sorted(map(tuple, updates)) == sorted(map(tuple, plan.block_updates[0].tolist()))
-        assert copies == plan.copies[0].tolist()
+
+
+def test_copies_go_to_their_shards() -> None:
+    rng, shapes = np.random.default_rng(4), small_shapes(shards=SHARDS)
+    packer, layout = Packer(shapes), Layouts(shapes).copies
+    assert packer.copies((np.zeros((0, 3), np.int32),)) is None
+    for _ in range(50):
+        copies = random_plan(rng).copies
+        packed = packer.copies(copies)
+        if packed is not None:
+            sections = [layout.views(section)["copies"][0] for section in np.split(packed, SHARDS)]
+            found = [(shard, *row) for shard, rows in enumerate(sections) for row in rows.tolist() if any(row)]
+            assert found == [tuple(row) for row in copies[0].tolist()]
 
 
 def test_results_come_back_to_their_rows() -> None:

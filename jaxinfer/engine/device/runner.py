@@ -71,6 +71,11 @@ class Runner(Protocol):
         """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
         ...
 
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        """Starts to copy blocks, before the step that needs them: int32, as `Layouts.copies` has it, a section a
+        shard."""
+        ...
+
     def forward(self, step: PackedForward) -> Any:
         """Starts the forward pass of a step, and returns a handle for `sample` at once."""
         ...

@@ -26,6 +26,7 @@ from jaxinfer.sampling import MAX_LOGPROBS
 class _Step(NamedTuple):
     inits: list[np.ndarray]
     masks: list[PackedMasks]
+    copies: list[np.ndarray]
     packed: PackedStep
     deadline: float
 
@@ -50,6 +51,7 @@ class SimulatedRunner:
         self._layouts = Layouts(shapes)
         self._inits: list[np.ndarray] = []
         self._masks: list[PackedMasks] = []
+        self._copies: list[np.ndarray] = []
         self._draws = draws
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
@@ -57,6 +59,9 @@ class SimulatedRunner:
 
     def init_slots(self, packed: np.ndarray) -> None:
         self._inits.append(packed)
+
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        self._copies.append(packed)
 
     def forward(self, step: PackedForward) -> float:
         """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
@@ -77,8 +82,8 @@ class SimulatedRunner:
         return self._busy_until
 
     def _begin(self, packed: PackedStep, deadline: float) -> _Step:
-        step = _Step(self._inits, self._masks, packed, deadline)
-        self._inits, self._masks = [], []
+        step = _Step(self._inits, self._masks, self._copies, packed, deadline)
+        self._inits, self._masks, self._copies = [], [], []
         if self._thread is not None:
             self._work.put(step)
         return step
@@ -119,6 +124,7 @@ class SimulatedRunner:
         self._parts = [SimulatedShard(self.shapes, self._layouts) for _ in range(self.shapes.shards)]
         self._inits.clear()
         self._masks.clear()
+        self._copies.clear()
         self._busy_until = 0.0
         self._work: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[StepResult | BaseException] = queue.SimpleQueue()
@@ -142,6 +148,9 @@ class SimulatedRunner:
         for masks in step.masks:
             for part, section in zip(self._parts, self._sections(masks.array), strict=True):
                 part.set_masks(masks.bucket, section)
+        for copies in step.copies:
+            for part, section in zip(self._parts, self._sections(copies), strict=True):
+                part.copy_blocks(section)
         packed = step.packed
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedMultiStep):

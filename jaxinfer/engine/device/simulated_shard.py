@@ -61,6 +61,12 @@ class SimulatedShard:
         view = self._layouts.masks(bucket).views(packed)
         self._masks[view["slots"]] = view["masks"]
 
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        """As `Layouts.copies` has it."""
+        for kv, copies in zip(self.kv, self._layouts.copies.views(packed)["copies"], strict=True):
+            source, destination = copies.T
+            kv[destination] = kv[source]
+
     def forward(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens drawn, and targets, an entry a scored position and its padding."""
         return self._decode(bucket, packed) if kind is StepKind.DECODE else self._mixed(bucket, packed)
@@ -68,7 +74,7 @@ class SimulatedShard:
     def _decode(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(bucket).views(packed)
         slots = view["slots"]
-        self._change_blocks(view)
+        self._update_tables(view)
         self._write(slots, self.length[slots], self.last_token[slots])
         positions = self.length[slots].copy()
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
@@ -79,7 +85,7 @@ class SimulatedShard:
         view = self._layouts.multi_step(bucket).views(packed)
         slots, most = view["slots"], view["counts"]
         tokens, counts = np.zeros((len(slots), self.shapes.decode_steps), np.int32), np.zeros(len(slots), np.int32)
-        self._change_blocks(view)
+        self._update_tables(view)
         left = most > 0
         for at in range(most.max(initial=0)):
             open_slots = np.where(left, slots, self.shapes.scratch_slot)
@@ -100,17 +106,15 @@ class SimulatedShard:
         positions = starts[row] + np.arange(len(row)) - first[row]
         tokens = view["tokens"][: len(row)].copy()
         tokens[:held] = self.last_token[slots[:held]]
-        self._change_blocks(view)
+        self._update_tables(view)
         self._write(slots[row], positions, tokens)
         drawn = np.zeros(len(view["draws"]), np.int32)
         for i in np.flatnonzero(view["draws"]):
             drawn[i] = self._draw(slots[view["scored_row"][i]], positions[view["scored_token"][i]])
         return drawn, view["targets"]
 
-    def _change_blocks(self, view: dict[str, np.ndarray]) -> None:
+    def _update_tables(self, view: dict[str, np.ndarray]) -> None:
         for group, table in enumerate(self.tables):
-            source, destination = view["copies"][group].T
-            self.kv[group][destination] = self.kv[group][source]
             slot, index, block = view["updates"][group].T
             table[slot, index] = block
 

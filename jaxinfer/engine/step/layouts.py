@@ -64,14 +64,14 @@ class Layouts:
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
         if rows not in self._decode:
-            self._decode[rows] = Layout({"slots": (rows,), **self._blocks(rows)})
+            self._decode[rows] = Layout({"slots": (rows,), **self._updates(rows)})
         return self._decode[rows]
 
     def multi_step(self, rows: int) -> Layout:
         """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
         if rows not in self._multi_step:
             updates = rows * -(-self._shapes.decode_steps // self._shapes.block_size)
-            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._blocks(updates)})
+            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._updates(updates)})
         return self._multi_step[rows]
 
     def mixed(self, tokens: int) -> Layout:
@@ -91,7 +91,7 @@ class Layouts:
                     "scored_token": (scored,),
                     "draws": (scored,),
                     "targets": (scored,),
-                    **self._blocks(updates),
+                    **self._updates(updates),
                 }
             )
         return self._mixed[tokens]
@@ -99,6 +99,11 @@ class Layouts:
     def masks(self, rows: int) -> Layout:
         """Masks of `rows` slots."""
         return Layout({"slots": (rows,), "masks": (rows, self._shapes.mask_words)})
+
+    @cached_property
+    def copies(self) -> Layout:
+        """Up to `copy_blocks` blocks of each group, (source, destination)."""
+        return Layout({"copies": (len(self._shapes.groups), self._shapes.copy_blocks, 2)})
 
     @cached_property
     def admit(self) -> Layout:
@@ -114,6 +119,5 @@ class Layouts:
             }
         )
 
-    def _blocks(self, updates: int) -> dict[str, tuple[int, ...]]:
-        groups = len(self._shapes.groups)
-        return {"updates": (groups, updates, 3), "copies": (groups, self._shapes.copy_blocks, 2)}
+    def _updates(self, updates: int) -> dict[str, tuple[int, ...]]:
+        return {"updates": (len(self._shapes.groups), updates, 3)}

@@ -76,16 +76,32 @@ class Packer:
         return packed
 
     def _begin(self, layout: Layout, plan: StepPlan) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """A new array and its sections, with the slots and block changes that every step has."""
+        """A new array and its sections, with the slots and entries of block tables that every step has."""
         packed = layout.new()
         view = layout.views(packed)
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
         view["updates"][:, :, 0] = self._shapes.scratch_slot
-        for group, (updates, copies) in enumerate(zip(plan.block_updates, plan.copies, strict=True)):
+        for group, updates in enumerate(plan.block_updates):
             view["updates"][group, : len(updates)] = updates
-            view["copies"][group, : len(copies)] = copies[:, 1:]
         return packed, view
+
+    def copies(self, copies: Sequence[np.ndarray]) -> np.ndarray | None:
+        """Blocks to copy, as `StepPlan.copies` has them; None where there are none."""
+        if not any(map(len, copies)):
+            return None
+        layout, sections = self._layouts.copies, []
+        for shard in range(self._shapes.shards):
+            array = layout.new()
+            for group, rows in enumerate(copies):
+                own = rows[rows[:, 0] == shard, 1:]
+                layout.views(array)["copies"][group, : len(own)] = own
+            sections.append(array)
+        return np.concatenate(sections)
+
+    def no_copies(self) -> np.ndarray:
+        """The scratch block alone, onto itself."""
+        return np.tile(self._layouts.copies.new(), self._shapes.shards)
 
     def no_slots(self) -> np.ndarray:
         """A slot initialisation that changes nothing but the scratch slot."""

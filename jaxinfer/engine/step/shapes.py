@@ -40,7 +40,7 @@ class EngineShapes:
     admit_counts: int = 1024
     """Entries of penalty counts that one call of `admit` carries."""
     copy_blocks: int = 8
-    """Blocks a group that one forward copies for forks."""
+    """Blocks a group that are copied for forks before one step."""
     decode_steps: int = 1
     """Decode steps of one dispatch, at most."""
     shards: int = 1

@@ -18,7 +18,7 @@ class Part(NamedTuple):
 
 
 def split_plan(plan: StepPlan, shapes: EngineShapes) -> list[Part]:
-    """A part for each shard, of the whole plan's kind, with slot initialisations for all of them."""
+    """A part for each shard, of the whole plan's kind, with slot initialisations and copies of all of them."""
     return [_part(plan, shard, shapes.max_num_seqs) for shard in range(shapes.shards)]
 
 
@@ -38,7 +38,6 @@ def _part(plan: StepPlan, shard: int, shard_slots: int) -> Part:
         tokens=plan.tokens[np.repeat(own[chunks], plan.counts[chunks])],
         targets=plan.targets[np.repeat(own[chunks], plan.scored[chunks])],
         block_updates=tuple(_updates(updates, shard, shard_slots) for updates in plan.block_updates),
-        copies=tuple(copies[copies[:, 0] == shard] for copies in plan.copies),
     )
     return Part(part, rows, np.flatnonzero(np.repeat(own, plan.scored)))
 

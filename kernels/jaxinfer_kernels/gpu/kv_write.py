@@ -8,10 +8,25 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from jaxinfer_kernels.layouts import KVLayout
+from jaxinfer_kernels.pages import write_kv
 from jaxinfer_kernels.rows import TokenPlaces
 
 _MOST_BYTES = 64 << 10
 _MOST_WIDTH = 256
+
+
+def write_new(
+    kv_pages: jax.Array, layer: jax.Array | int, k: jax.Array, v: jax.Array, places: TokenPlaces
+) -> jax.Array:
+    """What `pages.write_kv` does, in the way that is fastest on a GPU.
+
+    XLA's scatters of one layer take 13 µs each for 64 tokens on an H100 and 42 for 128 (jax 0.11.2; Qwen3-0.6B has 56
+    of them in a step). One token is written by the kernel that makes it.
+    """
+    if k.shape[0] == 1 or _obstacle(kv_pages, k, v):
+        return write_kv(kv_pages, layer, k, v, places, KVLayout.TOKENS)
+    return write_kv_gpu(kv_pages, layer, k, v, places)
 
 
 def write_kv_gpu(
@@ -20,21 +35,21 @@ def write_kv_gpu(
     """Writes k [T, Hkv, Dk] and v [T, Hkv, Dv] of one layer to their places; in place where `kv_pages` is donated.
 
     kv_pages: [L, 2, N, page, Hkv, D] of KVLayout.TOKENS; k and v are of its type. Lanes behind Dk and Dv stay as they
-    are. Does what `pages.write_kv` does, and reads and writes what is new alone: 2 T Hkv (Dk + Dv) values in all. So
-    does XLA's scatter, which takes two kernels, one for K and one for V; nobody has measured either.
+    are. Does what `pages.write_kv` does, and reads and writes what is new alone: 2 T Hkv (Dk + Dv) values in all.
     Raises ValueError for values of other types, and for rows that TMA does not copy: of no multiple of 16 bytes, or of
     more than 256 values.
     """
     layers, sides, count, size, heads, width = kv_pages.shape
-    _check(kv_pages, k, v)
+    if message := _obstacle(kv_pages, k, v):
+        raise ValueError(message)
     flat = jax.new_ref(kv_pages.reshape(-1, heads, width))
     tokens = _tokens(k, v)
 
-    def write_kv(*refs: Any) -> None:
+    def kernel_body(*refs: Any) -> None:
         _kernel(*refs, count=count, size=size)
 
     kernel = plgpu.kernel(
-        write_kv,
+        kernel_body,
         scratch_types=[
             plgpu.SMEM((tokens, *k.shape[1:]), k.dtype),
             plgpu.SMEM((tokens, *v.shape[1:]), v.dtype),
@@ -42,6 +57,7 @@ def write_kv_gpu(
         ],
         grid=(k.shape[0] // tokens,),
         grid_names=("program",),
+        kernel_name="write_kv",
     )
     where = [jnp.asarray(each, jnp.int32) for each in (places.page, places.slot)]
     kernel(jnp.asarray(layer, jnp.int32).reshape(1), *where, k, v, flat)
@@ -84,12 +100,14 @@ def _tokens(k: jax.Array, v: jax.Array) -> int:
     return next((some for some in (8, 4, 2) if total % some == 0 and some * sum(sizes) <= _MOST_BYTES), 1)
 
 
-def _check(kv_pages: jax.Array, k: jax.Array, v: jax.Array) -> None:
+def _obstacle(kv_pages: jax.Array, k: jax.Array, v: jax.Array) -> str | None:
+    """Why the kernel cannot write these, or None."""
     for name, new in (("k", k), ("v", v)):
         if new.dtype != kv_pages.dtype:
-            raise ValueError(f"{name} must be of the pages' type, {kv_pages.dtype}, not {new.dtype}")
+            return f"{name} must be of the pages' type, {kv_pages.dtype}, not {new.dtype}"
         if new.shape[2] * new.dtype.itemsize % 16 or new.shape[2] > _MOST_WIDTH:
-            raise ValueError(
+            return (
                 f"{name} must have heads of a multiple of 16 bytes and at most {_MOST_WIDTH} values, "
                 f"not {new.shape[2]} of {new.dtype}"
             )
+    return None
