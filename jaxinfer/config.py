@@ -211,8 +211,8 @@ class RunnerConfig:
     compile_cache_dir: str | None = None
     """Folder of compiled programs; by default under the user's cache folder. `off` keeps none."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
-    """CUDA graphs of a GPU's steps; auto: XLA's choice, which captures straight runs of kernels; on: loops and branches
-    too; off: none."""
+    """CUDA graphs of a GPU's steps; auto: a step's program is one graph, unless XLA_FLAGS says otherwise; on: whatever
+    it says; off: none."""
     scan_layers: Literal["auto", "on", "off"] = "auto"
     """Layers that are alike as one loop over matrices that are held as one array: programs compile sooner, and a step
     is handed to several devices sooner; while weights are read, host memory holds all layers of a matrix at once. auto:

@@ -6,7 +6,8 @@ from typing import Any
 
 _BUFFERS = "--xla_gpu_enable_command_buffer="
 NO_BUFFERS = _BUFFERS
-LOOPS_IN_BUFFERS = _BUFFERS + "+WHILE,+CONDITIONAL"
+STRAIGHT_IN_BUFFERS = _BUFFERS + "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
+"""As XLA has it by itself: no loops, no branches."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ PARTS: tuple[Part, ...] = (
         needs=("torch", "transformers"),
         not_on={"tpu": "transformers is compared on GPUs and CPUs alone"},
     ),
-    _steps("loops-small", "small", 60, "small, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
-    _steps("nobuffers-small", "small", 60, "small, no command buffers", prefill=False, flags=NO_BUFFERS),
+    _steps("straight-small", "small", 60, "small, graphs of straight runs", prefill=False, flags=STRAIGHT_IN_BUFFERS),
+    _steps("nobuffers-small", "small", 60, "small, no CUDA graphs", prefill=False, flags=NO_BUFFERS),
     _steps("scan-small", "small", 60, "small, layers under scan", layout="stacked", prefill=False),
     _steps("scan-large", "large", 80, "large, layers under scan", layout="stacked", prefill=False),
     Part(
@@ -65,8 +66,8 @@ PARTS: tuple[Part, ...] = (
         not_on={"tpu": "vLLM is compared on GPUs alone; its TPU build is another package, which was not tried here"},
     ),
     Part("calibration", "calibration", 150, "a file for `jaxinfer plan --calibration`"),
-    _steps("loops-large", "large", 80, "large, loops in command buffers", prefill=False, flags=LOOPS_IN_BUFFERS),
-    _steps("nobuffers-large", "large", 80, "large, no command buffers", prefill=False, flags=NO_BUFFERS),
+    _steps("straight-large", "large", 80, "large, graphs of straight runs", prefill=False, flags=STRAIGHT_IN_BUFFERS),
+    _steps("nobuffers-large", "large", 80, "large, no CUDA graphs", prefill=False, flags=NO_BUFFERS),
 )
 ENVIRONMENT = Part("environment", "environment", 60, "what is installed")
 BY_NAME = {part.name: part for part in (ENVIRONMENT, *PARTS)}

@@ -33,7 +33,7 @@ from benchmarks.device.forms import (
     form_name,
 )
 from benchmarks.device.idle import intervals_of, union
-from benchmarks.device.parts import BY_NAME, LOOPS_IN_BUFFERS, PARTS, Part
+from benchmarks.device.parts import BY_NAME, PARTS, STRAIGHT_IN_BUFFERS, Part
 from benchmarks.device.steps import rig_shapes
 from benchmarks.device.table import headline, lines
 from benchmarks.device.workload import check_lengths, make_jobs
@@ -337,7 +337,7 @@ def test_table_and_headline() -> None:
 
 
 def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> None:
-    done = run_suite(tmp_path, "--parts", "ceilings,loops-small,vllm", "--json", str(tmp_path / "all.json"))
+    done = run_suite(tmp_path, "--parts", "ceilings,straight-small,vllm", "--json", str(tmp_path / "all.json"))
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.splitlines()[-1] == "serving: not measured"
     assert "copy" in done.stdout
@@ -348,12 +348,12 @@ def test_it_writes_a_file_a_part_and_ends_with_the_headline(tmp_path: Path) -> N
     assert where["command"].startswith("python benchmarks/device_suite.py --form tiny")
     assert set(where) >= {"commit", "date", "processor", "versions", "xla_flags", "hardware"}
     parts = json.loads((tmp_path / "all.json").read_text())["parts"]
-    assert list(parts) == ["environment", "ceilings", "loops-small", "vllm"]
-    assert "for a GPU" in parts["loops-small"]["skipped"]
+    assert list(parts) == ["environment", "ceilings", "straight-small", "vllm"]
+    assert "for a GPU" in parts["straight-small"]["skipped"]
 
 
 def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), "--parts", "loops-small"]
+    command = [sys.executable, str(PROGRAM), "--parts", "straight-small"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     first, second, third, *_ = done.stdout.splitlines()
@@ -366,11 +366,11 @@ def test_without_a_gpu_it_says_so_first_and_names_what_runs(tmp_path: Path) -> N
 
 
 def test_steps_of_both_layouts_under_flags_of_their_own(tmp_path: Path) -> None:
-    loops = suite(tmp_path).run(BY_NAME["loops-small"])
-    assert loops["ended"] == "done"
-    assert LOOPS_IN_BUFFERS in loops["provenance"]["xla_flags"]
-    assert [(row["kind"], row["rows"]) for row in loops["steps"]] == [("decode", 2)]
-    assert all(row["step_ms"] > 0 and row["bytes"] > 0 for row in loops["steps"])
+    straight = suite(tmp_path).run(BY_NAME["straight-small"])
+    assert straight["ended"] == "done"
+    assert STRAIGHT_IN_BUFFERS in straight["provenance"]["xla_flags"]
+    assert [(row["kind"], row["rows"]) for row in straight["steps"]] == [("decode", 2)]
+    assert all(row["step_ms"] > 0 and row["bytes"] > 0 for row in straight["steps"])
 
 
 def test_a_part_that_takes_too_long_ends_alone(tmp_path: Path) -> None:

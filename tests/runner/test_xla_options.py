@@ -72,11 +72,12 @@ def test_a_wrong_operation_of_cuda_graphs_would_be_seen() -> None:
 
 def test_cuda_graphs_are_options_of_a_gpu_only() -> None:
     name = "xla_gpu_enable_command_buffer"
-    assert name not in compiler_options("gpu", RunnerConfig())
     assert compiler_options("gpu", RunnerConfig(cuda_graphs="off"))[name] == ""
-    assert "WHILE" in str(compiler_options("gpu", RunnerConfig(cuda_graphs="on"))[name]).split(",")
+    for asked in ("auto", "on"):
+        assert "WHILE" in str(compiler_options("gpu", RunnerConfig(cuda_graphs=asked))[name]).split(",")
     for platform in ("cpu", "tpu"):
-        assert name not in compiler_options(platform, RunnerConfig(cuda_graphs="off"))
+        for others in ("auto", "off"):
+            assert name not in compiler_options(platform, RunnerConfig(cuda_graphs=others))
         with pytest.raises(ParameterError, match=f"needs an NVIDIA GPU; this engine runs on {platform}") as caught:
             compiler_options(platform, RunnerConfig(cuda_graphs="on"))
         assert caught.value.param == "cuda_graphs"
@@ -84,9 +85,11 @@ def test_cuda_graphs_are_options_of_a_gpu_only() -> None:
 
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
 def test_the_environment_stays(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compiler_options("gpu", RunnerConfig()) == {"xla_disable_hlo_passes": "rematerialization"}
-    monkeypatch.setenv(variable, "--xla_dump_to=x --xla_disable_hlo_passes=")
-    assert compiler_options("gpu", RunnerConfig()) == {}
+    own = {"xla_disable_hlo_passes", "xla_gpu_enable_command_buffer", "xla_gpu_graph_min_graph_size"}
+    assert compiler_options("gpu", RunnerConfig()).keys() == own
+    monkeypatch.setenv(variable, "--xla_dump_to=x --xla_disable_hlo_passes= --xla_gpu_enable_command_buffer=FUSION")
+    assert compiler_options("gpu", RunnerConfig()).keys() == {"xla_gpu_graph_min_graph_size"}
+    assert len(compiler_options("gpu", RunnerConfig(cuda_graphs="on"))) == 2
 
 
 def test_what_is_asked_for_comes_before_all(monkeypatch: pytest.MonkeyPatch) -> None:
