@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.speculation import read_speculation
 
 FairShare = Literal["key", "user", "off"]
 SchedulingPolicy = Literal["fcfs", "priority", "sjf", "shortest_job_first"]
@@ -119,6 +120,10 @@ class SchedulerConfig:
     decode_steps: int = 1
     """Decode steps of one dispatch at most, 1 to 64: while nobody can enter and no row needs the host. Tokens come in
     pieces of as many, and new requests wait as long."""
+    speculative_config: str | None = None
+    """Drafts of the next tokens, which a step checks all at once, as JSON: {"method": "ngram",
+    "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}. Texts stay the same. By default
+    none."""
     max_waiting: int = 1024
     """Requests that may wait; more are refused with 429. With fair sharing this is for one tenant alone: another that
     comes when so many wait may have half of what is free of twice as many places, and so on."""
@@ -146,6 +151,8 @@ class SchedulerConfig:
                 raise ParameterError(name, f"{value} must be at least max_num_seqs, {rows}")
         if not 1 <= self.decode_steps <= 64:
             raise ParameterError("decode_steps", f"{self.decode_steps} is out of range; 1 to 64 is allowed")
+        if read_speculation(self.speculative_config) is not None and self.decode_steps > 1:
+            raise ParameterError("decode_steps", "must be 1 with speculative_config, whose steps give several tokens")
         self._check_prefills()
         self._check_policy()
 

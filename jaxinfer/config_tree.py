@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -11,6 +12,9 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.other_values import hint
 
 Tree = TypeVar("Tree")
+
+_JSON = ("speculative_config",)
+"""Settings that are JSON on a command line, and may be mappings elsewhere."""
 
 
 def with_values(tree: Tree, values: Mapping[str, Any]) -> Tree:
@@ -63,6 +67,8 @@ def _places(tree: Any) -> Iterator[tuple[str, str | None]]:
 
 
 def _converted(tree: Any, name: str, value: Any) -> Any:
+    if name in _JSON and isinstance(value, Mapping):
+        value = json.dumps(value)
     kind = get_type_hints(type(tree))[name]
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}{hint(name, value)}")

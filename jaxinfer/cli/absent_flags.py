@@ -17,7 +17,6 @@ ABSENT = {
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
-    "--speculative-config": "speculation is not supported yet",
     "--trust-remote-code": "code of a model's folder is never run",
     "--chat-template": "the model's own is used; --tokenizer names a folder with another",
     "--enable-auto-tool-choice": _TOOLS,

@@ -22,6 +22,7 @@ from jaxinfer.engine.scheduler.policy import Policy
 from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
+from jaxinfer.engine.stats.drafts import DraftTotals
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
@@ -85,6 +86,7 @@ class EngineCore:
         self._arrivals = itertools.count()
         self._next_sequence = 0
         self.counters = EngineCounters()
+        self.drafts = DraftTotals(runner.shapes.burst - 1)
         self.constraints = constraints
         self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)
         self._fast_forward = None
@@ -222,7 +224,8 @@ class EngineCore:
         """Gauges now, totals since start. Safe in any thread."""
         self.counters.steps = self.in_flight.dispatched
         compiled = ConstraintStats() if self.constraints is None else self.constraints.stats()
-        return read_stats(self.scheduler, self.runner, self.timer, self.costs, self.counters, compiled)
+        parts = (self.scheduler, self.runner, self.timer, self.costs, self.counters)
+        return read_stats(*parts, compiled, self.drafts)
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""
@@ -301,6 +304,9 @@ class EngineCore:
         self.timer.end(WAIT)
         self.timer.in_flight = bool(self.in_flight)
         self.scheduler.state.in_flight -= 1
+        if self.scheduler.drafts is not None:
+            self.scheduler.drafts.collected(plan, result)
+            self.drafts.add(result)
         output = apply_result(self.scheduler.state, plan, result)
         self.counters.generation_tokens += output.num_tokens
         for delta in output.deltas:

@@ -173,6 +173,14 @@ class EngineStats(NamedTuple):
     decode_steps: int = 0
     mixed_steps: int = 0
     multi_step_steps: int = 0
+    speculate_steps: int = 0
+    drafts: int = 0
+    """Rows with drafts, a step each."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of `draft_tokens`."""
+    accepted_at: tuple[int, ...] = ()
+    """Of each place among a row's drafts, how often the draft there was kept; empty where nothing is drafted."""
     decode_tokens: int = 0
     """Tokens computed in rows whose one pending token the device held."""
     prefill_tokens: int = 0

@@ -39,6 +39,9 @@ _COUNTERS = (
     ("jaxinfer:constraint_failures", "Sequences that a grammar, allowed_token_ids or bad_words ended with an error in "
      "the midst of their text.", "constraint_failures"),
     ("jaxinfer:forced_tokens", "Tokens that a grammar left no choice of, and that were not drawn.", "forced_tokens"),
+    ("vllm:spec_decode_num_drafts", "Rows whose next tokens were drafted, a step each.", "drafts"),
+    ("vllm:spec_decode_num_draft_tokens", "Tokens that were drafted.", "draft_tokens"),
+    ("vllm:spec_decode_num_accepted_tokens", "Drafted tokens that were what their positions drew.", "accepted_tokens"),
     ("jaxinfer:expert_placements", "How often experts were placed anew by their load.", "expert_placements"),
     ("jaxinfer:step_in_flight_seconds", "Time with at least one step dispatched and not read.", "in_flight_seconds"),
     ("jaxinfer:device_idle_seconds",
@@ -60,7 +63,8 @@ _LABELLED_COUNTERS = (
     ("jaxinfer:grammars", "Grammars that requests asked for: kept from an earlier request, compiled, or refused.",
      "result", {result: f"grammars_{result}" for result in ("cached", "compiled", "refused")}),
     ("jaxinfer:steps_by_kind", "Steps with rows: of decoding rows alone, with tokens of prompts, and several decode "
-     "steps in one dispatch.", "kind", {kind: f"{kind}_steps" for kind in ("decode", "mixed", "multi_step")}),
+     "steps, or drafts, in one dispatch.", "kind",
+     {kind: f"{kind}_steps" for kind in ("decode", "mixed", "multi_step", "speculate")}),
     ("jaxinfer:computed_tokens", "Tokens that steps computed: from the host (prompts, and what is computed again), one "
      "after another, and for nobody, since programs have few sizes.", "kind",
      {"prefill": "prefill_tokens", "decode": "decode_tokens", "padding": "padded_tokens"}),
@@ -74,13 +78,15 @@ _LABELLED_GAUGES = (
 )  # fmt: skip
 
 
-_EXPERTS = (
+_LISTED = (
     (CounterMetricFamily, "jaxinfer:expert_tokens", "Tokens that each expert has got, all layers together, padding not "
      "counted.", "expert", "expert_tokens"),
     (GaugeMetricFamily, "jaxinfer:expert_imbalance", "Tokens of the expert with most of them over those of the mean "
      "expert since start, for each layer with experts, the first of which is 0.", "layer", "expert_imbalance"),
     (GaugeMetricFamily, "jaxinfer:expert_device_imbalance", "Tokens of the device with most of them over those of the "
      "mean device since experts were last placed, for each layer with experts.", "layer", "expert_device_imbalance"),
+    (CounterMetricFamily, "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by their place among a "
+     "row's drafts.", "position", "accepted_at"),
 )  # fmt: skip
 # A series for each expert of each layer would be thousands of them: Qwen3-30B-A3B has 48 x 128.
 
@@ -121,7 +127,7 @@ class EngineFamilies:
             for name, text, label, fields in table:
                 values = {value: getattr(stats, field) for value, field in fields.items()}
                 yield self._labelled(kind, name, text, label, values)
-        for kind, name, text, label, field in _EXPERTS:
+        for kind, name, text, label, field in _LISTED:
             if values := getattr(stats, field):
                 yield self._labelled(kind, name, text, label, {str(i): value for i, value in enumerate(values)})
         yield self._device_memory()

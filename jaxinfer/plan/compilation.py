@@ -25,7 +25,9 @@ class Compilation:
     @property
     def temporaries(self) -> int | None:
         """Of the largest program, as an engine measures it; None where one that counts was not compiled."""
-        counted = [answer for answer in self.answers if answer.name[0] in ("mixed", "sample", "multi_step")]
+        counted = [
+            answer for answer in self.answers if answer.name[0] in ("mixed", "sample", "multi_step", "speculate")
+        ]
         if not counted or any(answer.compiled is None for answer in counted):
             return None
         return max(answer.compiled.temporary for answer in counted if answer.compiled is not None)
@@ -55,6 +57,8 @@ def program_names(plan: MeshPlan, batch: int) -> tuple[ProgramName, ...]:
     ]
     if shapes.decode_steps > 1:
         names.append(("multi_step", buckets.rows[-1]))
+    if shapes.drafting is not None:
+        names.append(("speculate", buckets.rows[-1]))
     return tuple(names)
 
 

@@ -19,20 +19,24 @@ from jaxinfer.runner.inspection import device_bytes, placed_plan
 from jaxinfer.runner.state import zero_slots
 
 _ARGUMENTS = {
-    "admit": ("newest", "counts", "params", "tables", "packed"),
+    "admit": ("newest", "counts", "history", "params", "tables", "packed"),
     "decode": ("weights", "kv", "tables", "newest", "load", "packed"),
     "mixed": ("weights", "kv", "tables", "newest", "load", "packed"),
-    "sample": ("head", "newest", "counts", "params", "masks", "hidden", "scored"),
+    "sample": ("head", "newest", "counts", "history", "params", "masks", "hidden", "scored"),
+    "history": ("newest", "counts", "history", "packed"),
+    "speculate": ("weights", "head", "kv", "tables", "newest", "counts", "history", "params", "load", "packed"),
     "masks": ("masks", "packed"),
     "copies": ("kv", "packed"),
     "multi_step": ("weights", "head", "kv", "tables", "newest", "counts", "params", "load", "packed"),
 }
 """What each kind of program is handed (`runner/program_table.py`)."""
 _ALIASED = {
-    "admit": ("newest", "counts", "params", "tables"),
+    "admit": ("newest", "counts", "history", "params", "tables"),
     "decode": ("kv", "tables"),
     "mixed": ("kv", "tables"),
-    "sample": ("newest", "counts"),
+    "sample": ("newest", "counts", "history"),
+    "history": ("newest", "counts", "history"),
+    "speculate": ("kv", "tables", "newest", "counts", "history"),
     "masks": ("masks",),
     "copies": ("kv",),
     "multi_step": ("kv", "tables", "newest", "counts"),
@@ -96,6 +100,7 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
         "tables": sum(numbers(table.shape, table.dtype) for table in tables),
         "newest": numbers(state.newest.shape, state.newest.dtype),
         "counts": numbers(state.counts.shape, state.counts.dtype),
+        "history": 0 if state.history is None else numbers(state.history.shape, state.history.dtype),
         "params": numbers(params.shape, params.dtype),
         "masks": numbers(masks.shape, masks.dtype),
         "load": 0 if load is None else numbers(load, state.newest.dtype),
@@ -107,4 +112,5 @@ def _parts(plan: MeshPlan, kind: str, size: int) -> dict[str, int]:
 
 def _packed_size(shapes: EngineShapes, kind: str, size: int) -> int:
     layouts: Any = Layouts(shapes)
+    kind = "burst" if kind in ("multi_step", "speculate") else kind
     return (getattr(layouts, kind) if kind in ("admit", "copies") else getattr(layouts, kind)(size)).size

@@ -19,7 +19,9 @@ def admit(
     view = layout.views(packed)
     slots = view["slot"]
     tables = tuple(table.at[slots].set(rows) for table, rows in zip(tables, view["tables"], strict=True))
-    state = SlotState(state.newest.at[slots].set(view["newest"]), _admit_counts(model, state.counts, view))
+    state = state._replace(
+        newest=state.newest.at[slots].set(view["newest"]), counts=_admit_counts(model, state.counts, view)
+    )
     return state, params.at[slots].set(view["params"]), tables
 
 

@@ -59,7 +59,7 @@ class Forward(NamedTuple):
 class Step(NamedTuple):
     """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group).
 
-    real: [T] bool, tokens that are not padding.
+    real: [T] bool, tokens that are not padding. short_len: tokens of a short row, at most.
     """
 
     tokens: jax.Array
@@ -70,6 +70,7 @@ class Step(NamedTuple):
     count: jax.Array
     short_rows: int | jax.Array
     real: jax.Array
+    short_len: int = 1
 
 
 class ForwardPrograms:
@@ -124,7 +125,7 @@ class ForwardPrograms:
             short_rows=rows,
             real=real,
         )
-        hidden, kv, load = self._layers(weights, kv, load, step)
+        hidden, kv, load = self.layers(weights, kv, load, step)
         return hidden, kv, load, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
 
     def mixed(
@@ -141,7 +142,7 @@ class ForwardPrograms:
         view = self._layouts.mixed(tokens).views(packed)
         tables = updated_tables(tables, view)
         step = self._unpack(view, tables, unpack_newest(newest))
-        hidden, kv, load = self._layers(weights, kv, load, step)
+        hidden, kv, load = self.layers(weights, kv, load, step)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
@@ -173,9 +174,10 @@ class ForwardPrograms:
             real=real,
         )
 
-    def _layers(
+    def layers(
         self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step
     ) -> tuple[jax.Array, Arrays, jax.Array | None]:
+        """The layers over a step's tokens: hidden states [T, d], kv, and the load of experts."""
         decoder = self._model.build(weights)
         attention = cache(partial(self._attention, step))
 
@@ -190,7 +192,7 @@ class ForwardPrograms:
     def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
         rows = RaggedRows(step.tables[group], step.start, step.offset, step.count)
-        attend = group_attention(self._model, group, scoring)
+        attend = group_attention(self._model, group, scoring, step.short_len)
 
         @jax.jit
         def attention(heads: Heads, kv: jax.Array, layer: jax.Array) -> tuple[jax.Array, jax.Array]:

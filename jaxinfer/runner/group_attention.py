@@ -27,14 +27,14 @@ from jaxinfer.runner.platform import platform_of
 GroupAttention = Callable[..., tuple[jax.Array, jax.Array]]
 """attention(heads, pages, layer, rows, *, short_rows) gives (out [T, Hq, D], pages).
 
-layer: one of the group's. Short rows hold one token each; the int R says that all R rows are short."""
+layer: one of the group's. Short rows hold few tokens each; the int R says that all R rows are short."""
 
 
-def group_attention(model: LoadedModel, group: int, scoring: Scoring) -> GroupAttention:
-    """Attention of layers of a KV group. On a mesh each device attends with its own heads: a kernel is one device's
-    program, which XLA cannot split."""
+def group_attention(model: LoadedModel, group: int, scoring: Scoring, short_len: int = 1) -> GroupAttention:
+    """Attention of layers of a KV group. short_len: tokens of a short row, at most. On a mesh each device attends with
+    its own heads: a kernel is one device's program, which XLA cannot split."""
     options: dict[str, Any] = {
-        "short_len": 1,
+        "short_len": short_len,
         "scale": scoring.scale,
         "soft_cap": scoring.soft_cap,
         "window": model.config.kv_groups[group].window,

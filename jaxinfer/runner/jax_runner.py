@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, LatePrograms
 from jaxinfer.engine.step.layouts import LOGPROBS
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
@@ -48,10 +48,10 @@ class SampledStep(NamedTuple):
     load: StepLoad
 
 
-class MultiStep(NamedTuple):
-    """Several decode steps in flight."""
+class BurstInFlight(NamedTuple):
+    """Several tokens a row in flight. counts: [rows], or [rows, 2] with drafts."""
 
-    step: PackedMultiStep
+    step: PackedBurst
     tokens: jax.Array
     counts: jax.Array
     load: StepLoad
@@ -117,6 +117,9 @@ class JaxRunner:
         program = self.programs["admit", 0]
         self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
 
+    def set_history(self, packed: PackedHistory) -> None:
+        self._state = self.programs["history", packed.bucket](self._state, packed.array)
+
     def copy_blocks(self, packed: np.ndarray) -> None:
         self.kv = self.programs["copies", 0](self.kv, packed)
 
@@ -140,8 +143,8 @@ class JaxRunner:
     def set_masks(self, packed: PackedMasks) -> None:
         self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
 
-    def decode_steps(self, step: PackedMultiStep) -> MultiStep:
-        program = self.programs["multi_step", step.bucket]
+    def burst(self, step: PackedBurst) -> BurstInFlight:
+        program = self.programs[step.kind, step.bucket]
         model, state, load = self.model, (self._state, self._params), self._load.dispatched
         out = program(model.weights, model.head, self.kv, self._tables, *state, load, step.array)
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
@@ -149,9 +152,9 @@ class JaxRunner:
         self._place_experts()
         out.tokens.copy_to_host_async()
         out.counts.copy_to_host_async()
-        return MultiStep(step, out.tokens, out.counts, load)
+        return BurstInFlight(step, out.tokens, out.counts, load)
 
-    def collect(self, handle: SampledStep | MultiStep) -> StepResult:
+    def collect(self, handle: SampledStep | BurstInFlight) -> StepResult:
         result = self._result(handle)
         self._load.collect(handle.load)
         return result
@@ -163,9 +166,10 @@ class JaxRunner:
         if self._moves is not None:
             self.model = self._moves.after_step(self.model)
 
-    def _result(self, handle: SampledStep | MultiStep) -> StepResult:
-        if isinstance(handle, MultiStep):
-            return handle.step.result(np.asarray(handle.tokens), np.asarray(handle.counts))
+    def _result(self, handle: SampledStep | BurstInFlight) -> StepResult:
+        if isinstance(handle, BurstInFlight):
+            tokens, counts = np.asarray(handle.tokens), np.asarray(handle.counts)
+            return handle.step.result(tokens, *([counts] if counts.ndim == 1 else counts.T))
         step, sampled = handle.step, handle.sampled
         if sampled is None:
             handle.hidden.block_until_ready()
@@ -226,12 +230,14 @@ class JaxRunner:
                 self._sample(size, forwarded).tokens.block_until_ready()
             elif kind == "masks":
                 self.set_masks(packer.no_masks(size))
+            elif kind == "history":
+                self.set_history(packer.no_history(size))
             elif kind == "copies":
                 self.copy_blocks(packer.no_copies())
             elif kind != "admit":
                 step = packer.padding(StepKind(kind), size)
-                if isinstance(step, PackedMultiStep):
-                    self.decode_steps(step).tokens.block_until_ready()
+                if isinstance(step, PackedBurst):
+                    self.burst(step).tokens.block_until_ready()
                 else:
                     forwarded = self._timed(step)
 

@@ -104,13 +104,15 @@ def step_temporaries(model: LoadedModel, shapes: EngineShapes, options: Options 
     names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
     if trial.decode_steps > 1:
         names.append(("multi_step", trial.max_num_seqs))
+    if trial.drafting is not None:
+        names.append(("speculate", trial.max_num_seqs))
     return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
 
 
-def slot_bytes(columns: int, groups: int, blocks_per_row: int) -> int:
+def slot_bytes(columns: int, groups: int, blocks_per_row: int, history: int = 0) -> int:
     """About the bytes of a slot's state on one device: counts of as many columns of the vocabulary as it holds, block
-    tables, and the rest rounded up."""
-    return 2 * columns + 4 * groups * blocks_per_row + 4096
+    tables, tokens that drafts are made from, and the rest rounded up."""
+    return 2 * columns + 4 * groups * blocks_per_row + 4 * history + 4096
 
 
 def state_bytes(shapes: EngineShapes, columns: int, platform: str) -> int:

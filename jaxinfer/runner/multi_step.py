@@ -14,11 +14,11 @@ from jaxinfer.runner.sample import draw
 from jaxinfer.runner.state import SlotState, end_slots, stop_ids, unpack_newest
 
 
-class MultiStep(NamedTuple):
-    """What `multi_step` returns: kv, tables and state are its donated arguments, load is as in `Forward`.
+class Burst(NamedTuple):
+    """What `multi_step` and `speculate` return: kv, tables and state are donated arguments, load is as in `Forward`.
 
-    tokens: int32 [rows, decode_steps], of which a row's first `counts` [rows] mean something. The last of them is -1
-    where logits were not finite.
+    tokens: int32 [rows, burst], of which a row's first `counts` [rows] mean something; the last of them is -1 where
+    logits were not finite. Of `speculate` counts are [rows, 2]: tokens, and drafts that were looked at.
     """
 
     kv: Arrays
@@ -63,12 +63,12 @@ class MultiStepProgram:
         params: jax.Array,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> MultiStep:
+    ) -> Burst:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite.
 
         One that a step before has ended already makes nothing: its `remaining` is 0.
         """
-        view = self._layouts.multi_step(rows).views(packed)
+        view = self._layouts.burst(rows).views(packed)
         tables = updated_tables(tables, view)
         slots, most, scratch = view["slots"], view["counts"], self._shapes.scratch_slot
 
@@ -90,7 +90,7 @@ class MultiStepProgram:
         none = jnp.zeros((rows, self._shapes.decode_steps), jnp.int32)
         carry = _Carry(jnp.int32(0), open_rows, self._any(open_rows), kv, state, load, none, jnp.zeros(rows, jnp.int32))
         carry = jax.lax.while_loop(lambda carry: carry.goes_on, body, carry)
-        return MultiStep(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)
+        return Burst(carry.kv, tables, carry.state, carry.load, carry.tokens, carry.counts)
 
     def _any(self, rows: jax.Array) -> jax.Array:
         return any_shard(self._model.mesh, jnp.any(rows))

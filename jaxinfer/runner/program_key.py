@@ -23,7 +23,7 @@ FOLLOWED = (
     "runner", "layers", "models", "model_config", "quantization", "parallel", "checkpoint", "engine/step",
     "engine/__init__.py",
     "config.py", "engine/device/__init__.py", "engine/device/runner.py", "parameter.py", "sampling.py", "constraint.py",
-    "structural_tag.py", "errors.py", "folder_files.py", "version.py",
+    "structural_tag.py", "speculation.py", "errors.py", "folder_files.py", "version.py",
 )  # fmt: skip
 """What of this package programs follow from: all that `program_table` imports is among it."""
 _COMPILERS = (

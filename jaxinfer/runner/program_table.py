@@ -16,15 +16,16 @@ from jaxinfer.runner.admit import admit
 from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, copied_blocks
-from jaxinfer.runner.multi_step import MultiStep, MultiStepProgram
+from jaxinfer.runner.multi_step import Burst, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.sampler.masks import set_masks
-from jaxinfer.runner.state import Slots, zero_slots
+from jaxinfer.runner.speculate import SpeculateProgram
+from jaxinfer.runner.state import Slots, SlotState, set_history, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions), ("masks", rows),
-("copies", 0), or ("multi_step", rows)."""
+("copies", 0), ("multi_step", rows), ("speculate", rows), or ("history", tokens)."""
 
 
 class Program(NamedTuple):
@@ -46,6 +47,7 @@ class ProgramTable:
         buckets = make_buckets(shapes)
         self._forward = ForwardPrograms(model, shapes, self._layouts)
         self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
+        self._speculate = SpeculateProgram(model, shapes, self._layouts, self._forward)
         self._own = rows(model.mesh)
         self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
         self._results: list[Any] = [self._replicated, self._by_rows, self._by_rows]
@@ -58,6 +60,8 @@ class ProgramTable:
             *(("masks", size) for size in reversed(buckets.masks)),
             ("copies", 0),
             *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
+            *(("speculate", size) for size in reversed(buckets.rows) if shapes.drafting is not None),
+            *(("history", size) for size in reversed(buckets.history)),
         )
 
     def __getitem__(self, name: Name) -> Program:
@@ -71,7 +75,11 @@ class ProgramTable:
         if kind == "copies":
             return self._copies()
         if kind == "multi_step":
-            return self._multi_step_program(size)
+            return self._burst(self._multi_step, size)
+        if kind == "speculate":
+            return self._burst(self._speculate, size)
+        if kind == "history":
+            return self._history(size)
         return self._forward_program(kind, size)
 
     def _admit(self) -> Program:
@@ -117,6 +125,17 @@ class ProgramTable:
         function = self._over_data(write, (self._own,) * 2, self._own)
         return Program(function, (masks, self._packed(layout.size)), (0,), masks.sharding)
 
+    def _history(self, tokens: int) -> Program:
+        layout, state = self._layouts.history(tokens), self._slots().state
+
+        def write(state: SlotState, packed: jax.Array) -> SlotState:
+            view = layout.views(packed)
+            return set_history(state, view["slots"], view["positions"], view["tokens"])
+
+        function = self._over_data(write, (self._own,) * 2, self._own)
+        out = jax.tree.map(lambda x: x.sharding, state)
+        return Program(function, (state, self._packed(layout.size)), (0,), out)
+
     def _copies(self) -> Program:
         layout, kv, blocks = self._layouts.copies, self._kv(), kv_specs(self._model)
 
@@ -126,17 +145,17 @@ class ProgramTable:
         function = self._over_data(copy, (blocks, self._own), blocks)
         return Program(function, (kv, self._packed(layout.size)), (0,), tuple(x.sharding for x in kv))
 
-    def _multi_step_program(self, size: int) -> Program:
+    def _burst(self, program: Callable[..., Burst], size: int) -> Program:
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
         (state, params, _, tables), kv = self._slots(), self._kv()
-        packed = self._packed(self._layouts.multi_step(size).size)
+        packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
         given: list[Any] = [blocks, own, own, WHOLE, own, own]
-        counted = self._counting(partial(self._multi_step, size))
-        split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), MultiStep(*given))
+        counted = self._counting(partial(program, size))
+        split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), Burst(*given))
         kept: list[Any] = list(jax.tree.map(lambda x: x.sharding, (kv, tables, state)))
-        return Program(split, arguments, (2, 3, 4), MultiStep(*kept, *self._results))
+        return Program(split, arguments, (2, 3, 4), Burst(*kept, *self._results))
 
     def _over_data(self, function: Callable[..., Any], taken: tuple[Any, ...], given: Any) -> Callable[..., Any]:
         """taken, given: how arguments and results are split over the shards."""

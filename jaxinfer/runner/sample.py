@@ -12,7 +12,7 @@ from jaxinfer.runner.forward import Scored
 from jaxinfer.runner.sampler import Sampled, sample_tokens
 from jaxinfer.runner.sampler.adjust import count_drawn
 from jaxinfer.runner.sampler.logprobs import Logprobs
-from jaxinfer.runner.state import Newest, SlotState, unpack_newest, unpack_params
+from jaxinfer.runner.state import Newest, SlotParams, SlotState, set_history, unpack_newest, unpack_params
 from jaxinfer.runner.vocabulary_shards import WHOLE, columns, over_vocabulary
 
 
@@ -51,22 +51,48 @@ def draw(
 ) -> tuple[SlotState, Sampled]:
     """Draws for all of the scored positions, whose hidden states are [S, d]. masks: None: no row is constrained."""
     slots = scored.slots
-    logits = model.logits(head, hidden)
-    own = unpack_params(params[slots])
-    split = columns(model)
-    sampled = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 5), WHOLE)(
-        logits, state.counts, slots, own, scored.positions, scored.targets, masks
+    own, targets = unpack_params(params[slots]), scored.targets
+    sampled = sampled_tokens(
+        model, model.logits(head, hidden), state.counts, slots, own, scored.positions, targets, masks
     )
-    tokens = jnp.maximum(sampled.tokens, 0)
+    tokens, draws = jnp.maximum(sampled.tokens, 0), scored.draws > 0
     # Positions that draw nothing write to the scratch slot.
-    drawn = jnp.where(scored.draws > 0, slots, shapes.scratch_slot)
-    counting = jnp.where(scored.draws > 0, own.uses_counts, 0)
+    drawn = jnp.where(draws, slots, shapes.scratch_slot)
     newest = Newest(scored.positions, tokens, unpack_newest(state.newest).remaining[drawn] - 1)
-    count = over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)
-    state = SlotState(
-        newest=state.newest.at[drawn].set(newest.packed()), counts=count(state.counts, drawn, tokens, counting)
+    state = state._replace(
+        newest=state.newest.at[drawn].set(newest.packed()),
+        counts=counted(model, state.counts, drawn, tokens, draws, params),
     )
+    if state.history is not None:
+        state = set_history(state, drawn, scored.positions, tokens)
     return state, sampled
+
+
+def sampled_tokens(
+    model: LoadedModel,
+    logits: jax.Array,
+    counts: jax.Array,
+    slots: jax.Array,
+    own: SlotParams,
+    positions: jax.Array,
+    targets: jax.Array | None = None,
+    masks: jax.Array | None = None,
+    before: jax.Array | None = None,
+) -> Sampled:
+    """`sample_tokens` over the model's mesh. targets: None: every position draws."""
+    split = columns(model)
+    targets = jnp.full_like(slots, -1) if targets is None else targets
+    over = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 6), WHOLE)
+    return over(logits, counts, slots, own, positions, targets, masks, before)
+
+
+def counted(
+    model: LoadedModel, counts: jax.Array, slots: jax.Array, tokens: jax.Array, drawn: jax.Array, params: jax.Array
+) -> jax.Array:
+    """Counts with the tokens that slots have drawn, [S] each, where they keep counts. drawn: bool [S]."""
+    split = columns(model)
+    counting = jnp.where(drawn, unpack_params(params[slots]).uses_counts, 0)
+    return over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)(counts, slots, tokens, counting)
 
 
 def _packed(logprobs: Logprobs) -> jax.Array:

@@ -10,6 +10,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.runner.memory import slot_bytes
 from jaxinfer.runner.platform import default_block_size, device_memory, platform_name
+from jaxinfer.speculation import read_speculation
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,9 @@ def plan_shapes(config: EngineConfig, decoder: DecoderConfig, device: Device, sh
     scheduler, length = config.scheduler, context_of(config, decoder)
     block_size = config.cache.block_size or default_block_size(device.platform)
     _check_shares(scheduler, shards)
-    state = slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size))
+    drafting = read_speculation(scheduler.speculative_config)
+    history = 0 if drafting is None else length
+    state = slot_bytes(decoder.vocab_size, len(decoder.kv_groups), -(-length // block_size), history)
     seqs, tokens = _rows_and_tokens(scheduler, length, device, state, shards)
     seqs, tokens = seqs // shards, tokens // shards
     scored = None if scheduler.max_scored is None else scheduler.max_scored // shards
@@ -54,6 +57,7 @@ def plan_shapes(config: EngineConfig, decoder: DecoderConfig, device: Device, sh
         groups=tuple(KVGroup(group.window, 0) for group in decoder.kv_groups),
         vocab_size=decoder.vocab_size,
         decode_steps=scheduler.decode_steps,
+        drafting=drafting,
         shards=shards,
     )
 

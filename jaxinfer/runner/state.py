@@ -17,10 +17,13 @@ class SlotState(NamedTuple):
 
     newest: int32 [slots, NEWEST.size], a `Newest` each.
     counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
+    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them. Tokens that a
+    grammar has forced are missing.
     """
 
     newest: jax.Array
     counts: jax.Array
+    history: jax.Array | None = None
 
 
 class Newest(NamedTuple):
@@ -44,6 +47,12 @@ def end_slots(state: SlotState, slots: jax.Array) -> SlotState:
     """State in which some slots, int32 [S], make no more tokens."""
     column = list(NEWEST_SCALARS).index("remaining")
     return state._replace(newest=state.newest.at[slots, column].set(0))
+
+
+def set_history(state: SlotState, slots: jax.Array, positions: jax.Array, tokens: jax.Array) -> SlotState:
+    """State with some tokens at some positions of slots, int32 [N] each."""
+    assert state.history is not None
+    return state._replace(history=state.history.at[slots, positions].set(tokens, mode="drop"))
 
 
 class SlotParams(NamedTuple):
@@ -122,6 +131,7 @@ def zero_slots(shapes: EngineShapes, columns: int) -> Slots:
     state = SlotState(
         newest=jnp.zeros((slots, NEWEST.size), jnp.int32),
         counts=jnp.zeros((slots, columns), jnp.int16),
+        history=None if shapes.drafting is None else jnp.zeros((slots, shapes.max_model_len), jnp.int32),
     )
     tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
     params = jnp.broadcast_to(_free_params(), (slots, SLOT_PARAMS.size))

@@ -17,7 +17,7 @@ def shapes(seqs: int, tokens: int, scored: int) -> EngineShapes:
 )
 def test_every_size_has_a_bucket_and_the_top_is_the_budget(seqs, tokens, scored) -> None:
     buckets = make_buckets(shapes(seqs, tokens, scored))
-    for sizes, budget in zip(buckets, (tokens, seqs, scored, seqs), strict=True):
+    for sizes, budget in zip(buckets[:4], (tokens, seqs, scored, seqs), strict=True):
         assert sizes[-1] == budget
         assert list(sizes) == sorted(set(sizes))
         for size in range(1, min(budget, 3000) + 1):

@@ -9,6 +9,7 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.speculation import Speculation
 from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.histories import Histories, is_dead_end
@@ -36,11 +37,12 @@ class SimulatedHistories(Histories):
         partial=st.sampled_from([None, 1, 2]),
         kept=st.sampled_from([None, 0, 10, 30]),
         burst=st.sampled_from([1, 1, 2, 5]),
+        drafts=st.sampled_from([0, 0, 1, 4]),
         shards=st.sampled_from([1, 1, 2, 3]),
     )
     def start(
         self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
-        retries=2, shards=1,
+        drafts=0, retries=2, shards=1,
     ) -> None:  # fmt: skip
         kept = kept if caching else None
         self.now = self.dead_ends = 0
@@ -56,9 +58,11 @@ class SimulatedHistories(Histories):
                 VOCABULARY,
                 admit_slots=2,
                 copy_blocks=2,
-                decode_steps=burst,
+                decode_steps=1 if drafts else burst,
+                drafting=Speculation(drafts, 1, 1) if drafts else None,
                 shards=shards,
-            )
+            ),
+            hit_rate=0.6,
         )
         core = small_core(
             self.runner,
@@ -185,6 +189,12 @@ def test_seeded_histories_of_several_shards(shards: int) -> None:
 def test_seeded_histories_of_other_policies(policy: str) -> None:
     for seed in range(40):
         _run_seeded(seed, policy=policy, partial=(None, 1, 2)[seed % 3], kept=(None, 0, 10, 30)[seed % 4])
+
+
+@pytest.mark.parametrize("drafts", [1, 3, 8])
+def test_seeded_histories_with_drafts(drafts: int) -> None:
+    for seed in range(30):
+        _run_seeded(seed, faults=(0, 0.1)[seed % 2], drafts=drafts, shards=1 + seed // 2 % 2, retries=1000)
 
 
 @pytest.mark.parametrize("burst", [2, 5, 16])

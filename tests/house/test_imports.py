@@ -27,6 +27,7 @@ NO_JAX = (
     "other_values",
     "parameter",
     "sampling",
+    "speculation",
     "structural_tag",
     "constraint",
     "grammar",
@@ -52,7 +53,10 @@ NO_JAX = (
     "checkpoint.quantized",
 )
 
-BASE = ("errors", "version", "structural_tag", "constraint", "sampling", "parameter", "config", "folder_files")
+BASE = (
+    "errors", "version", "structural_tag", "constraint", "sampling", "speculation", "parameter", "config",
+    "folder_files",
+)  # fmt: skip
 WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
@@ -66,9 +70,10 @@ ARROWS = {
     "folder_files": ("errors",),
     "parameter": ("errors",),
     "structural_tag": ("errors",),
+    "speculation": ("errors",),
     "constraint": ("errors", "structural_tag"),
     "sampling": ("errors", "parameter", "constraint"),
-    "config": ("errors",),
+    "config": ("errors", "speculation"),
     "other_values": ("model_config.quantized.refused",),
     "config_tree": ("errors", "config", "other_values"),
     "metrics": (*BASE, "engine.types"),

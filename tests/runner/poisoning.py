@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMultiStep
-from jaxinfer.runner.jax_runner import Forwarded, JaxRunner, MultiStep, SampledStep
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.runner.jax_runner import BurstInFlight, Forwarded, JaxRunner, SampledStep
 from tests.engine.ledger import free, unread
 
 
@@ -37,9 +37,9 @@ class PoisoningRunner(JaxRunner):
         self._poison(partial(unread, self.core))
         return handle
 
-    def decode_steps(self, step: PackedMultiStep) -> MultiStep:
+    def burst(self, step: PackedBurst) -> BurstInFlight:
         self._poison(self._free)
-        handle = super().decode_steps(step)
+        handle = super().burst(step)
         self._poison(partial(unread, self.core))
         return handle
 

@@ -216,7 +216,7 @@ def test_each_step_packs_into_a_fresh_array(ahead, monkeypatch) -> None:
             array[:] = 2**31 - 1
         return result
 
-    for name in ("sample", "decode_steps"):
+    for name in ("sample", "burst"):
         monkeypatch.setattr(device, name, recording(getattr(device, name)))
     monkeypatch.setattr(device, "collect", overwriting_collect)
     rng = np.random.default_rng(31)

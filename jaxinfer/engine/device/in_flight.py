@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxinfer.engine.device.runner import Runner
-from jaxinfer.engine.step.packed import PackedMultiStep
+from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 
@@ -46,13 +46,15 @@ class InFlightSteps:
         forward pass is under way; steps that were started before may be collected there."""
         for packed in self._packer.slots(plan.admissions):
             self._runner.init_slots(packed)
+        for history in self._packer.history(plan.admissions):
+            self._runner.set_history(history)
         if not plan.num_rows:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
             self._runner.copy_blocks(copies)
         step = self._packer.pack(plan)
-        if isinstance(step, PackedMultiStep):
-            return self._runner.decode_steps(step)
+        if isinstance(step, PackedBurst):
+            return self._runner.burst(step)
         forwarded = self._runner.forward(step)
         if before_sampling is not None:
             before_sampling()

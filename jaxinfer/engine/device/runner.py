@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 
@@ -71,6 +71,10 @@ class Runner(Protocol):
         """Starts to write the state of slots that sequences have got: int32, as `Layouts.admit` has it."""
         ...
 
+    def set_history(self, packed: PackedHistory) -> None:
+        """Starts to write tokens that slots have: steps that are started later draft from them."""
+        ...
+
     def copy_blocks(self, packed: np.ndarray) -> None:
         """Starts to copy blocks, before the step that needs them: int32, as `Layouts.copies` has it, a section a
         shard."""
@@ -88,8 +92,8 @@ class Runner(Protocol):
         """Starts to write which tokens slots may draw: samples that are started later draw under them."""
         ...
 
-    def decode_steps(self, step: PackedMultiStep) -> Any:
-        """Starts several decode steps, and returns a handle at once."""
+    def burst(self, step: PackedBurst) -> Any:
+        """Starts a step by which rows may get several tokens, and returns a handle at once."""
         ...
 
     def collect(self, handle: Any) -> StepResult:

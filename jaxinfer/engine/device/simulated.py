@@ -17,7 +17,7 @@ import numpy as np
 from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep, PackedStep
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
 from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.sampling import MAX_LOGPROBS
@@ -36,7 +36,8 @@ class SimulatedRunner:
 
     step_seconds: None runs a step when it is collected; else a thread runs it and its result is there
     that long after the step before it (or its own dispatch, where the device was idle). `draws=False`
-    makes every token 0 and skips all reading, for measuring the host alone.
+    makes every token 0 and skips all reading, for measuring the host alone. hit_rate: how often a draft is what its
+    position draws.
     """
 
     # There is nothing to compile.
@@ -46,19 +47,25 @@ class SimulatedRunner:
     # Nor is a step of any kind shorter than another.
     step_seconds: Mapping[tuple[StepKind, int], float] = MappingProxyType({})
 
-    def __init__(self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True):
+    def __init__(
+        self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True, hit_rate: float = 0.0
+    ):
         self.shapes = shapes
         self._layouts = Layouts(shapes)
         self._inits: list[np.ndarray] = []
         self._masks: list[PackedMasks] = []
         self._copies: list[np.ndarray] = []
         self._draws = draws
+        self._hit_rate = hit_rate
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
         self._start()
 
     def init_slots(self, packed: np.ndarray) -> None:
         self._inits.append(packed)
+
+    def set_history(self, packed: PackedHistory) -> None:
+        """Drafts come from nowhere here."""
 
     def copy_blocks(self, packed: np.ndarray) -> None:
         self._copies.append(packed)
@@ -73,7 +80,7 @@ class SimulatedRunner:
     def sample(self, step: PackedForward, forwarded: float) -> Any:
         return self._begin(step, forwarded)
 
-    def decode_steps(self, step: PackedMultiStep) -> Any:
+    def burst(self, step: PackedBurst) -> Any:
         return self._begin(step, self._deadline())
 
     def _deadline(self) -> float:
@@ -121,7 +128,7 @@ class SimulatedRunner:
             self._thread = None
 
     def _start(self) -> None:
-        self._parts = [SimulatedShard(self.shapes, self._layouts) for _ in range(self.shapes.shards)]
+        self._parts = [SimulatedShard(self.shapes, self._layouts, self._hit_rate) for _ in range(self.shapes.shards)]
         self._inits.clear()
         self._masks.clear()
         self._copies.clear()
@@ -153,10 +160,12 @@ class SimulatedRunner:
                 part.copy_blocks(section)
         packed = step.packed
         sections = zip(self._parts, self._sections(packed.array), strict=True)
-        if isinstance(packed, PackedMultiStep):
+        if isinstance(packed, PackedBurst):
             if not self._draws:
                 return packed.result(*self._nothing(packed))
-            return packed.result(*_joined([part.multi_step(packed.bucket, section) for part, section in sections]))
+            return packed.result(
+                *_joined([part.burst(packed.kind, packed.bucket, section) for part, section in sections])
+            )
         if not self._draws:
             return packed.result(np.zeros(packed.num_scored, np.int32), None)
         given = [part.forward(packed.kind, packed.bucket, section) for part, section in sections]
@@ -165,11 +174,15 @@ class SimulatedRunner:
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
         return packed.result(tokens, logprobs)
 
-    def _nothing(self, packed: PackedMultiStep) -> tuple[np.ndarray, np.ndarray]:
-        """Token 0 as often as was planned."""
-        layout = self._layouts.multi_step(packed.bucket)
+    def _nothing(self, packed: PackedBurst) -> tuple[np.ndarray, ...]:
+        """Token 0 as often as was planned, or as hits allow."""
+        layout = self._layouts.burst(packed.bucket)
         counts = np.concatenate([layout.views(section)["counts"] for section in self._sections(packed.array)])
-        return np.zeros((len(counts), self.shapes.decode_steps), np.int32), counts
+        tokens = np.zeros((len(counts), self.shapes.burst), np.int32)
+        if packed.kind is StepKind.MULTI_STEP:
+            return tokens, counts
+        drafted = np.maximum(counts - 1, 0)
+        return tokens, np.minimum(counts, 1 + round(self._hit_rate * drafted.max(initial=0))), drafted
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)

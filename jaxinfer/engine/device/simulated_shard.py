@@ -25,10 +25,14 @@ def draw(visible: Sequence[np.ndarray], position: int, seed: int, index: int, al
 
 
 class SimulatedShard:
-    """Arrays in place of KV blocks and slot state. Its programs take a shard's section of a packed step."""
+    """Arrays in place of KV blocks and slot state. Its programs take a shard's section of a packed step.
 
-    def __init__(self, shapes: EngineShapes, layouts: Layouts):
+    hit_rate: how often a draft is what its position draws.
+    """
+
+    def __init__(self, shapes: EngineShapes, layouts: Layouts, hit_rate: float = 0.0):
         self.shapes = shapes
+        self._hit_rate, self._random = hit_rate, np.random.default_rng(0)
         self._layouts = layouts
         slots, width = shapes.num_slots, shapes.blocks_per_row
         self.kv = [np.full((g.num_blocks, shapes.block_size), _NEVER_WRITTEN, np.int64) for g in shapes.groups]
@@ -80,11 +84,31 @@ class SimulatedShard:
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
-    def multi_step(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [rows, steps] and counts [rows]."""
-        view = self._layouts.multi_step(bucket).views(packed)
-        slots, most = view["slots"], view["counts"]
-        tokens, counts = np.zeros((len(slots), self.shapes.decode_steps), np.int32), np.zeros(len(slots), np.int32)
+    def burst(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Tokens [rows, steps] and counts [rows]; of a step that drafts the number of drafts [rows], too."""
+        if kind is StepKind.MULTI_STEP:
+            return self._burst(bucket, packed, None)
+        drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
+        most = self._layouts.burst(bucket).views(packed)["counts"]
+        drafted = np.minimum(np.cumprod(drafts, axis=1).sum(axis=1), np.maximum(most - 1, 0))
+        kept = np.minimum(np.cumprod(hits, axis=1).sum(axis=1), drafted)
+        self._write_drafts(bucket, packed, drafted)
+        return *self._burst(bucket, packed, kept + 1), drafted.astype(np.int32)
+
+    def _write_drafts(self, bucket: int, packed: np.ndarray, drafted: np.ndarray) -> None:
+        """Where drafts are computed something is written, whether they are kept or not."""
+        view = self._layouts.burst(bucket).views(packed)
+        slots, starts = view["slots"], self.length[view["slots"]]
+        self._update_tables(view)
+        for step in range(1, drafted.max(initial=0) + 1):
+            rows = drafted >= step
+            self._write(slots[rows], starts[rows] + step, np.full(np.count_nonzero(rows), _NEVER_WRITTEN))
+
+    def _burst(self, bucket: int, packed: np.ndarray, kept: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """kept: tokens that each row gets at most; None: as many as are planned."""
+        view = self._layouts.burst(bucket).views(packed)
+        slots, most = view["slots"], view["counts"] if kept is None else np.minimum(view["counts"], kept)
+        tokens, counts = np.zeros((len(slots), self.shapes.burst), np.int32), np.zeros(len(slots), np.int32)
         self._update_tables(view)
         left = most > 0
         for at in range(most.max(initial=0)):

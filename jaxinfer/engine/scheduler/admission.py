@@ -220,7 +220,7 @@ class Admission:
         self._state.admit(sequence, computed=computed, total=total)
         self.failures.forget_fork(sequence.kv.shard)
         self._isolation.note_admission(sequence)
-        plan.admissions.append(slot_init(sequence))
+        plan.admissions.append(slot_init(sequence, self._state.shapes.drafting is not None))
 
     def _count_lookup(self, sequence: Sequence, hit: int) -> None:
         if sequence.was_admitted:
@@ -237,8 +237,8 @@ def _spent(plan: PlanBuilder) -> list[tuple[int, int]]:
     return [(budget.tokens, budget.scored) for budget in plan.budgets]
 
 
-def slot_init(sequence: Sequence) -> SlotInit:
-    """The slot state of a sequence that has just got its slot, with all of its known tokens."""
+def slot_init(sequence: Sequence, drafts: bool = False) -> SlotInit:
+    """The slot state of a sequence that has just got its slot. drafts: with all of its known tokens."""
     return SlotInit(
         slot=sequence.slot,
         length=sequence.num_known - 1,
@@ -252,6 +252,7 @@ def slot_init(sequence: Sequence) -> SlotInit:
         blocks=tuple(list(blocks) for blocks in sequence.kv.blocks),
         counts=packed_counts(sequence) if sequence.params.uses_counts else None,
         constrained=sequence.matcher is not None,
+        tokens=sequence.tokens.copy() if drafts else None,
     )
 
 

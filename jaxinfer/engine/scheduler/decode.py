@@ -1,18 +1,21 @@
-"""Decode: rows whose one pending token the device holds, for one step or for several in one dispatch."""
+"""Decode: rows whose one pending token the device holds, for one token or for several in one dispatch."""
 
 import numpy as np
 
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
+from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.step.builder import PlanBuilder
+from jaxinfer.engine.step.plan import StepKind
 
 
 class Decode:
     """Adds decode rows to a plan, and the blocks that they need."""
 
-    def __init__(self, state: SchedulerState, blocks: BlockAllocator):
+    def __init__(self, state: SchedulerState, blocks: BlockAllocator, drafts: DraftPolicy | None):
         self._state = state
         self._blocks = blocks
+        self._drafts = drafts
 
     def plan(self, plan: PlanBuilder) -> bool:
         """Adds every row that is ready; True where those are all running sequences."""
@@ -31,25 +34,26 @@ class Decode:
         plan.add_decode(decode)
         return everyone
 
-    def multi_step_counts(self) -> np.ndarray | None:
-        """Tokens that each running slot may decode in one dispatch, int32; None where a single step must be planned.
+    def burst_counts(self) -> np.ndarray | None:
+        """Tokens that each running slot may get in one dispatch, int32; None where a single step must be planned.
 
         That is where a row has a prompt to compute, reports log-probabilities or is constrained, where nobody has more
-        than one token left, and where blocks are too few: then the next step evicts, preempts or waits.
+        than one token left, where blocks are too few (then the next step evicts, preempts or waits), and where drafts
+        do not pay.
         """
         state = self._state
-        if state.shapes.decode_steps == 1 or state.must_drain:
+        if state.shapes.burst == 1 or state.must_drain:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
         single = table.logprobs[slots] | table.constrained[slots]
         if not len(slots) or single.any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
-        counts = np.minimum(state.shapes.decode_steps, table.limit[slots] - total)
+        counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
-        return counts
+        return counts if self._drafts is None or self._drafts.drafts(len(slots)) else None
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
         """Whether each shard has as many as its slots need."""
@@ -57,7 +61,7 @@ class Decode:
         needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
         return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
-    def plan_multi_step(self, plan: PlanBuilder, counts: np.ndarray) -> None:
+    def plan_burst(self, plan: PlanBuilder, counts: np.ndarray) -> None:
         """Adds a row of `counts` tokens for every running slot, and the blocks that they need."""
         table, slots = self._state.table, self._state.running_slots()
         ends = table.computed[slots] + counts
@@ -67,4 +71,4 @@ class Decode:
             if not self._state.kv.grow(sequence.kv, int(ends[row])):
                 raise RuntimeError("blocks that were available are not")
             self._blocks.send_new_blocks(plan, sequence)
-        plan.add_multi_step(slots, counts)
+        plan.add_burst(StepKind.MULTI_STEP if self._drafts is None else StepKind.SPECULATE, slots, counts)

@@ -12,6 +12,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.admission import Admission
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
 from jaxinfer.engine.scheduler.decode import Decode
+from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
@@ -45,7 +46,8 @@ class Scheduler:
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
-        self._decode = Decode(state, self._blocks)
+        self.drafts = None if shapes.drafting is None else DraftPolicy(clock)
+        self._decode = Decode(state, self._blocks, self.drafts)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
@@ -76,7 +78,7 @@ class Scheduler:
         self.admission.begin_plan()
         if self.state.kv.has_windows:
             self._blocks.trim_windows()
-        if not self._plan_multi_step(plan):
+        if not self._plan_burst(plan):
             if self._decode.plan(plan):
                 self.admission.num_partial = 0
             else:
@@ -86,16 +88,18 @@ class Scheduler:
             return None
         finished = plan.finish(self._steps)
         self.state.dispatch(finished)
+        if self.drafts is not None:
+            self.drafts.planned(finished)
         self._steps += 1
         return finished
 
-    def _plan_multi_step(self, plan: PlanBuilder) -> bool:
-        """Several decode steps for all running sequences, unless a waiting one could enter now."""
-        counts = self._decode.multi_step_counts()
+    def _plan_burst(self, plan: PlanBuilder) -> bool:
+        """Several tokens for all running sequences, unless a waiting one could enter now."""
+        counts = self._decode.burst_counts()
         if counts is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        self._decode.plan_multi_step(plan, counts)
+        self._decode.plan_burst(plan, counts)
         return True

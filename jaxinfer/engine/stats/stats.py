@@ -8,6 +8,7 @@ import numpy as np
 from jaxinfer.engine.constraint import ConstraintStats
 from jaxinfer.engine.device.runner import ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
+from jaxinfer.engine.stats.drafts import DraftTotals
 from jaxinfer.engine.stats.step_cost import StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.types import EngineStats
@@ -34,6 +35,7 @@ def read_stats(
     costs: StepCostTotals,
     counters: EngineCounters,
     constraints: ConstraintStats,
+    drafts: DraftTotals,
 ) -> EngineStats:
     """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
     state, memory = scheduler.state, runner.memory()
@@ -62,6 +64,11 @@ def read_stats(
         decode_steps=costs.decode_steps,
         mixed_steps=costs.mixed_steps,
         multi_step_steps=costs.multi_step_steps,
+        speculate_steps=costs.speculate_steps,
+        drafts=drafts.drafts,
+        draft_tokens=drafts.drafted,
+        accepted_tokens=drafts.accepted,
+        accepted_at=tuple(drafts.accepted_at.tolist()),
         decode_tokens=costs.decode_tokens,
         prefill_tokens=costs.prefill_tokens,
         padded_tokens=costs.padded_tokens,

@@ -65,6 +65,7 @@ class StepCostTotals:
         self.decode_steps = 0
         self.mixed_steps = 0
         self.multi_step_steps = 0
+        self.speculate_steps = 0
         self.decode_tokens = 0
         self.prefill_tokens = 0
         self.padded_tokens = 0
@@ -107,6 +108,12 @@ class StepCostTotals:
             passes, tokens = int(plan.samples.max()), int(plan.samples.sum())
             self.multi_step_steps += 1
             self._count_tokens(_Tokens(0, tokens, tokens, tokens, size * passes - tokens), 1, passes)
+        elif plan.kind is StepKind.SPECULATE:
+            # Drafts are computed, too, in one pass; how many there are is known when the step is collected.
+            tokens = int(plan.samples.sum())
+            self.speculate_steps += 1
+            padded = size * self._shapes.burst - tokens
+            self._count_tokens(_Tokens(0, tokens, tokens, tokens, padded), 1)
         else:
             self.mixed_steps += 1
             padded = size - plan.num_tokens

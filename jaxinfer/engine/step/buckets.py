@@ -10,16 +10,18 @@ from jaxinfer.engine.step.shapes import EngineShapes
 
 _SMALLEST_MIXED = 16
 _SMALLEST_SPLIT = 64
+_HISTORY = (256, 4096)
 
 
 class Buckets(NamedTuple):
-    """Sizes in ascending order: tokens of a mixed step, rows of a decode step, scored positions of a sample, masks that
-    are written at once."""
+    """Sizes in ascending order: tokens of a mixed step, rows of a decode step, scored positions of a sample, masks and
+    tokens of slots that are written at once."""
 
     tokens: tuple[int, ...]
     rows: tuple[int, ...]
     scored: tuple[int, ...]
     masks: tuple[int, ...]
+    history: tuple[int, ...]
 
 
 def make_buckets(shapes: EngineShapes) -> Buckets:
@@ -35,6 +37,7 @@ def make_buckets(shapes: EngineShapes) -> Buckets:
         # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
         scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
         masks=tuple(sorted({min(size, shapes.max_num_seqs) for size in (1, 8, 64, shapes.max_num_seqs)})),
+        history=() if shapes.drafting is None else _HISTORY,
     )
 
 

@@ -59,7 +59,7 @@ class Layouts:
         self._shapes = shapes
         self._decode: dict[int, Layout] = {}
         self._mixed: dict[int, Layout] = {}
-        self._multi_step: dict[int, Layout] = {}
+        self._burst: dict[int, Layout] = {}
 
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
@@ -67,12 +67,12 @@ class Layouts:
             self._decode[rows] = Layout({"slots": (rows,), **self._updates(rows)})
         return self._decode[rows]
 
-    def multi_step(self, rows: int) -> Layout:
-        """`rows` rows, each of up to `decode_steps` tokens that follow one another."""
-        if rows not in self._multi_step:
-            updates = rows * -(-self._shapes.decode_steps // self._shapes.block_size)
-            self._multi_step[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._updates(updates)})
-        return self._multi_step[rows]
+    def burst(self, rows: int) -> Layout:
+        """`rows` rows, each of up to `burst` tokens that follow one another."""
+        if rows not in self._burst:
+            updates = rows * -(-self._shapes.burst // self._shapes.block_size)
+            self._burst[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._updates(updates)})
+        return self._burst[rows]
 
     def mixed(self, tokens: int) -> Layout:
         """Up to `tokens` tokens over as many rows, of which the first `num_decode` are held by the device."""
@@ -99,6 +99,10 @@ class Layouts:
     def masks(self, rows: int) -> Layout:
         """Masks of `rows` slots."""
         return Layout({"slots": (rows,), "masks": (rows, self._shapes.mask_words)})
+
+    def history(self, tokens: int) -> Layout:
+        """Tokens that slots have at some of their positions."""
+        return Layout({"slots": (tokens,), "positions": (tokens,), "tokens": (tokens,)})
 
     @cached_property
     def copies(self) -> Layout:

@@ -43,27 +43,37 @@ class PackedForward(NamedTuple):
         return StepResult(own[:, None], (samples & finite).astype(np.int32), finite, logprobs)
 
 
-class PackedMultiStep(NamedTuple):
-    """Several decode steps in one dispatch: no second phase, since tokens are sampled in between.
+class PackedBurst(NamedTuple):
+    """Several tokens a row in one dispatch: no second phase, since tokens are sampled in between.
 
-    bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a section a shard. num_rows: without
-    padding. places: of each row in the results, int [rows]; None where row i lies at i.
+    kind: MULTI_STEP or SPECULATE. bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a
+    section a shard. num_rows: without padding. places: of each row in the results, int [rows]; None where row i lies at
+    i.
     """
 
+    kind: StepKind
     bucket: int
     array: np.ndarray
     num_rows: int
     places: np.ndarray | None = None
 
-    def result(self, tokens: np.ndarray, counts: np.ndarray) -> StepResult:
+    def result(self, tokens: np.ndarray, counts: np.ndarray, drafted: np.ndarray | None = None) -> StepResult:
         """The result of its rows. tokens: int32 [rows, steps], of which counts [rows] were sampled; a last one below 0
-        where logits were not finite.
+        where logits were not finite. drafted: [rows], of a step that drafts.
         """
         rows = np.arange(self.num_rows)
         places = slice(self.num_rows) if self.places is None else self.places
         tokens, counts = tokens[places], counts[places]
         finite = (counts == 0) | (tokens[rows, np.maximum(counts - 1, 0)] >= 0)
-        return StepResult(tokens, counts - ~finite, finite)
+        return StepResult(tokens, counts - ~finite, finite, drafted=None if drafted is None else drafted[places])
+
+
+class PackedHistory(NamedTuple):
+    """Tokens that slots have, for what drafts from them. bucket: tokens of its program, in each shard. array: int32, as
+    `Layouts` has it, a section a shard."""
+
+    bucket: int
+    array: np.ndarray
 
 
 class PackedMasks(NamedTuple):
@@ -74,4 +84,4 @@ class PackedMasks(NamedTuple):
     array: np.ndarray
 
 
-PackedStep = PackedForward | PackedMultiStep
+PackedStep = PackedForward | PackedBurst

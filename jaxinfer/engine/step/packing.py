@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layout, Layouts
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks, PackedMultiStep, PackedStep
-from jaxinfer.engine.step.plan import StepKind, StepPlan
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
+from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import NEWEST_SCALARS, PARAM_SCALARS, SlotInit
 from jaxinfer.engine.step.split import Part, split_plan
@@ -40,9 +40,9 @@ class Packer:
 
     def _packed(self, plan: StepPlan, bucket: int, array: np.ndarray, scored: int, parts: Sequence[Part]) -> PackedStep:
         """scored: positions of the shard with most. parts: of several shards."""
-        if plan.kind is StepKind.MULTI_STEP:
+        if plan.kind in BURSTS:
             places = _places([part.rows for part in parts], bucket) if parts else None
-            return PackedMultiStep(bucket, array, plan.num_rows, places)
+            return PackedBurst(plan.kind, bucket, array, plan.num_rows, places)
         scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
         return PackedForward(
             plan.kind,
@@ -62,7 +62,7 @@ class Packer:
             return self._mixed(plan, bucket)
         if plan.kind is StepKind.DECODE:
             return self._begin(self._layouts.decode(bucket), plan)[0]
-        array, view = self._begin(self._layouts.multi_step(bucket), plan)
+        array, view = self._begin(self._layouts.burst(bucket), plan)
         view["counts"][: plan.num_rows] = plan.samples
         return array
 
@@ -131,6 +131,30 @@ class Packer:
         for first in range(self._shapes.admit_counts, len(pending), self._shapes.admit_counts):
             yield self._slots((), pending[first : first + self._shapes.admit_counts])
 
+    def history(self, admissions: Sequence[SlotInit]) -> Iterator[PackedHistory]:
+        """The tokens of these slots, where they bring some: as many arrays as it takes."""
+        entries = [_history_entries(init) for init in admissions if init.tokens is not None]
+        if not entries:
+            return
+        slots, positions, tokens = np.concatenate(entries, axis=1)
+        shards, shapes, top = slots // self._shapes.max_num_seqs, self._shapes, self.buckets.history[-1]
+        own = [np.flatnonzero(shards == shard) for shard in range(shapes.shards)]
+        for first in range(0, max(map(len, own)), top):
+            pieces = [each[first : first + top] for each in own]
+            bucket = bucket_of(max(map(len, pieces)), self.buckets.history)
+            sections = []
+            for shard, piece in enumerate(pieces):
+                array, view = _filled(self._layouts.history(bucket), shapes.scratch_slot)
+                view["slots"][: len(piece)] = slots[piece] - shard * shapes.max_num_seqs
+                view["positions"][: len(piece)], view["tokens"][: len(piece)] = positions[piece], tokens[piece]
+                sections.append(array)
+            yield PackedHistory(bucket, np.concatenate(sections))
+
+    def no_history(self, bucket: int) -> PackedHistory:
+        """Tokens of the scratch slot alone."""
+        array = _filled(self._layouts.history(bucket), self._shapes.scratch_slot)[0]
+        return PackedHistory(bucket, np.tile(array, self._shapes.shards))
+
     def masks(self, slots: np.ndarray, rows: np.ndarray) -> PackedMasks:
         """Masks of some slots, each once. rows: int32 [slots, words]."""
         shapes, shards = self._shapes, slots // self._shapes.max_num_seqs
@@ -190,6 +214,12 @@ def _filled(layout: Layout, scratch: int) -> tuple[np.ndarray, dict[str, np.ndar
     view = layout.views(array)
     view["slots"][:] = scratch
     return array, view
+
+
+def _history_entries(init: SlotInit) -> np.ndarray:
+    """int32 [3, n]: slot, position and token of all that a sequence has."""
+    assert init.tokens is not None
+    return np.stack([np.full_like(init.tokens, init.slot), np.arange(len(init.tokens), dtype=np.int32), init.tokens])
 
 
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:

@@ -10,12 +10,18 @@ from jaxinfer.engine.step.slot_init import SlotInit
 
 class StepKind(enum.StrEnum):
     """What a step computes. DECODE: one token a row, which the device holds. MULTI_STEP: up to as many tokens a row as
-    its plan says, one after another, in one dispatch. MIXED: anything else.
+    its plan says, one after another, in one dispatch. SPECULATE: as many, of which all but the first are drafted.
+    MIXED: anything else.
     """
 
     DECODE = "decode"
     MIXED = "mixed"
     MULTI_STEP = "multi_step"
+    SPECULATE = "speculate"
+
+
+BURSTS = (StepKind.MULTI_STEP, StepKind.SPECULATE)
+"""Steps by which a row may get several tokens."""
 
 
 class StepPlan(NamedTuple):
@@ -25,7 +31,7 @@ class StepPlan(NamedTuple):
     slots, epochs, starts, counts, scored, samples: int arrays, one entry a row. starts are first positions, or more
     than that for a row that a step before gives fewer tokens than it might: the device knows better. counts are tokens
     that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens that the
-    row samples: 0 or 1, or in a multi-step decode as many as it may decode before a stop id.
+    row samples: 0 or 1, or in a burst as many as it may get before a stop id.
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
@@ -86,10 +92,12 @@ class StepResult(NamedTuple):
 
     tokens: int32 [rows, Q]; of row i the first counts[i] mean something. counts: int32 [rows], at most the plan's
     `samples`: fewer where a stop id, the last of them, ended the row, where logits were not finite, or where the row
-    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows].
+    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows]. drafted: int32
+    [rows], drafts that were looked at; None where nothing is drafted.
     """
 
     tokens: np.ndarray
     counts: np.ndarray
     finite: np.ndarray
     logprobs: LogprobArrays | None = None
+    drafted: np.ndarray | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
+from jaxinfer.speculation import Speculation
 
 WORD_BITS = 32
 """Tokens of a word of a mask."""
@@ -43,6 +44,8 @@ class EngineShapes:
     """Blocks a group that are copied for forks before one step."""
     decode_steps: int = 1
     """Decode steps of one dispatch, at most."""
+    drafting: Speculation | None = None
+    """How the next tokens of rows are drafted; None: not at all."""
     shards: int = 1
 
     def __post_init__(self) -> None:
@@ -52,6 +55,13 @@ class EngineShapes:
             raise ParameterError("max_scored", f"must be at least max_num_seqs, {self.max_num_seqs}")
         if self.decode_steps < 1:
             raise ParameterError("decode_steps", "must be at least 1")
+        if self.decode_steps > 1 and self.drafting is not None:
+            raise ParameterError("decode_steps", "must be 1 with speculative_config, whose steps give several tokens")
+
+    @property
+    def burst(self) -> int:
+        """Tokens that a row may get by one dispatch, at most."""
+        return self.decode_steps if self.drafting is None else 1 + self.drafting.tokens
 
     @property
     def all_seqs(self) -> int:

@@ -17,7 +17,8 @@ class SlotInit(NamedTuple):
     length: position of last_token, the newest known token. remaining: tokens it may still make.
     blocks: its block table so far, a list a KV group.
     counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
-    constrained: whether it may draw only what its slot's mask allows.
+    constrained: whether it may draw only what its slot's mask allows. tokens: int32, all that it has, where drafts are
+    made from them.
     """
 
     slot: int
@@ -32,6 +33,7 @@ class SlotInit(NamedTuple):
     blocks: tuple[list[int], ...]
     counts: tuple[np.ndarray, np.ndarray] | None
     constrained: bool = False
+    tokens: np.ndarray | None = None
 
 
 SEEN_IN_PROMPT = 1 << 14

@@ -15,20 +15,25 @@ def adjust(
     params: SlotParams,
     generated: jax.Array,
     vocabulary: Vocabulary = WHOLE,
+    before: jax.Array | None = None,
 ) -> jax.Array:
     """Logit bias, then min_tokens, then penalties, as vLLM orders them: float32 [S, V] -> [S, V].
 
     counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S]. generated: int32 [S], output tokens
-    before the one to be drawn. Each part is skipped where no row asks for it.
+    before the one to be drawn. before: int32 [S, K], the last of them, which are not in `counts`; -1 where unused.
+    Each part is skipped where no row asks for it.
     """
     biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params, vocabulary), lambda: logits)
     early = generated < params.columns["min_tokens"]
     allowed = jax.lax.cond(
         jnp.any(early), lambda: _ban_stops(biased, params.stop_ids, early, vocabulary), lambda: biased
     )
-    return jax.lax.cond(
-        jnp.any(params.uses_counts > 0), lambda: _penalise(allowed, counts[slots], params), lambda: allowed
-    )
+
+    def penalise() -> jax.Array:
+        penalised = _penalise(allowed, counts[slots], params)
+        return penalised if before is None else _recount(penalised, allowed, counts, slots, params, before, vocabulary)
+
+    return jax.lax.cond(jnp.any(params.uses_counts > 0), penalise, lambda: allowed)
 
 
 def count_drawn(
@@ -66,6 +71,25 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
     penalised -= asked["frequency_penalty"][:, None] * generated
     penalised -= asked["presence_penalty"][:, None] * (generated > 0)
     return jnp.where(params.uses_counts[:, None] > 0, penalised, logits)
+
+
+def _recount(
+    penalised: jax.Array,
+    logits: jax.Array,
+    counts: jax.Array,
+    slots: jax.Array,
+    params: SlotParams,
+    before: jax.Array,
+    vocabulary: Vocabulary,
+) -> jax.Array:
+    """Penalties of the tokens `before`, [S, K], with those counted: of no others do counts differ."""
+    rows, own = jnp.arange(len(slots))[:, None], vocabulary.columns(before, logits.shape[1])
+    kept = counts.at[slots[:, None], own].get(mode="fill", fill_value=0).astype(jnp.int32)
+    more = jnp.sum(before[:, :, None] == before[:, None, :], axis=2, dtype=jnp.int32)
+    generated = jnp.minimum((kept & MAX_COUNT) + more, MAX_COUNT)
+    raw = logits.at[rows, own].get(mode="fill", fill_value=0.0)
+    again = _penalise(raw, (kept & SEEN_IN_PROMPT) | generated, params)
+    return penalised.at[rows, own].set(again, mode="drop")
 
 
 def _bias(logits: jax.Array, params: SlotParams, vocabulary: Vocabulary) -> jax.Array:

@@ -31,6 +31,7 @@ def sample_tokens(
     positions: jax.Array,
     targets: jax.Array,
     masks: jax.Array | None = None,
+    before: jax.Array | None = None,
     vocabulary: Vocabulary = WHOLE,
 ) -> Sampled:
     """Adjusts logits (`adjust`), masks them (`masked`), filters them (`weights_left`), draws; log-probabilities are of
@@ -39,9 +40,10 @@ def sample_tokens(
     logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise. slots: int32 [S]. params: rows
     gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
     the token whose log-probability is asked for. masks: int32 [slots, words]; None: no row is constrained.
+    before: int32 [S, K], tokens that come before a position and are not counted yet, -1 where unused; None: none.
     """
     logits = vocabulary.of_tokens(logits)
-    adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary)
+    adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary, before)
     if masks is not None:
         adjusted = masked(adjusted, masks, slots, params.constrained, vocabulary)
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.

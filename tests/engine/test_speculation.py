@@ -1,0 +1,146 @@
+"""Steps that draft, on the simulated device: what is planned, taken back, counted, and when drafts are left out."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
+from jaxinfer.engine.step.plan import StepKind, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.speculation import Speculation
+from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+
+NGRAM = Speculation(3, 1, 2)
+
+
+def shapes(**changes) -> EngineShapes:
+    return small_shapes(**{"drafting": NGRAM, **changes})
+
+
+def run_all(core: EngineCore, requests: Sequence[GenerateRequest]) -> Got:
+    for request in requests:
+        core.add_request(request)
+    return run(core)
+
+
+def standing() -> int:
+    """With such a clock every step drafts."""
+    return 0
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+@pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
+def test_any_share_of_hits_gives_the_same_tokens(hit_rate: float, ahead: int) -> None:
+    runner = RecordingRunner(shapes(), hit_rate=hit_rate)
+    core = small_core(runner, ahead=ahead, clock=standing)
+    asked = [ask(name, 3 + number, 9 + 5 * number) for number, name in enumerate("abcdef")]
+    outputs = run_all(core, asked)
+    for request in asked:
+        assert tokens_of(outputs[request.request_id, 0]) == right(core, request)
+    stats = core.stats()
+    assert (stats.accepted_tokens > 0) == (hit_rate > 0)
+    assert stats.accepted_tokens <= stats.draft_tokens
+    assert sum(stats.accepted_at) == stats.accepted_tokens
+    assert stats.speculate_steps == sum(plan.kind is StepKind.SPECULATE for plan in runner.plans) > 0
+
+
+def test_hits_save_steps() -> None:
+    def steps(hit_rate: float) -> int:
+        core = small_core(RecordingRunner(shapes(), hit_rate=hit_rate), clock=standing)
+        run_all(core, [ask("a", 4, 40)])
+        return core.stats().steps
+
+    assert steps(1.0) < 0.6 * steps(0.0)
+
+
+def test_no_row_is_planned_beyond_its_end() -> None:
+    runner = RecordingRunner(shapes(), hit_rate=1.0)
+    core = small_core(runner, ahead=1, clock=standing)
+    outputs = run_all(core, [ask("a", 4, 2), ask("b", 4, 11), ask("c", 4, 44)])
+    assert {deltas[-1].finish_reason for deltas in outputs.values()} == {FinishReason.LENGTH}
+    for plan in runner.plans:
+        assert (plan.samples <= 4).all()
+
+
+def test_rows_that_want_logprobs_or_a_prompt_beside_them_are_planned_without_drafts() -> None:
+    runner = RecordingRunner(shapes(), hit_rate=1.0)
+    core = small_core(runner, clock=standing)
+    run_all(core, [ask("a", 4, 9, logprobs=1)])
+    assert {plan.kind for plan in runner.plans} == {StepKind.MIXED, StepKind.DECODE}
+
+
+def test_admissions_bring_all_tokens_where_drafts_are_made() -> None:
+    for drafting in (NGRAM, None):
+        runner = RecordingRunner(shapes(drafting=drafting))
+        core = small_core(runner, clock=standing)
+        run_all(core, [ask("a", [3, 4, 5, 6, 7], 3)])
+        (admission,) = runner.plans[0].admissions
+        assert (None if admission.tokens is None else admission.tokens.tolist()) == (
+            [3, 4, 5, 6, 7] if drafting else None
+        )
+
+
+class Device:
+    """Steps that take a set time by the clock that the policy reads."""
+
+    def __init__(self, *, plain: float, drafted: float, gain: float):
+        self.now, self.gain = 0, gain
+        self.seconds = {StepKind.DECODE: plain, StepKind.SPECULATE: drafted}
+        self.policy = DraftPolicy(lambda: self.now)
+        self.index = 0
+
+    def run(self, steps: int, rows: int = 4) -> tuple[int, float, float]:
+        """How many of them drafted, and seconds and tokens of all."""
+        drafts, tokens, start = 0, 0.0, self.now
+        for _ in range(steps):
+            drafted = self.policy.drafts(rows)
+            kind = StepKind.SPECULATE if drafted else StepKind.DECODE
+            plan = RecordingPlan(kind, self.index, rows)
+            self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
+            self.now += round(self.seconds[kind] * 1e9)
+            gained = self.gain if drafted else 1.0
+            counts = np.full(rows, gained)
+            self.policy.collected(plan, StepResult(counts, counts, counts > 0))  # pyright: ignore[reportArgumentType]
+            drafts, tokens, self.index = drafts + drafted, tokens + gained, self.index + 1
+        return drafts, (self.now - start) * 1e-9, tokens
+
+
+class RecordingPlan:
+    """What the policy reads of a plan."""
+
+    def __init__(self, kind: StepKind, index: int, rows: int):
+        self.kind, self.index, self.num_rows = kind, index, rows
+
+
+def test_drafts_that_pay_are_made_almost_always() -> None:
+    drafts, seconds, tokens = Device(plain=0.01, drafted=0.015, gain=2.5).run(2000)
+    assert drafts > 1900
+    assert tokens / seconds > 0.98 * 2.5 / 0.015
+
+
+def test_drafts_that_do_not_pay_cost_little() -> None:
+    drafts, seconds, tokens = Device(plain=0.01, drafted=0.02, gain=1.1).run(4000)
+    assert 0 < drafts < 120
+    assert tokens / seconds > 0.98 / 0.01
+
+
+def test_drafting_begins_again_when_texts_change() -> None:
+    device = Device(plain=0.01, drafted=0.02, gain=1.0)
+    device.run(1000)
+    device.gain = 4.0
+    device.run(1500)
+    drafts, _, _ = device.run(100)
+    assert drafts > 80
+
+
+def test_each_number_of_rows_is_judged_by_itself() -> None:
+    device = Device(plain=0.01, drafted=0.011, gain=2.0)
+    device.run(200, rows=1)
+    device.seconds[StepKind.SPECULATE] = 0.05
+    device.run(200, rows=64)
+    assert device.run(50, rows=64)[0] < 10
+    device.seconds[StepKind.SPECULATE] = 0.011
+    assert device.run(50, rows=1)[0] > 40
