@@ -8,7 +8,7 @@ from jaxinfer.engine.constraint import Matcher, MatcherError
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepPlan, StepResult
+from jaxinfer.engine.step.plan import BURSTS, LogprobArrays, StepKind, StepPlan, StepResult
 from jaxinfer.engine.types import FinishReason, RequestTimes, StepOutput, TokenDelta, TokenLogprobs
 
 _NOT_FINITE = "the model's logits are not finite"
@@ -174,8 +174,12 @@ def _delta(
     stopped = sequence.finish_reason is FinishReason.STOP and tokens[-1] in sequence.stop_ids
     logprobs = None
     if result.logprobs is not None and tokens and sequence.params.logprobs is not None:
-        at = int(plan.last_scored[row])
-        logprobs = [_read_logprobs(result.logprobs, at, tokens[0], sequence.params.logprobs)]
+        first = int(plan.last_scored[row])
+        places = [first] if plan.kind not in BURSTS else [(row, step) for step in range(len(tokens))]
+        asked = sequence.params.logprobs
+        logprobs = [
+            _read_logprobs(result.logprobs, at, token, asked) for at, token in zip(places, tokens, strict=False)
+        ]
     table.awaits_first_token[slot] = False
     if sequence.finish_reason is not None:
         state.finish(sequence)
@@ -225,7 +229,7 @@ def _take_prompt_logprobs(state: SchedulerState, plan: StepPlan, valid: np.ndarr
             sequence.prompt_logprobs.append(_read_logprobs(arrays, first + i, target, asked))
 
 
-def _read_logprobs(arrays: LogprobArrays, at: int, token: int, asked: int) -> TokenLogprobs:
+def _read_logprobs(arrays: LogprobArrays, at: int | tuple[int, int], token: int, asked: int) -> TokenLogprobs:
     """Log-probabilities of scored position `at`: of `token` and of the `asked` most likely."""
-    top = list(zip(arrays.top_ids[at, :asked].tolist(), arrays.top_logprobs[at, :asked].tolist(), strict=True))
+    top = list(zip(arrays.top_ids[at][:asked].tolist(), arrays.top_logprobs[at][:asked].tolist(), strict=True))
     return TokenLogprobs(token, float(arrays.logprobs[at]), int(arrays.ranks[at]), top)

@@ -54,6 +54,7 @@ class BurstInFlight(NamedTuple):
     step: PackedBurst
     tokens: jax.Array
     counts: jax.Array
+    logprobs: jax.Array | None
     load: StepLoad
 
 
@@ -152,7 +153,10 @@ class JaxRunner:
         self._place_experts()
         out.tokens.copy_to_host_async()
         out.counts.copy_to_host_async()
-        return BurstInFlight(step, out.tokens, out.counts, load)
+        logprobs = out.logprobs if step.logprobs else None
+        if logprobs is not None:
+            logprobs.copy_to_host_async()
+        return BurstInFlight(step, out.tokens, out.counts, logprobs, load)
 
     def collect(self, handle: SampledStep | BurstInFlight) -> StepResult:
         result = self._result(handle)
@@ -169,7 +173,12 @@ class JaxRunner:
     def _result(self, handle: SampledStep | BurstInFlight) -> StepResult:
         if isinstance(handle, BurstInFlight):
             tokens, counts = np.asarray(handle.tokens), np.asarray(handle.counts)
-            return handle.step.result(tokens, *([counts] if counts.ndim == 1 else counts.T))
+            if counts.ndim == 1:
+                return handle.step.result(tokens, counts)
+            rows = (
+                None if handle.logprobs is None else _logprob_arrays(handle.step.of_rows(np.asarray(handle.logprobs)))
+            )
+            return handle.step.result(tokens, *counts.T, logprobs=rows)
         step, sampled = handle.step, handle.sampled
         if sampled is None:
             handle.hidden.block_until_ready()
@@ -255,7 +264,7 @@ class JaxRunner:
 
 
 def _logprob_arrays(rows: np.ndarray) -> LogprobArrays:
-    """rows: int32 [S, LOGPROBS.size]."""
+    """rows: int32 [..., LOGPROBS.size]."""
     view = LOGPROBS.views(rows)
     floats = {name: view[name].view(np.float32) for name in ("logprobs", "top_logprobs")}
     return LogprobArrays(**(view | floats))

@@ -75,9 +75,9 @@ class ProgramTable:
         if kind == "copies":
             return self._copies()
         if kind == "multi_step":
-            return self._burst(self._multi_step, size)
+            return self._burst(self._multi_step, size, [])
         if kind == "speculate":
-            return self._burst(self._speculate, size)
+            return self._burst(self._speculate, size, [self._by_rows])
         if kind == "history":
             return self._history(size)
         return self._forward_program(kind, size)
@@ -145,17 +145,18 @@ class ProgramTable:
         function = self._over_data(copy, (blocks, self._own), blocks)
         return Program(function, (kv, self._packed(layout.size)), (0,), tuple(x.sharding for x in kv))
 
-    def _burst(self, program: Callable[..., Burst], size: int) -> Program:
+    def _burst(self, program: Callable[..., Burst], size: int, more: list[NamedSharding]) -> Program:
+        """more: where results lie that others have not."""
         weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
         (state, params, _, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
-        given: list[Any] = [blocks, own, own, WHOLE, own, own]
+        given: list[Any] = [blocks, own, own, WHOLE, own, own, *[own for _ in more]]
         counted = self._counting(partial(program, size))
         split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), Burst(*given))
         kept: list[Any] = list(jax.tree.map(lambda x: x.sharding, (kv, tables, state)))
-        return Program(split, arguments, (2, 3, 4), Burst(*kept, *self._results))
+        return Program(split, arguments, (2, 3, 4), Burst(*kept, *self._results, *more))
 
     def _over_data(self, function: Callable[..., Any], taken: tuple[Any, ...], given: Any) -> Callable[..., Any]:
         """taken, given: how arguments and results are split over the shards."""

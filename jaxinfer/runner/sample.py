@@ -36,7 +36,7 @@ def sample(
 ) -> tuple[SlotState, SampledArrays]:
     """Draws for the first `size` of the scored positions, int32 [max_scored, 4]. state is donated. Never sees KV."""
     state, sampled = draw(model, shapes, head, state, params, hidden[:size], Scored.unpacked(scored[:size]), masks)
-    return state, SampledArrays(sampled.tokens, _packed(sampled.logprobs))
+    return state, SampledArrays(sampled.tokens, packed_logprobs(sampled.logprobs))
 
 
 def draw(
@@ -95,7 +95,7 @@ def counted(
     return over_vocabulary(model, count_drawn, (split, *[WHOLE] * 3), split)(counts, slots, tokens, counting)
 
 
-def _packed(logprobs: Logprobs) -> jax.Array:
+def packed_logprobs(logprobs: Logprobs) -> jax.Array:
     """int32 [S, LOGPROBS.size]."""
     words = (jax.lax.bitcast_convert_type(part, jnp.int32) for part in logprobs)
     packed = jnp.concatenate([part.reshape(len(part), -1) for part in words], axis=1)

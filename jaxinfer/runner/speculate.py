@@ -16,7 +16,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Step, updated_tables
 from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.ngram import ngram_drafts
-from jaxinfer.runner.sample import counted, sampled_tokens
+from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
 _AT_ONCE = 512
@@ -72,10 +72,10 @@ class SpeculateProgram:
         step = self._step(drafted, tables, slots)
         hidden, kv, load = self._forward.layers(weights, kv, load, step)
         hidden = self._forward.normed(weights, hidden)
-        tokens = self._sample(head, state, params, hidden, slots, drafted)
+        tokens, logprobs = self._sample(head, state, params, hidden, slots, drafted)
         state, gained = self._keep(state, params, slots, drafted, tokens)
         counts = jnp.stack([gained, jnp.where(drafted.open, drafted.count, 0)], axis=1)
-        return Burst(kv, tables, state, load, tokens, counts)
+        return Burst(kv, tables, state, load, tokens, counts, logprobs)
 
     def _draft(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Drafted:
         """most: tokens that each row may get, [R]."""
@@ -112,25 +112,29 @@ class SpeculateProgram:
         hidden: jax.Array,
         slots: jax.Array,
         drafted: Drafted,
-    ) -> jax.Array:
-        """What each position of each row draws, int32 [R, K + 1]. hidden: [R (K + 1), d]."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """What each position of each row draws, int32 [R, K + 1], and packed log-probabilities, [R, K + 1, ...].
+        hidden: [R (K + 1), d]."""
         rows, width = drafted.tokens.shape
         within = jnp.arange(width, dtype=jnp.int32)
         positions = drafted.length[:, None] + within + 1
         # A position comes after the drafts before it: of position j the first j.
         before = jnp.where(within[:-1] < within[:, None], drafted.drafts[:, None], -1)
 
-        def draw(each: tuple[jax.Array, ...]) -> jax.Array:
+        def draw(each: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             hidden, slots, positions, before = (array.reshape(-1, *array.shape[2:]) for array in each)
             own, logits = unpack_params(params[slots]), self._model.logits(head, hidden)
-            return sampled_tokens(self._model, logits, state.counts, slots, own, positions, before=before).tokens
+            sampled = sampled_tokens(self._model, logits, state.counts, slots, own, positions, before=before)
+            return sampled.tokens, packed_logprobs(sampled.logprobs)
 
         at_once = next(size for size in range(max(_AT_ONCE // width, 1), 0, -1) if rows % size == 0)
         every = (hidden.reshape(rows, width, -1), jnp.repeat(slots[:, None], width, axis=1), positions, before)
         if at_once == rows:
-            return draw(every).reshape(rows, width)
-        parts = tuple(array.reshape(-1, at_once, *array.shape[1:]) for array in every)
-        return jax.lax.map(draw, parts).reshape(rows, width)
+            tokens, logprobs = draw(every)
+        else:
+            parts = tuple(array.reshape(-1, at_once, *array.shape[1:]) for array in every)
+            tokens, logprobs = jax.lax.map(draw, parts)
+        return tokens.reshape(rows, width), logprobs.reshape(rows, width, -1)
 
     def _keep(
         self, state: SlotState, params: jax.Array, slots: jax.Array, drafted: Drafted, tokens: jax.Array

@@ -65,11 +65,21 @@ def test_no_row_is_planned_beyond_its_end() -> None:
         assert (plan.samples <= 4).all()
 
 
-def test_rows_that_want_logprobs_or_a_prompt_beside_them_are_planned_without_drafts() -> None:
+def test_rows_that_want_logprobs_draft_and_those_with_a_prompt_beside_them_do_not() -> None:
     runner = RecordingRunner(shapes(), hit_rate=1.0)
     core = small_core(runner, clock=standing)
-    run_all(core, [ask("a", 4, 9, logprobs=1)])
-    assert {plan.kind for plan in runner.plans} == {StepKind.MIXED, StepKind.DECODE}
+    got = run_all(core, [ask("a", 4, 9, logprobs=1)])
+    assert [plan.kind for plan in runner.plans[:3]] == [StepKind.MIXED, StepKind.SPECULATE, StepKind.SPECULATE]
+    assert core.stats().step_faults == 0
+    told = [entry for delta in got["a", 0] for entry in delta.logprobs or []]
+    assert [entry.token_id for entry in told] == tokens_of(got["a", 0])
+    runner.plans.clear()
+    core.add_request(ask("b", 4, 9))
+    core.step()
+    core.add_request(ask("c", 40, 2))
+    core.step()
+    assert runner.plans[-1].kind is StepKind.MIXED
+    run(core)
 
 
 def test_admissions_bring_all_tokens_where_drafts_are_made() -> None:

@@ -65,7 +65,7 @@ PARAMETERS = {
     "choices": {"n": 3, "max_tokens": 9},
     "short": {"max_tokens": 2},
     "one": {"max_tokens": 1},
-    "logprobs": {"logprobs": 3, "max_tokens": 8},
+    "logprobs": {"logprobs": 3, "max_tokens": 20, "temperature": 0.1},
     "top_n_sigma": {"top_n_sigma": 1.0},
 }
 
@@ -82,6 +82,10 @@ def check_equal(plain: Outputs, found: Outputs) -> None:
     for key, output in plain.items():
         told = found[key]
         assert (told.tokens, told.reason, told.stopped_by) == (output.tokens, output.reason, output.stopped_by), key
+        assert len(told.logprobs) == len(output.logprobs)
+        for one, other in zip(told.logprobs, output.logprobs, strict=True):
+            assert (one.token_id, one.rank) == (other.token_id, other.rank)
+            assert abs(one.logprob - other.logprob) < 1e-4
 
 
 def run(tokens: int, asked: list[GenerateRequest], ahead: int = 1, **sizes: int) -> tuple[Outputs, int]:

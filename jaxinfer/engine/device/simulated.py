@@ -163,9 +163,8 @@ class SimulatedRunner:
         if isinstance(packed, PackedBurst):
             if not self._draws:
                 return packed.result(*self._nothing(packed))
-            return packed.result(
-                *_joined([part.burst(packed.kind, packed.bucket, section) for part, section in sections])
-            )
+            given = _joined([part.burst(packed.kind, packed.bucket, section) for part, section in sections])
+            return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
         if not self._draws:
             return packed.result(np.zeros(packed.num_scored, np.int32), None)
         given = [part.forward(packed.kind, packed.bucket, section) for part, section in sections]
@@ -195,7 +194,7 @@ def _joined(shards: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
 
 def _fake_logprobs(tokens: np.ndarray) -> LogprobArrays:
     """Numbers that tell which token they belong to."""
-    top = tokens[:, None] + np.arange(MAX_LOGPROBS)
+    top = tokens[..., None] + np.arange(MAX_LOGPROBS)
     return LogprobArrays(
         logprobs=-(tokens % 97).astype(np.float32),
         ranks=(tokens % 5 + 1).astype(np.int32),

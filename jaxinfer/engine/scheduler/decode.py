@@ -37,7 +37,8 @@ class Decode:
     def burst_counts(self) -> np.ndarray | None:
         """Tokens that each running slot may get in one dispatch, int32; None where a single step must be planned.
 
-        That is where a row has a prompt to compute, reports log-probabilities or is constrained, where nobody has more
+        That is where a row has a prompt to compute or is constrained, or reports log-probabilities and nothing is
+        drafted, where nobody has more
         than one token left, where blocks are too few (then the next step evicts, preempts or waits), and where drafts
         do not pay.
         """
@@ -46,7 +47,7 @@ class Decode:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        single = table.logprobs[slots] | table.constrained[slots]
+        single = table.constrained[slots] if self._drafts else table.logprobs[slots] | table.constrained[slots]
         if not len(slots) or single.any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
         counts = np.minimum(state.shapes.burst, table.limit[slots] - total)

@@ -48,7 +48,7 @@ class PackedBurst(NamedTuple):
 
     kind: MULTI_STEP or SPECULATE. bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a
     section a shard. num_rows: without padding. places: of each row in the results, int [rows]; None where row i lies at
-    i.
+    i. logprobs: whether any row asks for log-probabilities.
     """
 
     kind: StepKind
@@ -56,16 +56,27 @@ class PackedBurst(NamedTuple):
     array: np.ndarray
     num_rows: int
     places: np.ndarray | None = None
+    logprobs: bool = False
 
-    def result(self, tokens: np.ndarray, counts: np.ndarray, drafted: np.ndarray | None = None) -> StepResult:
+    def of_rows(self, results: np.ndarray) -> np.ndarray:
+        """Of what a program gave, with its padding, an entry a row."""
+        return results[: self.num_rows] if self.places is None else results[self.places]
+
+    def result(
+        self,
+        tokens: np.ndarray,
+        counts: np.ndarray,
+        drafted: np.ndarray | None = None,
+        logprobs: LogprobArrays | None = None,
+    ) -> StepResult:
         """The result of its rows. tokens: int32 [rows, steps], of which counts [rows] were sampled; a last one below 0
-        where logits were not finite. drafted: [rows], of a step that drafts.
+        where logits were not finite. drafted: [rows], of a step that drafts. logprobs: an entry a row and step.
         """
         rows = np.arange(self.num_rows)
-        places = slice(self.num_rows) if self.places is None else self.places
-        tokens, counts = tokens[places], counts[places]
+        tokens, counts = self.of_rows(tokens), self.of_rows(counts)
         finite = (counts == 0) | (tokens[rows, np.maximum(counts - 1, 0)] >= 0)
-        return StepResult(tokens, counts - ~finite, finite, drafted=None if drafted is None else drafted[places])
+        drafted = None if drafted is None else self.of_rows(drafted)
+        return StepResult(tokens, counts - ~finite, finite, logprobs, drafted)
 
 
 class PackedHistory(NamedTuple):

@@ -75,7 +75,8 @@ class StepPlan(NamedTuple):
 
 
 class LogprobArrays(NamedTuple):
-    """Log-probabilities of scored positions, in the plan's order: S positions, MAX_LOGPROBS wide."""
+    """Log-probabilities of scored positions, in the plan's order: S positions, MAX_LOGPROBS wide; of a step that drafts
+    an axis of rows and one of their tokens instead of S."""
 
     logprobs: np.ndarray
     """float32 [S], of the drawn token or the target."""
