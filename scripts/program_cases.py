@@ -25,6 +25,7 @@ from jaxinfer.plan.stand_in import attends, stand_in
 from jaxinfer.runner.inspection import placed_plan
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
+from jaxinfer.speculation import Speculation
 
 _DTYPE = jnp.dtype("bfloat16")
 # Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
@@ -74,7 +75,7 @@ def model_cases(
             f"{model.title}, {config.num_layers} layers{taken}{on}, {run_by}",
             partial(_lower, programs, mesh, name),
             (*_kept_groups(kv, layout), *kept_weights([*described, *slices])),
-            kv_bytes if name[0] in ("decode", "mixed", "copies", "multi_step") else 0,
+            kv_bytes if name[0] in ("decode", "mixed", "copies", "multi_step", "speculate") else 0,
             "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
             exchange=exchange and exchange(config, name),
         )
@@ -151,6 +152,11 @@ def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
         vocab_size=config.vocab_size,
         decode_steps=_DECODE_STEPS,
     )
+
+
+def drafting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    """Those of large steps, which draft."""
+    return replace(_shapes(config, block_size), decode_steps=1, drafting=Speculation(tokens=4, shortest=2, longest=5))
 
 
 def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:

@@ -25,6 +25,7 @@ from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.quantization.kv import KV_CODES
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 from tests.engine.outputs import Output, Outputs
 from tests.quantization.checkpoints import LLAMA, MOE, config_of, made
 from tests.runner.tiny import drive, make_core, tiny_shapes
@@ -61,7 +62,7 @@ MESHES = {
 
 class Circumstances(NamedTuple):
     """How an engine runs. blocks: few of them, so that sequences are preempted. ahead: steps ahead of the device.
-    layout: of the model's layers."""
+    layout: of the model's layers. drafts: of a row; a step drafts where it may."""
 
     quantization: str = "none"
     kv: str = "auto"
@@ -69,13 +70,14 @@ class Circumstances(NamedTuple):
     blocks: int = 400
     ahead: int = 1
     layout: Layout = "unrolled"
+    drafts: int = 0
 
 
 FEW = 13
 """Blocks of 4 tokens: the longest sequence has 12 of them, and others are preempted for it."""
 TABLE = (
     (Circumstances(blocks=FEW), Circumstances(decode_steps=4, layout="stacked")),
-    (Circumstances(decode_steps=4, blocks=FEW, ahead=0), Circumstances(ahead=3, layout="stacked")),
+    (Circumstances(decode_steps=4, blocks=FEW, ahead=0), Circumstances(ahead=3, layout="stacked", drafts=3)),
     (Circumstances("int8", blocks=FEW, decode_steps=4, layout="stacked"), Circumstances(ahead=0)),
     (Circumstances("int8", "int8"), Circumstances(decode_steps=4, ahead=3, layout="stacked")),
 )
@@ -105,9 +107,10 @@ def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs
     model = model_over(folder, mesh, how)
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "max_scored": 4}
     sizes |= {"decode_steps": how.decode_steps, "blocks": how.blocks, "shards": mesh.data}
+    sizes |= {"drafting": Speculation(how.drafts, 1, 2) if how.drafts else None}
     runner = JaxRunner(model, tiny_shapes(model, **sizes))
     runner.warm_up()
-    core = make_core(runner, ahead=how.ahead)
+    core = make_core(runner, ahead=how.ahead, clock=lambda: 0)  # with such a clock every step drafts
     outputs = drive(core, list(requests()))
     assert not runner.compiles_after_ready
     return outputs, core.stats().preemptions

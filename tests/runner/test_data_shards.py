@@ -14,6 +14,7 @@ from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.rules import ShardingRules
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 from tests.models.goldens import GOLDENS
 from tests.models.test_uneven_shards import config_of
 from tests.runner.tiny import drive, make_core, tiny_shapes
@@ -36,7 +37,7 @@ def run(family, mesh, **changes):
     sizes = dict(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64, shards=mesh.data)
     runner = JaxRunner(model, tiny_shapes(model, **{**sizes, **changes}))
     runner.warm_up(lazy=True)
-    core = make_core(runner)
+    core = make_core(runner, clock=lambda: 0)  # with such a clock every step drafts that may
     return drive(core, requests()), core
 
 def same(entry, other):
@@ -70,11 +71,13 @@ def check(family, axes, **changes):
 
 def test_windows_forks_penalties_and_log_probabilities():
     """gpt-oss: windows, sinks, experts; rows of both shards in one step, with few blocks each; then several decode
-    steps a dispatch."""
+    steps a dispatch, and drafts."""
     program = """
 axes = {"data": 2, "tensor": 2}
 check("gpt_oss", axes, blocks=26)
 check("gpt_oss", axes, decode_steps=4)
+_, core = check("gpt_oss", axes, drafting=Speculation(3, 1, 2))
+assert core.stats().draft_tokens > 5, core.stats()
 """
     run_on_devices(_PRELUDE + program, 4)
 

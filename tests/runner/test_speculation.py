@@ -137,6 +137,25 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
     assert core.stats().accepted_at[0] > 0
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_fault_among_drafts(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device forgets everything; what rows have said comes back with them."""
+    plain, _ = run(0, requests(), ahead)
+    device, calls = runner(3), []
+
+    def burst(step, burst=device.burst):
+        calls.append(step)
+        if len(calls) in (3, 11):
+            raise RuntimeError("the device is gone")
+        return burst(step)
+
+    monkeypatch.setattr(device, "burst", burst)
+    core = make_core(device, ahead=ahead, eos=EOS, clock=standing)
+    check_equal(plain, drive(core, requests()))
+    assert core.stats().step_faults == 2
+    assert core.stats().accepted_tokens > 30
+
+
 def test_rows_of_many_positions_are_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _ = run(0, requests())
     monkeypatch.setattr(speculate, "_AT_ONCE", 4)
