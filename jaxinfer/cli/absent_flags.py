@@ -7,6 +7,7 @@ from jaxinfer.errors import ParameterError
 _PIPELINES = "pipelines are not supported yet; --tensor-parallel-size splits a model over the devices of a host"
 _REPLICAS = "is not needed: each replica is a server of its own"
 _ADAPTERS = "adapters are not supported yet"
+_DRAFTS = 'give --speculative-config, as \'{"method": "ngram", "num_speculative_tokens": 4}\''
 _TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
 
 ABSENT = {
@@ -17,6 +18,10 @@ ABSENT = {
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
+    "--speculative-model": f"drafts come from n-grams alone so far; {_DRAFTS}",
+    "--speculative-algorithm": _DRAFTS,
+    "--num-speculative-tokens": _DRAFTS,
+    "--ngram-prompt-lookup-max": _DRAFTS,
     "--trust-remote-code": "code of a model's folder is never run",
     "--chat-template": "the model's own is used; --tokenizer names a folder with another",
     "--enable-auto-tool-choice": _TOOLS,
