@@ -68,7 +68,10 @@ def _places(tree: Any) -> Iterator[tuple[str, str | None]]:
 
 def _converted(tree: Any, name: str, value: Any) -> Any:
     if name in _JSON and isinstance(value, Mapping):
-        value = json.dumps(value)
+        try:
+            value = json.dumps(value)
+        except TypeError as error:
+            raise ParameterError(name, f"is nothing that JSON has: {error}") from None
     kind = get_type_hints(type(tree))[name]
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ParameterError(name, f"{value!r} is not one of {', '.join(map(str, get_args(kind)))}{hint(name, value)}")

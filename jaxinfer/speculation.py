@@ -54,6 +54,8 @@ def read_speculation(text: str | None) -> Speculation | None:
 
 
 def _object(text: str) -> Mapping[str, Any]:
+    if not isinstance(text, str):
+        raise _error(f"must be the text of a JSON object, as {_example()}, not {type(text).__name__}")
     try:
         values = json.loads(text)
     except ValueError as error:

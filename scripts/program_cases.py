@@ -155,8 +155,9 @@ def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
 
 
 def drafting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
-    """Those of large steps, which draft."""
-    return replace(_shapes(config, block_size), decode_steps=1, drafting=Speculation(tokens=4, shortest=2, longest=5))
+    """Those of large steps, which draft. The tokens of all rows are not of a weight's size."""
+    drafting = Speculation(tokens=4, shortest=2, longest=5)
+    return replace(_shapes(config, block_size), decode_steps=1, drafting=drafting, max_model_len=_LENGTH - 256)
 
 
 def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:

@@ -27,7 +27,7 @@ from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.step.buckets import make_buckets
-from jaxinfer.engine.step.plan import StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import (
     EngineStats,
@@ -86,7 +86,7 @@ class EngineCore:
         self._arrivals = itertools.count()
         self._next_sequence = 0
         self.counters = EngineCounters()
-        self.drafts = DraftTotals(runner.shapes.burst - 1)
+        self.drafts = DraftTotals(0 if runner.shapes.drafting is None else runner.shapes.drafting.tokens)
         self.constraints = constraints
         self._masks = StepMasks(runner.shapes, self.scheduler.state.table, constraints)
         self._fast_forward = None
@@ -307,6 +307,8 @@ class EngineCore:
         if self.scheduler.drafts is not None:
             self.scheduler.drafts.collected(plan, result)
             self.drafts.add(result)
+        if plan.kind is StepKind.SPECULATE:
+            self.costs.add_drafted(plan, result)
         output = apply_result(self.scheduler.state, plan, result)
         self.counters.generation_tokens += output.num_tokens
         for delta in output.deltas:

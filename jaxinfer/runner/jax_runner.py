@@ -49,7 +49,7 @@ class SampledStep(NamedTuple):
 
 
 class BurstInFlight(NamedTuple):
-    """Several tokens a row in flight. counts: [rows], or [rows, 2] with drafts."""
+    """Several tokens a row in flight. counts: [rows], or [rows, 3] with drafts."""
 
     step: PackedBurst
     tokens: jax.Array

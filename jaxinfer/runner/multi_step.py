@@ -18,7 +18,7 @@ class Burst(NamedTuple):
     """What `multi_step` and `speculate` return: kv, tables and state are donated arguments, load is as in `Forward`.
 
     tokens: int32 [rows, burst], of which a row's first `counts` [rows] mean something; the last of them is -1 where
-    logits were not finite. Of `speculate` counts are [rows, 2]: tokens, and drafts that were looked at; and logprobs
+    logits were not finite. Of `speculate` counts are [rows, 3]: tokens, drafts, and drafts that were kept; and logprobs
     are int32 [rows, burst, LOGPROBS.size].
     """
 

@@ -19,8 +19,9 @@ from jaxinfer.runner.ngram import ngram_drafts
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
-_AT_ONCE = 512
-"""Positions whose logits are held at once, at most: 300 MB in float32 for a vocabulary of 152k."""
+_AT_ONCE = 256
+"""Positions that are sampled at once, at most: as many as a sample of 256 rows, which needs 0.9 GB for a vocabulary of
+152k."""
 
 
 class Drafted(NamedTuple):
@@ -73,8 +74,8 @@ class SpeculateProgram:
         hidden, kv, load = self._forward.layers(weights, kv, load, step)
         hidden = self._forward.normed(weights, hidden)
         tokens, logprobs = self._sample(head, state, params, hidden, slots, drafted)
-        state, gained = self._keep(state, params, slots, drafted, tokens)
-        counts = jnp.stack([gained, jnp.where(drafted.open, drafted.count, 0)], axis=1)
+        state, gained, accepted = self._keep(state, params, slots, drafted, tokens)
+        counts = jnp.stack([gained, jnp.where(drafted.open, drafted.count, 0), accepted], axis=1)
         return Burst(kv, tables, state, load, tokens, counts, logprobs)
 
     def _draft(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Drafted:
@@ -127,21 +128,24 @@ class SpeculateProgram:
             sampled = sampled_tokens(self._model, logits, state.counts, slots, own, positions, before=before)
             return sampled.tokens, packed_logprobs(sampled.logprobs)
 
-        at_once = next(size for size in range(max(_AT_ONCE // width, 1), 0, -1) if rows % size == 0)
+        at_once = max(_AT_ONCE // width, 1)
         every = (hidden.reshape(rows, width, -1), jnp.repeat(slots[:, None], width, axis=1), positions, before)
-        if at_once == rows:
+        if rows <= at_once:
             tokens, logprobs = draw(every)
-        else:
-            parts = tuple(array.reshape(-1, at_once, *array.shape[1:]) for array in every)
-            tokens, logprobs = jax.lax.map(draw, parts)
-        return tokens.reshape(rows, width), logprobs.reshape(rows, width, -1)
+            return tokens.reshape(rows, width), logprobs.reshape(rows, width, -1)
+        # Rows that fill the last part are copies of the first ones.
+        fill = jnp.arange(-(-rows // at_once) * at_once) % rows
+        parts = tuple(array[fill].reshape(-1, at_once, *array.shape[1:]) for array in every)
+        tokens, logprobs = jax.lax.map(draw, parts)
+        return tokens.reshape(-1, width)[:rows], logprobs.reshape(len(fill), width, -1)[:rows]
 
     def _keep(
         self, state: SlotState, params: jax.Array, slots: jax.Array, drafted: Drafted, tokens: jax.Array
-    ) -> tuple[SlotState, jax.Array]:
-        """State with what each row has gained, and how many tokens that is, int32 [R]."""
+    ) -> tuple[SlotState, jax.Array, jax.Array]:
+        """State with what each row has gained, how many tokens that is, and how many of them were drafts: int32 [R]."""
         within = jnp.arange(tokens.shape[1], dtype=jnp.int32)
-        gained = jnp.where(drafted.open, 1 + kept(drafted.drafts, drafted.count, tokens), 0)
+        accepted = jnp.where(drafted.open, kept(drafted.drafts, drafted.count, tokens), 0)
+        gained = jnp.where(drafted.open, 1 + accepted, 0)
         ends = (tokens < 0) | jnp.any(stop_ids(params, slots)[:, None] == tokens[:, :, None], axis=2)
         ends &= within < gained[:, None]
         ended = jnp.any(ends, axis=1)
@@ -157,7 +161,8 @@ class SpeculateProgram:
         for step in range(tokens.shape[1]):  # one after another: a token that comes twice counts twice
             drawn = new[:, step] & (tokens[:, step] >= 0)
             counts = counted(self._model, counts, places[:, step], tokens[:, step], drawn, params)
-        return state._replace(newest=state.newest.at[own].set(newest.packed()), counts=counts), gained
+        state = state._replace(newest=state.newest.at[own].set(newest.packed()), counts=counts)
+        return state, gained, jnp.minimum(accepted, gained)
 
 
 def kept(drafts: jax.Array, count: jax.Array, tokens: jax.Array) -> jax.Array:

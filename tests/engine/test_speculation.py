@@ -113,7 +113,8 @@ class Device:
             self.now += round(self.seconds[kind] * 1e9)
             gained = self.gain if drafted else 1.0
             counts = np.full(rows, gained)
-            self.policy.collected(plan, StepResult(counts, counts, counts > 0))  # pyright: ignore[reportArgumentType]
+            result = StepResult(counts, counts, counts > 0, drafted=np.ones(rows) if drafted else None)
+            self.policy.collected(plan, result)  # pyright: ignore[reportArgumentType]
             drafts, tokens, self.index = drafts + drafted, tokens + gained, self.index + 1
         return drafts, (self.now - start) * 1e-9, tokens
 
@@ -154,3 +155,63 @@ def test_each_number_of_rows_is_judged_by_itself() -> None:
     assert device.run(50, rows=64)[0] < 10
     device.seconds[StepKind.SPECULATE] = 0.011
     assert device.run(50, rows=1)[0] > 40
+
+
+def test_steps_that_it_was_not_asked_about_teach_it_nothing() -> None:
+    """Those of rows under a grammar wait for masks."""
+    device = Device(plain=0.01, drafted=0.016, gain=1.05)
+    device.run(400)
+    for _ in range(60):
+        plan = RecordingPlan(StepKind.DECODE, device.index, 4)
+        device.policy.planned(plan)  # pyright: ignore[reportArgumentType]
+        device.now, device.index = device.now + 40 * 10**6, device.index + 1
+        ones = np.ones(4, np.int32)
+        device.policy.collected(plan, StepResult(ones, ones, ones > 0))  # pyright: ignore[reportArgumentType]
+    assert device.run(100)[0] < 10
+
+
+def test_steps_that_take_no_time_by_the_clock_are_no_error() -> None:
+    device = Device(plain=0.0, drafted=0.01, gain=1.0)
+    assert device.run(50)[0] < 50
+
+
+def test_tries_wait_for_something_to_draft() -> None:
+    device = Device(plain=0.01, drafted=0.011, gain=1.0)
+    for _ in range(10):
+        assert device.policy.drafts(4)
+        plan, ones = RecordingPlan(StepKind.SPECULATE, device.index, 4), np.ones(4, np.int32)
+        device.policy.planned(plan)  # pyright: ignore[reportArgumentType]
+        device.now, device.index = device.now + 10**7, device.index + 1
+        result = StepResult(ones, ones, ones > 0, drafted=0 * ones)
+        device.policy.collected(plan, result)  # pyright: ignore[reportArgumentType]
+    device.gain = 3.0
+    assert device.run(100)[0] > 80
+
+
+def test_what_steps_have_computed_and_drawn_is_counted_and_not_what_was_planned() -> None:
+    core = small_core(RecordingRunner(shapes(), hit_rate=0.5), ahead=1, clock=standing)
+    asked = [ask(name, 3 + number, 20 + 5 * number) for number, name in enumerate("abcd")]
+    run_all(core, asked)
+    stats, drawn = core.stats(), sum(20 + 5 * number for number in range(4))
+    assert stats.generation_tokens == drawn
+    assert stats.iteration_tokens == sum(3 + number for number in range(4)) + drawn
+    assert stats.decode_tokens >= stats.draft_tokens
+
+
+def test_engines_that_do_not_draft_have_no_places_of_drafts() -> None:
+    assert small_core(RecordingRunner(small_shapes(decode_steps=4))).stats().accepted_at == ()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_draft_that_ends_a_row_is_an_accepted_one(ahead: int) -> None:
+    tokens, more = right(small_core(), ask("r", 6, 30)), set()
+    for end in sorted(set(tokens[3:16]) - set(tokens[:3])):
+        core = small_core(RecordingRunner(shapes(), hit_rate=1.0), ahead=ahead, clock=standing)
+        got = run_all(core, [ask("r", 6, 30, stop_token_ids=[end])])
+        stats, known = core.stats(), tokens_of(got["r", 0])
+        assert known == tokens[: tokens.index(end) + 1]
+        # Each step gives a token more than drafts are kept, but one that ends with a draft.
+        steps = sum(1 for plan in core.runner.plans if plan.num_rows and plan.samples.any())  # pyright: ignore
+        more.add(stats.accepted_tokens + steps - len(known) if not ahead else 1)
+    assert more <= {0, 1}
+    assert 1 in more

@@ -65,3 +65,11 @@ def test_several_decode_steps_of_one_dispatch_are_refused_beside_it() -> None:
         SchedulerConfig(speculative_config='{"method": "ngram"}', decode_steps=2)
     with pytest.raises(ParameterError, match="decode_steps"):
         EngineShapes(1, 1, 1, 8, 4, (KVGroup(None, 4),), 9, decode_steps=2, drafting=Speculation(1, 1, 1))
+
+
+@pytest.mark.parametrize("value", [{"method": "ngram"}, 3, ["ngram"]])
+def test_what_is_no_text_is_told(value: Any) -> None:
+    with pytest.raises(ParameterError, match="speculative_config: must be the text of a JSON object"):
+        SchedulerConfig(speculative_config=value)
+    with pytest.raises(ParameterError, match="speculative_config"):
+        with_values(EngineConfig(), {"speculative_config": {"method": object()}})

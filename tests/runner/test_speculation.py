@@ -156,9 +156,11 @@ def test_a_fault_among_drafts(ahead: int, monkeypatch: pytest.MonkeyPatch) -> No
     assert core.stats().accepted_tokens > 30
 
 
-def test_rows_of_many_positions_are_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [4, 12])
+def test_rows_of_many_positions_are_sampled_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row at a time, and three, which do not divide four."""
     plain, _ = run(0, requests())
-    monkeypatch.setattr(speculate, "_AT_ONCE", 4)
+    monkeypatch.setattr(speculate, "_AT_ONCE", at_once)
     found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())
     check_equal(plain, found)
 

@@ -181,7 +181,8 @@ class SimulatedRunner:
         if packed.kind is StepKind.MULTI_STEP:
             return tokens, counts
         drafted = np.maximum(counts - 1, 0)
-        return tokens, np.minimum(counts, 1 + round(self._hit_rate * drafted.max(initial=0))), drafted
+        kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
+        return tokens, np.minimum(counts, 1 + kept), drafted, kept
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)

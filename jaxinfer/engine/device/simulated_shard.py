@@ -85,7 +85,7 @@ class SimulatedShard:
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
     def burst(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Tokens [rows, steps] and counts [rows]; of a step that drafts the number of drafts [rows], too."""
+        """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts and accepted ones [rows], too."""
         if kind is StepKind.MULTI_STEP:
             return self._burst(bucket, packed, None)
         drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
@@ -93,7 +93,8 @@ class SimulatedShard:
         drafted = np.minimum(np.cumprod(drafts, axis=1).sum(axis=1), np.maximum(most - 1, 0))
         kept = np.minimum(np.cumprod(hits, axis=1).sum(axis=1), drafted)
         self._write_drafts(bucket, packed, drafted)
-        return *self._burst(bucket, packed, kept + 1), drafted.astype(np.int32)
+        tokens, counts = self._burst(bucket, packed, kept + 1)
+        return tokens, counts, drafted.astype(np.int32), np.minimum(kept, counts).astype(np.int32)
 
     def _write_drafts(self, bucket: int, packed: np.ndarray, drafted: np.ndarray) -> None:
         """Where drafts are computed something is written, whether they are kept or not."""

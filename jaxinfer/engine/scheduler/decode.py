@@ -3,7 +3,6 @@
 import numpy as np
 
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
-from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepKind
@@ -12,10 +11,9 @@ from jaxinfer.engine.step.plan import StepKind
 class Decode:
     """Adds decode rows to a plan, and the blocks that they need."""
 
-    def __init__(self, state: SchedulerState, blocks: BlockAllocator, drafts: DraftPolicy | None):
+    def __init__(self, state: SchedulerState, blocks: BlockAllocator):
         self._state = state
         self._blocks = blocks
-        self._drafts = drafts
 
     def plan(self, plan: PlanBuilder) -> bool:
         """Adds every row that is ready; True where those are all running sequences."""
@@ -39,22 +37,23 @@ class Decode:
 
         That is where a row has a prompt to compute or is constrained, or reports log-probabilities and nothing is
         drafted, where nobody has more
-        than one token left, where blocks are too few (then the next step evicts, preempts or waits), and where drafts
-        do not pay.
+        than one token left, and where blocks are too few: then the next step evicts, preempts or waits.
         """
         state = self._state
         if state.shapes.burst == 1 or state.must_drain:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        single = table.constrained[slots] if self._drafts else table.logprobs[slots] | table.constrained[slots]
+        single = table.constrained[slots]
+        if state.shapes.drafting is None:
+            single = single | table.logprobs[slots]
         if not len(slots) or single.any() or not ((total - computed == 1) & table.samples[slots]).all():
             return None
         counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
-        return counts if self._drafts is None or self._drafts.drafts(len(slots)) else None
+        return counts
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
         """Whether each shard has as many as its slots need."""
@@ -72,4 +71,5 @@ class Decode:
             if not self._state.kv.grow(sequence.kv, int(ends[row])):
                 raise RuntimeError("blocks that were available are not")
             self._blocks.send_new_blocks(plan, sequence)
-        plan.add_burst(StepKind.MULTI_STEP if self._drafts is None else StepKind.SPECULATE, slots, counts)
+        kind = StepKind.MULTI_STEP if self._state.shapes.drafting is None else StepKind.SPECULATE
+        plan.add_burst(kind, slots, counts)

@@ -13,6 +13,8 @@ _SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
 _PAUSE = 8
 """Steps between two tries, at least."""
+_WITHOUT = 24
+"""First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.2
 """Of a new measurement in a mean."""
 
@@ -37,17 +39,19 @@ class _Measured:
 
 
 class _Size:
-    """Steps of so many rows, with drafts and without. pause: steps until the slower kind is tried again."""
+    """Steps of so many rows, with drafts and without. pause: steps until the slower kind is tried again. without:
+    first steps that found nothing to draft."""
 
     def __init__(self) -> None:
         self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: _Measured()}
         self.pause = _PAUSE
+        self.without = 0
 
     def drafts(self) -> bool:
         drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
         if drafted.steps < _TRIES or not drafted.seconds:
             return True
-        if plain.steps < _TRIES:
+        if plain.steps < _TRIES or not plain.seconds:
             return False
         # By the time of a token.
         better = drafted.gain * plain.seconds >= drafted.seconds
@@ -71,25 +75,36 @@ class DraftPolicy:
         self._sizes: dict[int, _Size] = {}
         self._begun: dict[int, int] = {}
         self._last = 0
+        self._asked = False
 
     def drafts(self, rows: int) -> bool:
-        """Whether a step of so many rows is to draft."""
+        """Whether the step that is planned now, of so many rows, is to draft."""
+        self._asked = True
         return self._size(rows).drafts()
 
     def planned(self, plan: StepPlan) -> None:
-        """Notes a step that is dispatched now."""
-        self._begun[plan.index] = self._clock()
+        """Notes a step that is dispatched now. Of those that it was not asked about it learns nothing: they may wait
+        for masks or blocks."""
+        if self._asked:
+            self._begun[plan.index] = self._clock()
+        self._asked = False
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
         now, before = self._clock(), self._last
         self._last = now
-        begun = max(self._begun.pop(plan.index, now), before)
+        begun = self._begun.pop(plan.index, None)
         for index in [index for index in self._begun if index < plan.index]:
             del self._begun[index]
-        if plan.kind in (StepKind.DECODE, StepKind.SPECULATE) and plan.num_rows:
-            seconds = (now - begun) * 1e-9
-            self._size(plan.num_rows).kinds[plan.kind].add(seconds, float(np.mean(result.counts)))
+        if begun is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
+            return
+        size = self._size(plan.num_rows)
+        measured = size.kinds[plan.kind]
+        nothing = result.drafted is not None and not result.drafted.any()
+        if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
+            size.without += 1
+            return
+        measured.add((now - max(begun, before)) * 1e-9, float(np.mean(result.counts)))
 
     def _size(self, rows: int) -> _Size:
         return self._sizes.setdefault(rows.bit_length(), _Size())

@@ -47,7 +47,7 @@ class Scheduler:
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
         self.drafts = None if shapes.drafting is None else DraftPolicy(clock)
-        self._decode = Decode(state, self._blocks, self.drafts)
+        self._decode = Decode(state, self._blocks)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
@@ -94,12 +94,14 @@ class Scheduler:
         return finished
 
     def _plan_burst(self, plan: PlanBuilder) -> bool:
-        """Several tokens for all running sequences, unless a waiting one could enter now."""
+        """Several tokens for all running sequences, unless a waiting one could enter now, or drafts do not pay."""
         counts = self._decode.burst_counts()
         if counts is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
+            return False
+        if self.drafts is not None and not self.drafts.drafts(len(counts)):
             return False
         self._decode.plan_burst(plan, counts)
         return True

@@ -22,9 +22,7 @@ class DraftTotals:
         """Counts a step's result; one that drafts nothing is none."""
         if result.drafted is None:
             return
-        used = result.drafted > 0
-        # Of a row's tokens all but the last were drafted, unless a stop id among the drafts is the last.
-        kept = np.minimum(np.maximum(result.counts - 1, 0), result.drafted)[used]
-        self.drafts += int(np.count_nonzero(used))
+        assert result.accepted is not None
+        self.drafts += int(np.count_nonzero(result.drafted))
         self.drafted += int(result.drafted.sum())
-        self.accepted_at += (kept[:, None] > np.arange(len(self.accepted_at))).sum(axis=0)
+        self.accepted_at += (result.accepted[:, None] > np.arange(len(self.accepted_at))).sum(axis=0)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxinfer.engine.step.buckets import bucket_of, bucket_of_plan, make_buckets, most_rows
-from jaxinfer.engine.step.plan import StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import STEP_TOKENS
 
@@ -75,7 +75,9 @@ class StepCostTotals:
         self.step_tokens = [0] * (len(STEP_TOKENS) + 1)
 
     def add(self, plan: StepPlan) -> None:
-        """Counts a plan, now or soon."""
+        """Counts a plan, now or soon; one that drafts when it is collected (`add_drafted`)."""
+        if plan.kind is StepKind.SPECULATE:
+            return
         decode = plan.num_decode
         # NOTE: whole plans are not kept: what later steps allocate would lie on cold memory.
         if plan.kind is not StepKind.DECODE:
@@ -88,6 +90,16 @@ class StepCostTotals:
             self._decode_rows.append(_Rows(plan.starts, plan.counts))
         if len(self._decode_rows) >= _BATCH:
             self.count()
+
+    def add_drafted(self, plan: StepPlan, result: StepResult) -> None:
+        """Counts a plan that drafts: each row computes its newest token and its drafts, and draws at all of them."""
+        assert result.drafted is not None
+        size = bucket_of_plan(plan, self._buckets, self._shapes) * self._shapes.shards * self._shapes.burst
+        rows = 1 + result.drafted
+        computed, drawn = int(rows.sum()), int(result.counts.sum())
+        self.speculate_steps += 1
+        self._count_tokens(_Tokens(0, computed, drawn, computed, size - computed), 1)
+        self._decode_rows.append(_Rows(plan.starts, rows))
 
     def count(self) -> None:
         """Counts what was added and not counted yet."""
@@ -108,12 +120,6 @@ class StepCostTotals:
             passes, tokens = int(plan.samples.max()), int(plan.samples.sum())
             self.multi_step_steps += 1
             self._count_tokens(_Tokens(0, tokens, tokens, tokens, size * passes - tokens), 1, passes)
-        elif plan.kind is StepKind.SPECULATE:
-            # Drafts are computed, too, in one pass; how many there are is known when the step is collected.
-            tokens = int(plan.samples.sum())
-            self.speculate_steps += 1
-            padded = size * self._shapes.burst - tokens
-            self._count_tokens(_Tokens(0, tokens, tokens, tokens, padded), 1)
         else:
             self.mixed_steps += 1
             padded = size - plan.num_tokens

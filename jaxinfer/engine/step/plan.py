@@ -93,8 +93,8 @@ class StepResult(NamedTuple):
 
     tokens: int32 [rows, Q]; of row i the first counts[i] mean something. counts: int32 [rows], at most the plan's
     `samples`: fewer where a stop id, the last of them, ended the row, where logits were not finite, or where the row
-    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows]. drafted: int32
-    [rows], drafts that were looked at; None where nothing is drafted.
+    goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows].
+    drafted, accepted: int32 [rows], drafts, and those that are among the tokens; None where nothing is drafted.
     """
 
     tokens: np.ndarray
@@ -102,3 +102,4 @@ class StepResult(NamedTuple):
     finite: np.ndarray
     logprobs: LogprobArrays | None = None
     drafted: np.ndarray | None = None
+    accepted: np.ndarray | None = None
