@@ -175,10 +175,10 @@ class JaxRunner:
             tokens, counts = np.asarray(handle.tokens), np.asarray(handle.counts)
             if counts.ndim == 1:
                 return handle.step.result(tokens, counts)
-            rows = (
-                None if handle.logprobs is None else _logprob_arrays(handle.step.of_rows(np.asarray(handle.logprobs)))
-            )
-            return handle.step.result(tokens, *counts.T, logprobs=rows)
+            logprobs, (gained, drafted, accepted) = None, counts.T
+            if handle.logprobs is not None:
+                logprobs = _logprob_arrays(handle.step.of_rows(np.asarray(handle.logprobs)))
+            return handle.step.result(tokens, gained, drafted, accepted, logprobs)
         step, sampled = handle.step, handle.sampled
         if sampled is None:
             handle.hidden.block_until_ready()
