@@ -45,14 +45,18 @@ class _Carry(NamedTuple):
     counts: jax.Array
 
 
-class MultiStepProgram:
-    """Decode steps of one model in a loop on the device: what `forward` and `sample` do, one after another."""
+class BurstProgram:
+    """A program of one model by which rows may get several tokens. forward: its forward passes."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
         self._forward = forward
+
+
+class MultiStepProgram(BurstProgram):
+    """Decode steps in a loop on the device: what `forward` and `sample` do, one after another."""
 
     def __call__(
         self,

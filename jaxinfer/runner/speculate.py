@@ -10,11 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.forward import Arrays, ForwardPrograms, Step, updated_tables
-from jaxinfer.runner.multi_step import Burst
+from jaxinfer.runner.forward import Arrays, Step, updated_tables
+from jaxinfer.runner.multi_step import Burst, BurstProgram
 from jaxinfer.runner.ngram import ngram_drafts
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
@@ -45,14 +42,8 @@ class Drafted(NamedTuple):
         return jnp.where(self.open, 1 + self.count, 0)
 
 
-class SpeculateProgram:
+class SpeculateProgram(BurstProgram):
     """Drafts, and a forward pass and samples over them, of one model."""
-
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms):
-        self._model = model
-        self._shapes = shapes
-        self._layouts = layouts
-        self._forward = forward
 
     def __call__(
         self,
