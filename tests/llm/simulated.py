@@ -9,6 +9,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
+from jaxinfer.speculation import read_speculation
 from tests.engine.expected import expected_tokens
 
 VOCAB = 268
@@ -31,6 +32,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         block_size=4,
         groups=(KVGroup(None, 200),),
         vocab_size=VOCAB,
+        drafting=read_speculation(config.scheduler.speculative_config),
     )
     if progress is not None:
         progress.loaded(1, 2)
@@ -38,7 +40,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         progress.compiled("forward", 1, 1, 0.1, True)
     info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
     core = EngineCore(
-        SimulatedRunner(shapes),
+        SimulatedRunner(shapes, hit_rate=0.5),
         info,
         scheduler=config.scheduler,
         cache=config.cache,

@@ -84,7 +84,8 @@ async def test_a_restarted_engine_is_counted_and_its_totals_begin_anew(folder: P
 
 
 async def test_every_metric_that_the_configs_and_documents_name_is_told(folder: Path) -> None:
-    async with serving(folder) as server:
+    drafts = json.dumps({"method": "ngram", "num_speculative_tokens": 2})
+    async with serving(folder, "--speculative-config", drafts) as server:
         await server.stream(prompt=[1, 2, 3], max_tokens=10)
         told = {name for name, _ in await samples_of(server)}
     dashboard = json.loads((REPOSITORY / "configs/grafana/jaxinfer.json").read_text())
