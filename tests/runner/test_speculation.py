@@ -126,7 +126,7 @@ def test_any_number_of_rows(rows: int) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_few_blocks_preempt_rows_that_draft(method: Method) -> None:
-    sizes = {"blocks": 24}
+    sizes: dict[str, Any] = {"blocks": 24}
     core = make_core(made(3, method, **sizes), ahead=1, eos=EOS, clock=standing, caching=False)
     plain = drive(make_core(made(0, **sizes), ahead=1, eos=EOS, caching=False), requests())
     found = drive(core, requests())
