@@ -12,7 +12,7 @@ import numpy as np
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher, MatcherError
-from jaxinfer.engine.device.in_flight import InFlightSteps, StepFault
+from jaxinfer.engine.device.in_flight import InFlightSteps, ReadDrafts, StepFault
 from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.fast_forward import FastForward, ForcedRun
 from jaxinfer.engine.kv.manager import BlockRefs
@@ -246,19 +246,54 @@ class EngineCore:
         while len(self.in_flight) > keep:
             outputs.append(self._collect())
 
-    def _constrain(self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput]) -> None:
-        """Has these rows of a plan, whose forward pass is under way, draw what their sequences may say. What those have
-        drawn before must be known: the steps that drew it are collected."""
+    def _constrain(
+        self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput], read: ReadDrafts | None
+    ) -> np.ndarray:
+        """Has these rows of a plan, whose forward pass is under way, draw what their sequences may say. read: of
+        `BeforeSampling`, as what is returned."""
+        counts = np.full(plan.num_rows, self.runner.shapes.burst - 1, np.int32)
+        counts[rows] = 0
+        held = self._held(plan, rows, outputs)
+        if len(held) and read is None:
+            slots = plan.slots[held]
+            # The device knows where the rows that it holds are, and the host since it has collected what they drew.
+            known = self.scheduler.state.table.known[slots]
+            self._send_masks(slots, np.where(held < plan.num_decode, known, (plan.starts + plan.counts)[held]))
+        elif len(held) and read is not None:
+            drafts = read()
+            told = [drafts.tokens[row, : drafts.counts[row]].tolist() for row in held.tolist()]
+            counts[held] = self._send_masks_with_drafts(plan.slots[held], told)
+        self.timer.end(CONSTRAIN)
+        return counts
+
+    def _send_masks_with_drafts(self, slots: np.ndarray, drafts: list[list[int]]) -> list[int]:
+        """drafts: of each slot's sequence. Returns how many of them may be kept."""
+        sequences = [self._sequence_in(slot) for slot in slots.tolist()]
+        matchers = [_matcher_at(sequence, sequence.num_known) for sequence in sequences]
+        legal, errors = self._masks.send_with_drafts(self.in_flight, sequences, matchers, drafts)
+        if self._fast_forward is not None and self.scheduler.drafts is not None:
+            # What is forced beyond the next step's tokens is computed at once, by a plain step.
+            longest = max(len(matcher.forced()) for matcher in matchers)
+            self.scheduler.drafts.pause = longest > 2 * self.runner.shapes.burst
+        for number, error in errors.items():
+            self._fail(sequences[number], error)
+        return legal
+
+    def _held(self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput]) -> np.ndarray:
+        """Those of some rows whose sequences have not ended. What these have drawn before must be known: the steps that
+        drew it are collected."""
         slots, epochs, table = plan.slots[rows], plan.epochs[rows], self.scheduler.state.table
         self.timer.end(DISPATCH)
         before = self.timer.seconds(WAIT) + self.timer.seconds(APPLY)
         while self.in_flight.sample_for(slots, epochs):
             outputs.append(self._collect())
         self.counters.mask_wait_seconds += self.timer.seconds(WAIT) + self.timer.seconds(APPLY) - before
-        held = table.epoch[slots] == epochs  # the others have ended
-        if held.any():
-            self._send_masks(slots[held], (plan.starts + plan.counts)[rows[held]])
-        self.timer.end(CONSTRAIN)
+        return rows[table.epoch[slots] == epochs]
+
+    def _sequence_in(self, slot: int) -> Sequence:
+        sequence = self.scheduler.state.table.sequences[slot]
+        assert sequence is not None
+        return sequence
 
     def _send_masks(self, slots: np.ndarray, ends: np.ndarray) -> None:
         """ends: positions at which the sequences in these slots are to draw."""
@@ -277,7 +312,10 @@ class EngineCore:
             drawing = [number for number in range(len(sequences)) if number not in errors]
             forced = [(sequences[number], matchers[number].forced()) for number in drawing]
             runs = [ForcedRun(sequence, np.array(tokens, np.int32)) for sequence, tokens in forced]
-            self.counters.forced_tokens += self._fast_forward.plan(runs)
+            foreseen = self._fast_forward.plan(runs)
+            self.counters.forced_tokens += sum(len(run.tokens) - 1 for run in foreseen)
+            if self.scheduler.drafts is not None:
+                self.in_flight.set_history(foreseen)
         for number, error in errors.items():
             self._fail(sequences[number], error)
 

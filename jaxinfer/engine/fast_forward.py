@@ -18,6 +18,14 @@ class ForcedRun(NamedTuple):
     tokens: np.ndarray
 
 
+class Foreseen(NamedTuple):
+    """Tokens, int32, that the sequence in a slot has from position `first` on, though no step has computed them."""
+
+    slot: int
+    first: int
+    tokens: np.ndarray
+
+
 class FastForward:
     """Decides for which sequences it is done, and has it planned. step_seconds: as `Runner` tells it."""
 
@@ -26,15 +34,17 @@ class FastForward:
         self._buckets = buckets
         self._step_seconds = step_seconds
 
-    def plan(self, runs: list[ForcedRun]) -> int:
-        """Has the tokens of these runs known from now on. Returns how many no step will draw."""
+    def plan(self, runs: list[ForcedRun]) -> list[Foreseen]:
+        """Has tokens of these runs known from now on: returns which. The last of each a step will draw."""
         asked = [run for run in runs if len(run.tokens) > 1 and self._may(run.sequence)]
         fitting = self._fitting(asked) if asked else []
         if not fitting or not self._pays(fitting):
-            return 0
-        for run in fitting:
-            self._state.foresee(run.sequence.slot, run.tokens)
-        return sum(len(run.tokens) - 1 for run in fitting)
+            return []
+        return [self._foreseen(run) for run in fitting]
+
+    def _foreseen(self, run: ForcedRun) -> Foreseen:
+        slot = run.sequence.slot
+        return Foreseen(slot, self._state.foresee(slot, run.tokens), run.tokens)
 
     def _may(self, sequence: Sequence) -> bool:
         """Not where each draw is looked at by itself: of tokens that no step draws, none is counted on the device, and

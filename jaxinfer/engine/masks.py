@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.constraint import Constraints, Matcher
+from jaxinfer.engine.constraint import Constraints, Matcher, MatcherError
 from jaxinfer.engine.device.in_flight import InFlightSteps
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import StepPlan
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes
 from jaxinfer.engine.token_rules import RuledMatcher
 
 _NO_ROWS = np.zeros(0, np.int64)
@@ -24,6 +24,7 @@ class StepMasks:
         self._table = table
         self._constraints = constraints
         self._words = shapes.mask_words
+        self._of_slot = shapes.slot_masks
         self._sent: dict[int, np.ndarray] = {}
 
     def rows(self, plan: StepPlan) -> np.ndarray:
@@ -39,13 +40,50 @@ class StepMasks:
         StepFault."""
         rows = np.zeros((len(sequences), self._words), np.int32)
         errors = self._fill(sequences, matchers, rows)
-        slots = [sequence.slot for sequence in sequences]
-        new = [number for number, slot in enumerate(slots) if number not in errors and self._is_new(slot, rows[number])]
-        if new:
-            in_flight.set_masks(np.array(slots, np.int32)[new], rows[new])
-            # Copies: a view of a row would keep the rows of all others.
-            self._sent.update((slots[number], rows[number].copy()) for number in new)
+        right = [number for number in range(len(sequences)) if number not in errors]
+        places = np.array([sequences[number].slot * self._of_slot for number in right], np.int64)
+        self._send(in_flight, places, rows[right])
         return errors
+
+    def send_with_drafts(
+        self, in_flight: InFlightSteps, sequences: list[Sequence], matchers: list[Matcher], drafts: list[list[int]]
+    ) -> tuple[list[int], dict[int, "MaskError"]]:
+        """The same, and masks of what comes after each of a sequence's drafts, up to the first that it may not draw,
+        that ends it, or after which nothing may be drawn. Returns how many drafts have masks after them, too."""
+        left = list(range(len(sequences)))
+        first: dict[int, MaskError] = {}
+        sent, found = list[np.ndarray](), list[np.ndarray]()
+        followed, counts = dict(enumerate(matchers)), [-1] * len(sequences)
+        for step in range(self._of_slot):
+            rows = np.zeros((len(left), self._words), np.int32)
+            errors = self._fill([sequences[n] for n in left], [followed[n] for n in left], rows)
+            if step == 0:
+                first = errors
+            right = [row for row in range(len(left)) if row not in errors]
+            sent.append(np.array([sequences[left[row]].slot * self._of_slot + step for row in right], np.int64))
+            found.append(rows[right])
+            going_on = list[int]()
+            for row in right:
+                number = left[row]
+                counts[number] = step
+                if step < len(drafts[number]):
+                    after = _after(followed[number], step, drafts[number][step], rows[row], sequences[number])
+                    if after is not None:
+                        followed[number] = after
+                        going_on.append(number)
+            left = going_on
+            if not left:
+                break
+        self._send(in_flight, np.concatenate(sent), np.concatenate(found))
+        return [max(count, 0) for count in counts], first
+
+    def _send(self, in_flight: InFlightSteps, places: np.ndarray, rows: np.ndarray) -> None:
+        """Sends what the device does not have. places: as `Packer.masks` has them."""
+        new = [number for number, place in enumerate(places.tolist()) if self._is_new(place, rows[number])]
+        if new:
+            in_flight.set_masks(places[new], rows[new])
+            # Copies: a view of a row would keep the rows of all others.
+            self._sent.update((int(places[number]), rows[number].copy()) for number in new)
 
     def _fill(self, sequences: list[Sequence], matchers: list[Matcher], rows: np.ndarray) -> dict[int, "MaskError"]:
         """What grammars allow, less what rules forbid."""
@@ -83,8 +121,22 @@ class StepMasks:
         """After the device has lost its slots."""
         self._sent.clear()
 
-    def _is_new(self, slot: int, mask: np.ndarray) -> bool:
-        return slot not in self._sent or not np.array_equal(self._sent[slot], mask)
+    def _is_new(self, place: int, mask: np.ndarray) -> bool:
+        return place not in self._sent or not np.array_equal(self._sent[place], mask)
+
+
+def _after(matcher: Matcher, step: int, draft: int, mask: np.ndarray, sequence: Sequence) -> Matcher | None:
+    """What a sequence may draw after one more draft, the one of number `step`; None where it cannot come to that.
+    matcher: of what may be drawn instead of the draft, whose mask is int32 [words]; after the first draft a copy."""
+    legal = int(mask[draft // WORD_BITS]) >> draft % WORD_BITS & 1
+    if not legal or draft in sequence.stop_ids:
+        return None
+    ahead = matcher.copy() if step == 0 else matcher
+    try:
+        ahead.accept([draft])
+    except MatcherError:
+        return None
+    return None if ahead.ended else ahead
 
 
 class MaskError(NamedTuple):

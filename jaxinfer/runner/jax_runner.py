@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, ExpertTokens, LatePrograms
+from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
 from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 from jaxinfer.engine.step.packing import Packer
@@ -20,9 +20,11 @@ from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import ExpertMoves
+from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
 from jaxinfer.runner.sample import SampledArrays
+from jaxinfer.runner.speculate import Accepted, Drafted
 from jaxinfer.runner.state import zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 from jaxinfer.runner.xla_options import Options
@@ -55,6 +57,14 @@ class BurstInFlight(NamedTuple):
     tokens: jax.Array
     counts: jax.Array
     logprobs: jax.Array | None
+    load: StepLoad
+
+
+class DraftedStep(NamedTuple):
+    """Drafts, and a forward pass over them, in flight. drafted: a packed `Drafted`."""
+
+    drafted: jax.Array
+    hidden: jax.Array
     load: StepLoad
 
 
@@ -154,6 +164,33 @@ class JaxRunner:
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
         load = self._load.dispatch(out.load)
         self._place_experts()
+        return self._in_flight(step, out, load)
+
+    def draft(self, step: PackedBurst) -> DraftedStep:
+        model, state = self.model, (self._state, self._params)
+        weights, head = model.weights_with_draft, model.head_with_draft
+        draft, verify = self.programs["draft", step.bucket], self.programs["verify", step.bucket]
+        self.kv, self._tables, drafted = draft(weights, head, self.kv, self._tables, *state, step.array)
+        drafted.copy_to_host_async()
+        out = verify(model.weights, self.kv, self._tables, drafted, self._load.dispatched, step.array)
+        self.kv = out.kv
+        load = self._load.dispatch(out.load)
+        self._place_experts()
+        return DraftedStep(drafted, out.hidden, load)
+
+    def read_drafts(self, step: PackedBurst, drafted: DraftedStep) -> Drafts:
+        found: Any = Drafted.unpacked(step.of_rows(np.asarray(drafted.drafted)))
+        return Drafts(found.drafts, found.count)
+
+    def verify(self, step: PackedBurst, drafted: DraftedStep, counts: np.ndarray) -> BurstInFlight:
+        legal = step.in_rows(counts, self.shapes.shards)
+        given = (self._state, self._params, self._masks, drafted.hidden, drafted.drafted, step.array, legal)
+        out = self.programs["accept", step.bucket](self.model.head, *given)
+        self._state = out.state
+        return self._in_flight(step, out, drafted.load)
+
+    def _in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
+        """Starts to copy what the host will read."""
         out.tokens.copy_to_host_async()
         out.counts.copy_to_host_async()
         logprobs = out.logprobs if step.logprobs else None
@@ -246,12 +283,19 @@ class JaxRunner:
                 self.set_history(packer.no_history(size))
             elif kind == "copies":
                 self.copy_blocks(packer.no_copies())
-            elif kind != "admit":
+            elif kind == "draft":
+                self._run_drafts(packer, size)
+            elif kind not in ("admit", "verify", "accept"):
                 step = packer.padding(StepKind(kind), size)
                 if isinstance(step, PackedBurst):
                     self.burst(step).tokens.block_until_ready()
                 else:
                     forwarded = self._timed(step)
+
+    def _run_drafts(self, packer: Packer, size: int) -> None:
+        step = packer.padding(StepKind.SPECULATE, size)
+        assert isinstance(step, PackedBurst)
+        self.verify(step, self.draft(step), np.zeros(0, np.int32)).tokens.block_until_ready()
 
     def _timed(self, step: PackedForward) -> Forwarded:
         """Runs a forward pass over padding, and notes how long it takes: by a second run, unless the first is so long

@@ -20,13 +20,14 @@ from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, copied_blo
 from jaxinfer.runner.multi_step import Burst, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.sampler.masks import set_masks
-from jaxinfer.runner.speculate import SpeculateProgram
+from jaxinfer.runner.speculate import Accepted, SpeculateProgram, Verified, drafted_width
 from jaxinfer.runner.state import Slots, SlotState, set_history, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
 """A program: ("admit", 0), ("decode", rows), ("mixed", tokens), ("sample", positions), ("masks", rows),
-("copies", 0), ("multi_step", rows), ("speculate", rows), or ("history", tokens)."""
+("copies", 0), ("multi_step", rows), ("speculate", rows), ("draft", rows), ("verify", rows), ("accept", rows), or
+("history", tokens)."""
 
 
 class Program(NamedTuple):
@@ -64,6 +65,7 @@ class ProgramTable:
             ("copies", 0),
             *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
             *(("speculate", size) for size in reversed(buckets.rows) if drafter is not None),
+            *((kind, size) for size in reversed(buckets.checked) for kind in ("draft", "verify", "accept")),
             *(("history", size) for size in reversed(buckets.history)),
         )
 
@@ -84,6 +86,12 @@ class ProgramTable:
             return self._burst(self._speculate, size, [self._by_rows])
         if kind == "history":
             return self._history(size)
+        if kind == "draft":
+            return self._draft(size)
+        if kind == "verify":
+            return self._verify(size)
+        if kind == "accept":
+            return self._accept(size)
         return self._forward_program(kind, size)
 
     def _admit(self) -> Program:
@@ -124,7 +132,7 @@ class ProgramTable:
 
         def write(masks: jax.Array, packed: jax.Array) -> jax.Array:
             view = layout.views(packed)
-            return set_masks(masks, view["slots"], view["masks"])
+            return set_masks(masks, view["places"], view["masks"])
 
         function = self._over_data(write, (self._own,) * 2, self._own)
         return Program(function, (masks, self._packed(layout.size)), (0,), masks.sharding)
@@ -151,8 +159,9 @@ class ProgramTable:
 
     def _burst(self, program: Callable[..., Burst], size: int, more: list[NamedSharding]) -> Program:
         """more: where results lie that others have not."""
-        given = (self._model.weights_with_draft, self._model.head_with_draft)
-        weights, head = (tuple(map(_like, arrays)) for arrays in given)
+        weights, head = (
+            tuple(map(_like, arrays)) for arrays in (self._model.weights_with_draft, self._model.head_with_draft)
+        )
         (state, params, _, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
@@ -162,6 +171,61 @@ class ProgramTable:
         split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), Burst(*results))
         kept: list[Any] = list(jax.tree.map(lambda x: x.sharding, (kv, tables, state)))
         return Program(split, arguments, (2, 3, 4), Burst(*kept, *self._results, *more))
+
+    def _draft(self, size: int) -> Program:
+        """Drafts of a step that checks them by masks; `_verify` and `_accept` are the rest of it."""
+        assert self._speculate is not None
+        (state, params, _, tables), kv, own = self._slots(), self._kv(), self._own
+        weights, head = (
+            tuple(map(_like, arrays)) for arrays in (self._model.weights_with_draft, self._model.head_with_draft)
+        )
+        blocks, packed = kv_specs(self._model), self._packed(self._layouts.burst(size).size)
+        function = self._over_data(
+            partial(self._speculate.draft, size), (WHOLE, WHOLE, blocks, own, own, own, own), (blocks, own, own)
+        )
+        kept = jax.tree.map(lambda x: x.sharding, (kv, tables))
+        return Program(function, (weights, head, kv, tables, state, params, packed), (2, 3), (*kept, self._by_rows))
+
+    def _verify(self, size: int) -> Program:
+        assert self._speculate is not None
+        kv, tables, blocks, own = self._kv(), self._slots().tables, kv_specs(self._model), self._own
+        weights, drafted = tuple(map(_like, self._model.weights)), self._drafted(size)
+        packed = self._packed(self._layouts.burst(size).size)
+
+        def verify(
+            weights: Arrays, kv: Arrays, tables: Arrays, drafted: jax.Array, load: jax.Array | None, packed: jax.Array
+        ) -> Verified:
+            assert self._speculate is not None
+            return self._speculate.verify(size, weights, kv, tables, drafted, load, packed)
+
+        given: list[Any] = [blocks, WHOLE, own]
+        split = self._over_data(self._counting(verify), (WHOLE, blocks, own, own, WHOLE, own), Verified(*given))
+        out: list[Any] = [tuple(x.sharding for x in kv), self._replicated, self._by_rows]
+        return Program(split, (weights, kv, tables, drafted, self._load(), packed), (1,), Verified(*out))
+
+    def _accept(self, size: int) -> Program:
+        assert self._speculate is not None
+        (state, params, masks, _), own = self._slots(), self._own
+        width, dtype = size * self._shapes.burst * self._shapes.shards, self._model.dtype
+        hidden = jax.ShapeDtypeStruct((width, self._model.config.hidden_size), dtype, sharding=self._by_rows)
+        packed, legal = self._packed(self._layouts.burst(size).size), self._packed(size)
+        given: list[Any] = [own] * 4
+        function = self._over_data(partial(self._speculate.accept, size), (WHOLE, *[own] * 7), Accepted(*given))
+        out: list[Any] = [jax.tree.map(lambda x: x.sharding, state), *[self._by_rows] * 3]
+        head = tuple(map(_like, self._model.head))
+        return Program(
+            function, (head, state, params, masks, hidden, self._drafted(size), packed, legal), (1,), Accepted(*out)
+        )
+
+    @property
+    def _with_draft(self) -> tuple[tuple[jax.ShapeDtypeStruct, ...], ...]:
+        """Weights and head, with the draft model's."""
+        arrays = (self._model.weights_with_draft, self._model.head_with_draft)
+        return tuple(tuple(map(_like, each)) for each in arrays)
+
+    def _drafted(self, rows: int) -> jax.ShapeDtypeStruct:
+        shape = (rows * self._shapes.shards, drafted_width(self._shapes))
+        return jax.ShapeDtypeStruct(shape, np.int32, sharding=self._by_rows)
 
     def _over_data(self, function: Callable[..., Any], taken: tuple[Any, ...], given: Any) -> Callable[..., Any]:
         """taken, given: how arguments and results are split over the shards."""

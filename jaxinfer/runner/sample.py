@@ -52,9 +52,8 @@ def draw(
     """Draws for all of the scored positions, whose hidden states are [S, d]. masks: None: no row is constrained."""
     slots = scored.slots
     own, targets = unpack_params(params[slots]), scored.targets
-    sampled = sampled_tokens(
-        model, model.logits(head, hidden), state.counts, slots, own, scored.positions, targets, masks
-    )
+    logits, places = model.logits(head, hidden), slots * shapes.slot_masks
+    sampled = sampled_tokens(model, logits, state.counts, slots, own, scored.positions, targets, masks, places=places)
     tokens, draws = jnp.maximum(sampled.tokens, 0), scored.draws > 0
     # Positions that draw nothing write to the scratch slot.
     drawn = jnp.where(draws, slots, shapes.scratch_slot)
@@ -78,12 +77,13 @@ def sampled_tokens(
     targets: jax.Array | None = None,
     masks: jax.Array | None = None,
     before: jax.Array | None = None,
+    places: jax.Array | None = None,
 ) -> Sampled:
     """`sample_tokens` over the model's mesh. targets: None: every position draws."""
     split = columns(model)
     targets = jnp.full_like(slots, -1) if targets is None else targets
-    over = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 6), WHOLE)
-    return over(logits, counts, slots, own, positions, targets, masks, before)
+    over = over_vocabulary(model, sample_tokens, (split, split, *[WHOLE] * 7), WHOLE)
+    return over(logits, counts, slots, own, positions, targets, masks, before, places)
 
 
 def counted(

@@ -3,9 +3,12 @@
 A position draws what it would draw by itself: with its own uniform number, counts that the drafts before it have
 changed, `min_tokens`, bias and thresholds. A draft stays while it equals that draw (drafter-invariant speculation,
 arXiv:2408.07978), so tokens depend neither on drafts nor on how many there are.
+
+Where rows draw under masks, the host has to see drafts before it knows the masks that come after them: then `draft`,
+`verify` and `accept` are programs of their own, and masks are filled while the second runs.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,17 +25,29 @@ from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpa
 _AT_ONCE = 256
 """Positions that are sampled at once, at most: as many as a sample of 256 rows, which needs 0.9 GB for a vocabulary of
 152k."""
+_SCALARS = 4
+"""Numbers of a row of packed `Drafted` before its drafts."""
 
 
 class Drafted(NamedTuple):
-    """Rows with their drafts, int32. last, length: the newest token of each row and its position, [R]. drafts: [R, K].
-    count: how many of them are used, [R]. open: bool [R], rows that get tokens."""
+    """Rows with their drafts, int32. last, length: the newest token of each row and its position, [R]. count: how many
+    of its drafts are used, [R]. open: bool [R], rows that get tokens. drafts: [R, K]."""
 
     last: jax.Array
     length: jax.Array
-    drafts: jax.Array
     count: jax.Array
     open: jax.Array
+    drafts: jax.Array
+
+    def packed(self) -> jax.Array:
+        """int32 [R, drafted_width]."""
+        return jnp.column_stack([*self[:-1], self.drafts]).astype(jnp.int32)
+
+    @classmethod
+    def unpacked(cls, rows: Any) -> "Drafted":
+        """rows: as `packed` gives them, here or on the host."""
+        last, length, count, is_open = rows[:, :_SCALARS].T
+        return cls(last, length, count, is_open > 0, rows[:, _SCALARS:])
 
     @property
     def tokens(self) -> jax.Array:
@@ -43,6 +58,28 @@ class Drafted(NamedTuple):
     def counts(self) -> jax.Array:
         """How many of `tokens` are computed, [R]."""
         return jnp.where(self.open, 1 + self.count, 0)
+
+
+class Verified(NamedTuple):
+    """What `verify` returns: kv is its donated argument, load as in `Forward`, hidden [R (K + 1), d], normed."""
+
+    kv: Arrays
+    load: jax.Array | None
+    hidden: jax.Array
+
+
+class Accepted(NamedTuple):
+    """What `accept` returns: state is its donated argument, the others are as in `Burst`."""
+
+    state: SlotState
+    tokens: jax.Array
+    counts: jax.Array
+    logprobs: jax.Array
+
+
+def drafted_width(shapes: EngineShapes) -> int:
+    """Numbers of a row of packed `Drafted`."""
+    return _SCALARS + shapes.burst - 1
 
 
 class SpeculateProgram(BurstProgram):
@@ -67,19 +104,68 @@ class SpeculateProgram(BurstProgram):
         packed: jax.Array,
     ) -> Burst:
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite."""
+        kv, tables, drafted = self.draft(rows, weights, head, kv, tables, state, params, packed)
+        verified = self.verify(rows, weights, kv, tables, drafted, load, packed)
+        accepted = self.accept(rows, head, state, params, None, verified.hidden, drafted, packed)
+        state, *given = accepted
+        return Burst(verified.kv, tables, state, verified.load, *given)
+
+    def draft(
+        self,
+        rows: int,
+        weights: Arrays,
+        head: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        packed: jax.Array,
+    ) -> tuple[Arrays, Arrays, jax.Array]:
+        """kv and tables, which are donated, and packed `Drafted`."""
         view = self._layouts.burst(rows).views(packed)
         tables, slots = updated_tables(tables, view), view["slots"]
-        rows_now = self._rows(state, slots, view["counts"])
-        drafts = self._drafter.draft(weights, head, kv, tables, state, params, rows_now)
+        asked = self._rows(state, slots, view["counts"])
+        kv, tokens, count = self._drafter.draft(weights, head, kv, tables, state, params, asked)
         last = unpack_newest(state.newest).last_token[slots]
-        drafted, kv = Drafted(last, rows_now.length, drafts.tokens, drafts.count, rows_now.open), drafts.kv
-        step = short_rows(drafted.tokens, drafted.length, drafted.counts, tuple(table[slots] for table in tables))
+        return kv, tables, Drafted(last, asked.length, count, asked.open, tokens).packed()
+
+    def verify(
+        self,
+        rows: int,
+        weights: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        drafted: jax.Array,
+        load: jax.Array | None,
+        packed: jax.Array,
+    ) -> "Verified":
+        """The forward pass over each row's newest token and its drafts. kv is donated."""
+        slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
+        step = short_rows(given.tokens, given.length, given.counts, tuple(table[slots] for table in tables))
         hidden, kv, load = self._forward.layers(weights, kv, load, step)
-        hidden = self._forward.normed(weights, hidden)
-        tokens, logprobs = self._sample(head, state, params, hidden, slots, drafted)
-        state, gained, accepted = self._keep(state, params, slots, drafted, tokens)
-        counts = jnp.stack([gained, jnp.where(drafted.open, drafted.count, 0), accepted], axis=1)
-        return Burst(kv, tables, state, load, tokens, counts, logprobs)
+        return Verified(kv, load, self._forward.normed(weights, hidden))
+
+    def accept(
+        self,
+        rows: int,
+        head: Arrays,
+        state: SlotState,
+        params: jax.Array,
+        masks: jax.Array | None,
+        hidden: jax.Array,
+        drafted: jax.Array,
+        packed: jax.Array,
+        legal: jax.Array | None = None,
+    ) -> "Accepted":
+        """What each position draws, and what rows gain by it. state is donated. masks: None: no row is constrained.
+        legal: int32 [R], drafts that may be kept; None: all."""
+        slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
+        if legal is not None:
+            given = given._replace(count=jnp.minimum(given.count, legal))
+        tokens, logprobs = self._sample(head, state, params, masks, hidden, slots, given)
+        state, gained, accepted = self._keep(state, params, slots, given, tokens)
+        counts = jnp.stack([gained, jnp.where(given.open, given.count, 0), accepted], axis=1)
+        return Accepted(state, tokens, counts, logprobs)
 
     def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Rows:
         """most: tokens that each row may get, [R]."""
@@ -93,6 +179,7 @@ class SpeculateProgram(BurstProgram):
         head: Arrays,
         state: SlotState,
         params: jax.Array,
+        masks: jax.Array | None,
         hidden: jax.Array,
         slots: jax.Array,
         drafted: Drafted,
@@ -106,13 +193,17 @@ class SpeculateProgram(BurstProgram):
         before = jnp.where(within[:-1] < within[:, None], drafted.drafts[:, None], -1)
 
         def draw(each: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-            hidden, slots, positions, before = (array.reshape(-1, *array.shape[2:]) for array in each)
+            hidden, slots, within, positions, before = (array.reshape(-1, *array.shape[2:]) for array in each)
             own, logits = unpack_params(params[slots]), self._model.logits(head[: len(self._model.head)], hidden)
-            sampled = sampled_tokens(self._model, logits, state.counts, slots, own, positions, before=before)
+            where = slots * width + within
+            sampled = sampled_tokens(
+                self._model, logits, state.counts, slots, own, positions, None, masks, before=before, places=where
+            )
             return sampled.tokens, packed_logprobs(sampled.logprobs)
 
         at_once = max(_AT_ONCE // width, 1)
-        every = (hidden.reshape(rows, width, -1), jnp.repeat(slots[:, None], width, axis=1), positions, before)
+        slots, places = (jnp.broadcast_to(array, (rows, width)) for array in (slots[:, None], within))
+        every = (hidden.reshape(rows, width, -1), slots, places, positions, before)
         if rows <= at_once:
             tokens, logprobs = draw(every)
             return tokens.reshape(rows, width), logprobs.reshape(rows, width, -1)

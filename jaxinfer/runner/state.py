@@ -17,8 +17,7 @@ class SlotState(NamedTuple):
 
     newest: int32 [slots, NEWEST.size], a `Newest` each.
     counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
-    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them. Tokens that a
-    grammar has forced are missing.
+    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them.
     """
 
     newest: jax.Array
@@ -111,8 +110,9 @@ def _free_params() -> np.ndarray:
 class Slots(NamedTuple):
     """Everything that the device remembers of slots.
 
-    params: int32 [slots, SLOT_PARAMS.size], what they ask for. masks: int32 [slots, mask_words], which tokens they may
-    draw next, where they are constrained. tables: int32 [slots, blocks_per_row] a KV group; block 0 is scratch.
+    params: int32 [slots, SLOT_PARAMS.size], what they ask for. masks: int32 [slots · slot_masks, mask_words], which
+    tokens they may draw next, where they are constrained. tables: int32 [slots, blocks_per_row] a KV group; block 0 is
+    scratch.
     """
 
     state: SlotState
@@ -135,4 +135,4 @@ def zero_slots(shapes: EngineShapes, columns: int) -> Slots:
     )
     tables = tuple(jnp.zeros((slots, shapes.blocks_per_row), jnp.int32) for _ in shapes.groups)
     params = jnp.broadcast_to(_free_params(), (slots, SLOT_PARAMS.size))
-    return Slots(state, params, jnp.zeros((slots, shapes.mask_words), jnp.int32), tables)
+    return Slots(state, params, jnp.zeros((slots * shapes.slot_masks, shapes.mask_words), jnp.int32), tables)

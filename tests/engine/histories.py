@@ -164,7 +164,7 @@ class Histories(RuleBasedStateMachine):
         self.outputs[delta.request_id, delta.index].take(delta)
         assert (delta.finish_reason is FinishReason.ERROR) == (delta.error is not None)
         if delta.finish_reason is FinishReason.ERROR and not is_dead_end(delta.error):
-            assert self.core.stats().step_faults > self.retries
+            assert self.core.stats().step_faults > self.retries, delta.error
         if delta.prompt_logprobs is not None:
             assert delta.index == 0
             told = [entry and entry.token_id for entry in delta.prompt_logprobs]

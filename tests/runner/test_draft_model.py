@@ -93,7 +93,7 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 30
 
 
-def test_plain_steps_leave_a_hole_that_is_read_again() -> None:
+def test_plain_steps_leave_a_hole_that_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them between steps that draft; more leave a hole, after which drafts are worse and tokens the same."""
     for steps, right in ((2, True), (9, False)):
         for_itself().reset()  # what an earlier run has left would be right
@@ -101,7 +101,7 @@ def test_plain_steps_leave_a_hole_that_is_read_again() -> None:
         policy = core.scheduler.drafts
         assert policy is not None
         asked = iter([True, True, *[False] * steps, *[True] * 30])
-        policy.drafts = lambda rows, asked=asked: next(asked)
+        monkeypatch.setattr(policy, "drafts", lambda *_, asked=asked: next(asked))
         assert drive(core, REQUESTS[:1])["long", 0].tokens == plain_tokens()["long", 0]
         assert core.stats().speculate_steps > 2
         assert (core.stats().accepted_tokens == core.stats().draft_tokens) is right

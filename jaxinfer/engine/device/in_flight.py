@@ -1,18 +1,22 @@
 """InFlightSteps: steps that a runner was given and whose results have not been read."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 
-BeforeSampling = Callable[[], None]
+ReadDrafts = Callable[[], Drafts]
+BeforeSampling = Callable[[ReadDrafts | None], np.ndarray]
+"""before_sampling(read) is called when a step's forward pass is under way; steps that were started before may be
+collected there. read: waits for the step's drafts; None where it has none. Gives how many of them each row may keep,
+int32 [rows]."""
 _NO_ROWS = StepResult(np.zeros((0, 1), np.int32), np.zeros(0, np.int32), np.zeros(0, bool))
 
 
@@ -42,28 +46,37 @@ class InFlightSteps:
             self._handles.append(self.start(plan, before_sampling))
 
     def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
-        """Packs a plan and hands it to the runner. None for a plan without rows. before_sampling: called when the
-        forward pass is under way; steps that were started before may be collected there."""
+        """Packs a plan and hands it to the runner. None for a plan without rows."""
         for packed in self._packer.slots(plan.admissions):
             self._runner.init_slots(packed)
-        for history in self._packer.history(plan.admissions):
-            self._runner.set_history(history)
+        admitted = plan.admissions
+        self.set_history([(init.slot, 0, init.tokens) for init in admitted if init.tokens is not None])
         if not plan.num_rows:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
             self._runner.copy_blocks(copies)
         step = self._packer.pack(plan)
         if isinstance(step, PackedBurst):
-            return self._runner.burst(step)
+            if before_sampling is None:
+                return self._runner.burst(step)
+            drafted = self._runner.draft(step)
+            return self._runner.verify(step, drafted, before_sampling(lambda: self._runner.read_drafts(step, drafted)))
         forwarded = self._runner.forward(step)
         if before_sampling is not None:
-            before_sampling()
+            before_sampling(None)
         return self._runner.sample(step, forwarded)
 
-    def set_masks(self, slots: np.ndarray, rows: np.ndarray) -> None:
-        """Starts to write masks of some slots, int32 [n] and [n, words]. Raises StepFault."""
+    def set_history(self, runs: Sequence[tuple[int, int, np.ndarray]]) -> None:
+        """Starts to write tokens that slots have, as `Packer.history` takes them. Raises StepFault."""
         with _step_faults():
-            self._runner.set_masks(self._packer.masks(slots, rows))
+            for history in self._packer.history(runs):
+                self._runner.set_history(history)
+
+    def set_masks(self, places: np.ndarray, rows: np.ndarray) -> None:
+        """Starts to write masks, int32 [n, words], at places, int [n], as `Packer.masks` has them. Raises StepFault."""
+        with _step_faults():
+            for masks in self._packer.masks(places, rows):
+                self._runner.set_masks(masks)
 
     def sample_for(self, slots: np.ndarray, epochs: np.ndarray) -> bool:
         """Whether a step in flight samples for any of these slots, as they are held in these epochs. The one that is

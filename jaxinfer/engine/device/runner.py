@@ -35,6 +35,14 @@ class LatePrograms(NamedTuple):
     seconds: float = 0.0
 
 
+class Drafts(NamedTuple):
+    """What was drafted for the rows of a step. tokens: int32 [rows, K], of which a row has the first `counts`, int32
+    [rows]."""
+
+    tokens: np.ndarray
+    counts: np.ndarray
+
+
 class Runner(Protocol):
     """Runs calls in order. None of them reads host memory that may change: arrays that it is given are its own.
 
@@ -94,6 +102,19 @@ class Runner(Protocol):
 
     def burst(self, step: PackedBurst) -> Any:
         """Starts a step by which rows may get several tokens, and returns a handle at once."""
+        ...
+
+    def draft(self, step: PackedBurst) -> Any:
+        """Starts to draft for a step that has rows under masks, and its forward pass, and returns a handle at once."""
+        ...
+
+    def read_drafts(self, step: PackedBurst, drafted: Any) -> Drafts:
+        """Waits for the drafts, not for the forward pass. drafted: what `draft` returned for it."""
+        ...
+
+    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
+        """Starts to sample, and returns a handle for `collect` at once. counts: drafts of each row that may be kept,
+        int32 [rows]: up to there its slot has masks of the positions that are drawn."""
         ...
 
     def collect(self, handle: Any) -> StepResult:

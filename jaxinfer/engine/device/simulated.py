@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxinfer.engine.device.runner import DeviceMemory, LatePrograms
+from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
@@ -29,6 +29,7 @@ class _Step(NamedTuple):
     copies: list[np.ndarray]
     packed: PackedStep
     deadline: float
+    legal: np.ndarray | None = None
 
 
 class SimulatedRunner:
@@ -83,13 +84,25 @@ class SimulatedRunner:
     def burst(self, step: PackedBurst) -> Any:
         return self._begin(step, self._deadline())
 
+    def draft(self, step: PackedBurst) -> float:
+        """`verify` starts all of it."""
+        return self._deadline()
+
+    def read_drafts(self, step: PackedBurst, drafted: float) -> Drafts:
+        """None: nobody knows here what will be drawn."""
+        none = np.zeros(step.num_rows, np.int32)
+        return Drafts(np.zeros((step.num_rows, self.shapes.burst - 1), np.int32), none)
+
+    def verify(self, step: PackedBurst, drafted: float, counts: np.ndarray) -> Any:
+        return self._begin(step, drafted, step.in_rows(counts, self.shapes.shards))
+
     def _deadline(self) -> float:
         # Absolute: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
         return self._busy_until
 
-    def _begin(self, packed: PackedStep, deadline: float) -> _Step:
-        step = _Step(self._inits, self._masks, self._copies, packed, deadline)
+    def _begin(self, packed: PackedStep, deadline: float, legal: np.ndarray | None = None) -> _Step:
+        step = _Step(self._inits, self._masks, self._copies, packed, deadline, legal)
         self._inits, self._masks, self._copies = [], [], []
         if self._thread is not None:
             self._work.put(step)
@@ -163,7 +176,9 @@ class SimulatedRunner:
         if isinstance(packed, PackedBurst):
             if not self._draws:
                 return packed.result(*self._nothing(packed))
-            given = _joined([part.burst(packed.kind, packed.bucket, section) for part, section in sections])
+            legal = [None] * self.shapes.shards if step.legal is None else self._sections(step.legal)
+            each = zip(sections, legal, strict=True)
+            given = _joined([part.burst(packed.kind, packed.bucket, own, most) for (part, own), most in each])
             return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
         if not self._draws:
             return packed.result(np.zeros(packed.num_scored, np.int32), None)

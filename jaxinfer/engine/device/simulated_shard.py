@@ -43,7 +43,7 @@ class SimulatedShard:
         self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
         self._constrained = np.zeros(slots, bool)
-        self._masks = np.zeros((slots, shapes.mask_words), np.int32)
+        self._masks = np.zeros((slots * shapes.slot_masks, shapes.mask_words), np.int32)
 
     def init_slots(self, packed: np.ndarray) -> None:
         """As `Layouts.admit` has it."""
@@ -63,7 +63,7 @@ class SimulatedShard:
     def set_masks(self, bucket: int, packed: np.ndarray) -> None:
         """As `Layouts.masks` has it."""
         view = self._layouts.masks(bucket).views(packed)
-        self._masks[view["slots"]] = view["masks"]
+        self._masks[view["places"]] = view["masks"]
 
     def copy_blocks(self, packed: np.ndarray) -> None:
         """As `Layouts.copies` has it."""
@@ -84,13 +84,17 @@ class SimulatedShard:
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
-    def burst(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts and accepted ones [rows], too."""
+    def burst(
+        self, kind: StepKind, bucket: int, packed: np.ndarray, legal: np.ndarray | None = None
+    ) -> tuple[np.ndarray, ...]:
+        """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts and accepted ones [rows], too. legal:
+        [rows], drafts that may be kept; None: all of them."""
         if kind is StepKind.MULTI_STEP:
             return self._burst(bucket, packed, None)
         drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
         most = self._layouts.burst(bucket).views(packed)["counts"]
         drafted = np.minimum(np.cumprod(drafts, axis=1).sum(axis=1), np.maximum(most - 1, 0))
+        drafted = drafted if legal is None else np.minimum(drafted, legal)
         kept = np.minimum(np.cumprod(hits, axis=1).sum(axis=1), drafted)
         self._write_drafts(bucket, packed, drafted)
         tokens, counts = self._burst(bucket, packed, kept + 1)
@@ -162,7 +166,7 @@ class SimulatedShard:
         """One of the tokens that a slot may draw, as they come in order."""
         if not self._constrained[slot]:
             return draw(visible, position, seed, index, self.shapes.vocab_size)
-        words = self._masks[slot].view(np.uint32)
+        words = self._masks[slot * self.shapes.slot_masks].view(np.uint32)
         ends = np.cumsum(np.bitwise_count(words))
         if not ends[-1]:
             return 0  # of a row whose result is void: nobody has sent a mask

@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
 from jaxinfer.engine.scheduler.state import SchedulerState
+from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepKind
 
@@ -14,6 +15,7 @@ class Decode:
     def __init__(self, state: SchedulerState, blocks: BlockAllocator):
         self._state = state
         self._blocks = blocks
+        self._most_checked = max(make_buckets(state.shapes).checked, default=0)
 
     def plan(self, plan: PlanBuilder) -> bool:
         """Adds every row that is ready; True where those are all running sequences."""
@@ -35,19 +37,22 @@ class Decode:
     def burst_counts(self) -> np.ndarray | None:
         """Tokens that each running slot may get in one dispatch, int32; None where a single step must be planned.
 
-        That is where a row has a prompt to compute or is constrained, or reports log-probabilities and nothing is
-        drafted, where nobody has more
-        than one token left, and where blocks are too few: then the next step evicts, preempts or waits.
+        That is where a row has a prompt to compute; where one is constrained, or reports log-probabilities, and nothing
+        is drafted; where too many would draft under masks; where nobody has more than one token left; and where blocks
+        are too few: then the next step evicts, preempts or waits.
         """
         state = self._state
         if state.shapes.burst == 1 or state.must_drain:
             return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        single = table.constrained[slots]
+        constrained = table.constrained[slots].any()
         if state.shapes.drafting is None:
-            single = single | table.logprobs[slots]
-        if not len(slots) or single.any() or not ((total - computed == 1) & table.samples[slots]).all():
+            single = constrained or table.logprobs[slots].any()
+        else:
+            single = constrained and np.bincount(table.shards_of(slots)).max() > self._most_checked
+        ready = (total - computed == 1) & table.samples[slots] & ~table.foreseen[slots]
+        if not len(slots) or single or not ready.all():
             return None
         counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)

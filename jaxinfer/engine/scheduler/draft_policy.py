@@ -67,44 +67,47 @@ class DraftPolicy:
     """Decides for each step whose rows all decode.
 
     clock: nanoseconds; with one that stands still every step drafts. Steps are alike whose rows lie between the same
-    powers of two. A step's time is that from the result before it, or from its own plan, to its own result.
+    powers of two, and that have rows under masks, or none. A step's time is that from the result before it, or from its
+    own plan, to its own result. pause: set where the next step is not to draft, whatever it costs.
     """
 
     def __init__(self, clock: Callable[[], int]):
         self._clock = clock
-        self._sizes: dict[int, _Size] = {}
-        self._begun: dict[int, int] = {}
+        self._sizes: dict[tuple[int, bool], _Size] = {}
+        self._begun: dict[int, tuple[int, _Size]] = {}
         self._last = 0
-        self._asked = False
+        self._asked: _Size | None = None
+        self.pause = False
 
-    def drafts(self, rows: int) -> bool:
-        """Whether the step that is planned now, of so many rows, is to draft."""
-        self._asked = True
-        return self._size(rows).drafts()
+    def drafts(self, rows: int, constrained: bool = False) -> bool:
+        """Whether the step that is planned now, of so many rows, is to draft. constrained: whether some of them draw
+        under masks."""
+        if self.pause:
+            self.pause = False
+            return False
+        self._asked = self._sizes.setdefault((rows.bit_length(), constrained), _Size())
+        return self._asked.drafts()
 
     def planned(self, plan: StepPlan) -> None:
         """Notes a step that is dispatched now. Of those that it was not asked about it learns nothing: they may wait
         for masks or blocks."""
-        if self._asked:
-            self._begun[plan.index] = self._clock()
-        self._asked = False
+        if self._asked is not None:
+            self._begun[plan.index] = self._clock(), self._asked
+        self._asked = None
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
         now, before = self._clock(), self._last
         self._last = now
-        begun = self._begun.pop(plan.index, None)
+        asked = self._begun.pop(plan.index, None)
         for index in [index for index in self._begun if index < plan.index]:
             del self._begun[index]
-        if begun is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
+        if asked is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
             return
-        size = self._size(plan.num_rows)
+        begun, size = asked
         measured = size.kinds[plan.kind]
         nothing = result.drafted is not None and not result.drafted.any()
         if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
             size.without += 1
             return
         measured.add((now - max(begun, before)) * 1e-9, float(np.mean(result.counts)))
-
-    def _size(self, rows: int) -> _Size:
-        return self._sizes.setdefault(rows.bit_length(), _Size())

@@ -116,13 +116,15 @@ class SchedulerState:
             self._running_slots = None
         self.in_flight += 1
 
-    def foresee(self, slot: int, tokens: np.ndarray) -> None:
+    def foresee(self, slot: int, tokens: np.ndarray) -> int:
         """Notes tokens, int32, that a running sequence will have from the one on that the last plan samples: they are
-        planned as those of prompts are, and confirmed when a step that computes them is collected."""
+        planned as those of prompts are, and confirmed when a step that computes them is collected. Returns the position
+        of the first."""
         table, first = self.table, int(self.table.total[slot]) - 1
         table.tokens[slot, first : first + len(tokens)] = tokens
         table.total[slot] += len(tokens) - 1
         table.foreseen[slot] = True
+        return first
 
     def take_back(self, slot: int, count: int) -> None:
         """Withdraws the last `count` tokens that were planned for a sequence that goes on, so that they are planned

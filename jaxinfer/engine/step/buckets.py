@@ -11,17 +11,20 @@ from jaxinfer.engine.step.shapes import EngineShapes
 _SMALLEST_MIXED = 16
 _SMALLEST_SPLIT = 64
 _HISTORY = (256, 4096)
+_MOST_CHECKED = 16
+"""Rows of a step that drafts under masks: with more of them drafts seldom pay, and each size is three programs."""
 
 
 class Buckets(NamedTuple):
     """Sizes in ascending order: tokens of a mixed step, rows of a decode step, scored positions of a sample, masks and
-    tokens of slots that are written at once."""
+    tokens of slots that are written at once, rows of a step that drafts under masks."""
 
     tokens: tuple[int, ...]
     rows: tuple[int, ...]
     scored: tuple[int, ...]
     masks: tuple[int, ...]
     history: tuple[int, ...]
+    checked: tuple[int, ...]
 
 
 def make_buckets(shapes: EngineShapes) -> Buckets:
@@ -31,13 +34,15 @@ def make_buckets(shapes: EngineShapes) -> Buckets:
     """
     tokens = _doubling(_SMALLEST_MIXED, shapes.max_num_batched_tokens)
     between = {size * 3 // 2 for size in tokens[:-1] if size >= _SMALLEST_SPLIT}
+    rows, drafts = _doubling(1, shapes.max_num_seqs), shapes.drafting is not None
     return Buckets(
         tokens=tuple(sorted({*tokens, *(size for size in between if size < shapes.max_num_batched_tokens)})),
-        rows=_doubling(1, shapes.max_num_seqs),
+        rows=rows,
         # Beyond a row a slot go only prompts whose log-probabilities are asked for: one program is enough for them.
         scored=tuple(sorted({*_doubling(1, shapes.max_num_seqs), shapes.max_scored})),
         masks=tuple(sorted({min(size, shapes.max_num_seqs) for size in (1, 8, 64, shapes.max_num_seqs)})),
-        history=() if shapes.drafting is None else _HISTORY,
+        history=_HISTORY if drafts else (),
+        checked=tuple(size for size in rows if size <= _MOST_CHECKED) if drafts else (),
     )
 
 

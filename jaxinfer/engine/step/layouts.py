@@ -97,8 +97,8 @@ class Layouts:
         return self._mixed[tokens]
 
     def masks(self, rows: int) -> Layout:
-        """Masks of `rows` slots."""
-        return Layout({"slots": (rows,), "masks": (rows, self._shapes.mask_words)})
+        """`rows` masks, and their places: of slot s from s · `slot_masks` on."""
+        return Layout({"places": (rows,), "masks": (rows, self._shapes.mask_words)})
 
     def history(self, tokens: int) -> Layout:
         """Tokens that slots have at some of their positions."""

@@ -44,7 +44,8 @@ class PackedForward(NamedTuple):
 
 
 class PackedBurst(NamedTuple):
-    """Several tokens a row in one dispatch: no second phase, since tokens are sampled in between.
+    """Several tokens a row in one dispatch: no second phase, since tokens are sampled in between. One that drafts for
+    rows under masks has three: drafts, the forward pass, sampling.
 
     kind: MULTI_STEP or SPECULATE. bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a
     section a shard. num_rows: without padding. places: of each row in the results, int [rows]; None where row i lies at
@@ -61,6 +62,12 @@ class PackedBurst(NamedTuple):
     def of_rows(self, results: np.ndarray) -> np.ndarray:
         """Of what a program gave, with its padding, an entry a row."""
         return results[: self.num_rows] if self.places is None else results[self.places]
+
+    def in_rows(self, values: np.ndarray, shards: int) -> np.ndarray:
+        """int32, an entry a row of the program in every shard, of one a row of the plan: the other way round."""
+        found = np.zeros(self.bucket * shards, np.int32)
+        found[np.arange(self.num_rows) if self.places is None else self.places] = values
+        return found
 
     def result(
         self,
@@ -90,8 +97,8 @@ class PackedHistory(NamedTuple):
 
 
 class PackedMasks(NamedTuple):
-    """Masks of slots, before a step that draws under them. bucket: rows of its program, in each shard. array: int32, as
-    `Layouts` has it, a section a shard."""
+    """Masks of slots, before a step that draws under them. bucket: masks of its program, in each shard. array: int32,
+    as `Layouts` has it, a section a shard."""
 
     bucket: int
     array: np.ndarray

@@ -131,12 +131,11 @@ class Packer:
         for first in range(self._shapes.admit_counts, len(pending), self._shapes.admit_counts):
             yield self._slots((), pending[first : first + self._shapes.admit_counts])
 
-    def history(self, admissions: Sequence[SlotInit]) -> Iterator[PackedHistory]:
-        """The tokens of these slots, where they bring some: as many arrays as it takes."""
-        entries = [_history_entries(init) for init in admissions if init.tokens is not None]
-        if not entries:
+    def history(self, runs: Sequence[tuple[int, int, np.ndarray]]) -> Iterator[PackedHistory]:
+        """Tokens of slots, (slot, position of the first, int32 tokens) each: as many arrays as it takes."""
+        if not runs:
             return
-        slots, positions, tokens = np.concatenate(entries, axis=1)
+        slots, positions, tokens = np.concatenate([_history_entries(*run) for run in runs], axis=1)
         shards, shapes, top = slots // self._shapes.max_num_seqs, self._shapes, self.buckets.history[-1]
         own = [np.flatnonzero(shards == shard) for shard in range(shapes.shards)]
         for first in range(0, max(map(len, own)), top):
@@ -155,23 +154,32 @@ class Packer:
         array = _filled(self._layouts.history(bucket), self._shapes.scratch_slot)[0]
         return PackedHistory(bucket, np.tile(array, self._shapes.shards))
 
-    def masks(self, slots: np.ndarray, rows: np.ndarray) -> PackedMasks:
-        """Masks of some slots, each once. rows: int32 [slots, words]."""
-        shapes, shards = self._shapes, slots // self._shapes.max_num_seqs
-        bucket = bucket_of(int(np.bincount(shards, minlength=1).max(initial=0)) or 1, self.buckets.masks)
-        layout, sections = self._layouts.masks(bucket), []
-        for shard in range(shapes.shards):
-            own, (array, view) = shards == shard, _filled(layout, shapes.scratch_slot)
-            count = np.count_nonzero(own)
-            view["slots"][:count] = slots[own] - shard * shapes.max_num_seqs
-            view["masks"][:count] = rows[own]
-            sections.append(array)
-        return PackedMasks(bucket, sections[0] if shapes.shards == 1 else np.concatenate(sections))
+    def masks(self, places: np.ndarray, rows: np.ndarray) -> Iterator[PackedMasks]:
+        """Masks, int32 [n, words], for some places, each once: as many arrays as it takes. places: of slot s those from
+        s · `slot_masks` on."""
+        shapes, top = self._shapes, self.buckets.masks[-1]
+        size = shapes.max_num_seqs * shapes.slot_masks
+        own = [np.flatnonzero(places // size == shard) for shard in range(shapes.shards)]
+        for first in range(0, max(map(len, own)), top):
+            pieces = [each[first : first + top] for each in own]
+            bucket = bucket_of(max(map(len, pieces)), self.buckets.masks)
+            sections = []
+            for shard, piece in enumerate(pieces):
+                array, view = self._no_masks(bucket)
+                view["places"][: len(piece)] = places[piece] - shard * size
+                view["masks"][: len(piece)] = rows[piece]
+                sections.append(array)
+            yield PackedMasks(bucket, sections[0] if shapes.shards == 1 else np.concatenate(sections))
 
     def no_masks(self, bucket: int) -> PackedMasks:
         """Masks of the scratch slot alone."""
-        array = _filled(self._layouts.masks(bucket), self._shapes.scratch_slot)[0]
-        return PackedMasks(bucket, np.tile(array, self._shapes.shards))
+        return PackedMasks(bucket, np.tile(self._no_masks(bucket)[0], self._shapes.shards))
+
+    def _no_masks(self, bucket: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        array = self._layouts.masks(bucket).new()
+        view = self._layouts.masks(bucket).views(array)
+        view["places"][:] = self._shapes.scratch_slot * self._shapes.slot_masks
+        return array, view
 
     def _pack_scored(self, view: dict[str, np.ndarray], plan: StepPlan) -> None:
         view["targets"][:] = -1
@@ -216,10 +224,10 @@ def _filled(layout: Layout, scratch: int) -> tuple[np.ndarray, dict[str, np.ndar
     return array, view
 
 
-def _history_entries(init: SlotInit) -> np.ndarray:
-    """int32 [3, n]: slot, position and token of all that a sequence has."""
-    assert init.tokens is not None
-    return np.stack([np.full_like(init.tokens, init.slot), np.arange(len(init.tokens), dtype=np.int32), init.tokens])
+def _history_entries(slot: int, first: int, tokens: np.ndarray) -> np.ndarray:
+    """int32 [3, n]: slot, position and token."""
+    positions = np.arange(first, first + len(tokens), dtype=np.int32)
+    return np.stack([np.full_like(positions, slot), positions, tokens])
 
 
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:

@@ -64,6 +64,11 @@ class EngineShapes:
         return self.decode_steps if self.drafting is None else 1 + self.drafting.tokens
 
     @property
+    def slot_masks(self) -> int:
+        """Masks of a slot: one, or where rows draft one for each token that a row may get by a step."""
+        return 1 if self.drafting is None else self.burst
+
+    @property
     def all_seqs(self) -> int:
         """Sequences that run at once on all shards. The host numbers their slots from 0, shard by shard."""
         return self.max_num_seqs * self.shards

@@ -32,6 +32,7 @@ def sample_tokens(
     targets: jax.Array,
     masks: jax.Array | None = None,
     before: jax.Array | None = None,
+    places: jax.Array | None = None,
     vocabulary: Vocabulary = WHOLE,
 ) -> Sampled:
     """Adjusts logits (`adjust`), masks them (`masked`), filters them (`weights_left`), draws; log-probabilities are of
@@ -39,13 +40,14 @@ def sample_tokens(
 
     logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise. slots: int32 [S]. params: rows
     gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
-    the token whose log-probability is asked for. masks: int32 [slots, words]; None: no row is constrained.
+    the token whose log-probability is asked for. masks: int32 [n, words]; None: no row is constrained. places: int32
+    [S], where in `masks` each position's is; None: at its slot.
     before: int32 [S, K], tokens that come before a position and are not counted yet, -1 where unused; None: none.
     """
     logits = vocabulary.of_tokens(logits)
     adjusted = adjust(logits, counts, slots, params, positions - params.prompt_len, vocabulary, before)
     if masks is not None:
-        adjusted = masked(adjusted, masks, slots, params.constrained, vocabulary)
+        adjusted = masked(adjusted, masks, slots if places is None else places, params.constrained, vocabulary)
     # Not `isfinite(max)`: XLA's maximum on CPU may lose a NaN. A row whose every token is banned has nothing to draw.
     broken = vocabulary.any(~jnp.all(logits < jnp.inf, axis=1))
     finite = ~broken & vocabulary.any(jnp.any(adjusted > -jnp.inf, axis=1))
