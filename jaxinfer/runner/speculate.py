@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxinfer.engine.step.layouts import SLOT_PARAMS
 from jaxinfer.runner.forward import Arrays, Step, updated_tables
 from jaxinfer.runner.multi_step import Burst, BurstProgram
 from jaxinfer.runner.ngram import ngram_drafts
@@ -23,13 +24,15 @@ _AT_ONCE = 256
 
 class Drafted(NamedTuple):
     """Rows with their drafts, int32. last, length: the newest token of each row and its position, [R]. drafts: [R, K].
-    count: how many of them are used, [R]. open: bool [R], rows that get tokens."""
+    count: how many of them are used, [R]. open: bool [R], rows that get tokens. predicted: bool [R], rows whose drafts
+    come from a prediction."""
 
     last: jax.Array
     length: jax.Array
     drafts: jax.Array
     count: jax.Array
     open: jax.Array
+    predicted: jax.Array
 
     @property
     def tokens(self) -> jax.Array:
@@ -60,16 +63,17 @@ class SpeculateProgram(BurstProgram):
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite."""
         view = self._layouts.burst(rows).views(packed)
         tables, slots = updated_tables(tables, view), view["slots"]
-        drafted = self._draft(state, slots, view["counts"])
+        drafted = self._draft(state, params, slots, view["counts"])
         step = self._step(drafted, tables, slots)
         hidden, kv, load = self._forward.layers(weights, kv, load, step)
         hidden = self._forward.normed(weights, hidden)
         tokens, logprobs = self._sample(head, state, params, hidden, slots, drafted)
         state, gained, accepted = self._keep(state, params, slots, drafted, tokens)
-        counts = jnp.stack([gained, jnp.where(drafted.open, drafted.count, 0), accepted], axis=1)
+        count = jnp.where(drafted.open, drafted.count, 0)
+        counts = jnp.stack([gained, count, accepted, drafted.predicted & (count > 0)], axis=1)
         return Burst(kv, tables, state, load, tokens, counts, logprobs)
 
-    def _draft(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Drafted:
+    def _draft(self, state: SlotState, params: jax.Array, slots: jax.Array, most: jax.Array) -> Drafted:
         """most: tokens that each row may get, [R]."""
         assert self._shapes.drafting is not None
         assert state.history is not None
@@ -77,8 +81,10 @@ class SpeculateProgram(BurstProgram):
         room = jnp.minimum(most, newest.remaining)
         open_rows = (slots != self._shapes.scratch_slot) & (room > 0)
         length = jnp.where(open_rows, newest.length, 0)
-        drafts, found = ngram_drafts(state.history[slots], length, self._shapes.drafting)
-        return Drafted(newest.last_token, length, drafts, jnp.clip(room - 1, 0, found), open_rows)
+        predicted = SLOT_PARAMS.views(params)["predicted"][slots]
+        found = ngram_drafts(state.history[slots], length, predicted, self._shapes.drafting)
+        count = jnp.clip(room - 1, 0, found.count)
+        return Drafted(newest.last_token, length, found.tokens, count, open_rows, found.predicted)
 
     def _step(self, drafted: Drafted, tables: Arrays, slots: jax.Array) -> Step:
         rows, width = drafted.tokens.shape

@@ -133,7 +133,8 @@ class Packer:
 
     def history(self, admissions: Sequence[SlotInit]) -> Iterator[PackedHistory]:
         """The tokens of these slots, where they bring some: as many arrays as it takes."""
-        entries = [_history_entries(init) for init in admissions if init.tokens is not None]
+        end = self._shapes.max_model_len
+        entries = [_history_entries(init, end) for init in admissions if init.tokens is not None]
         if not entries:
             return
         slots, positions, tokens = np.concatenate(entries, axis=1)
@@ -216,10 +217,14 @@ def _filled(layout: Layout, scratch: int) -> tuple[np.ndarray, dict[str, np.ndar
     return array, view
 
 
-def _history_entries(init: SlotInit) -> np.ndarray:
-    """int32 [3, n]: slot, position and token of all that a sequence has."""
+def _history_entries(init: SlotInit, end: int) -> np.ndarray:
+    """int32 [3, n]: slot, position and token of all that a sequence has, and of its prediction, which ends at `end`."""
     assert init.tokens is not None
-    return np.stack([np.full_like(init.tokens, init.slot), np.arange(len(init.tokens), dtype=np.int32), init.tokens])
+    known = len(init.tokens)
+    free = min(len(init.prediction), end - known)  # the sequence's own tokens may have reached its prediction
+    tokens = np.concatenate([init.tokens, init.prediction[len(init.prediction) - free :]])
+    positions = np.concatenate([np.arange(known, dtype=np.int32), np.arange(end - free, end, dtype=np.int32)])
+    return np.stack([np.full_like(tokens, init.slot), positions, tokens])
 
 
 def _places(parts: Sequence[np.ndarray], section: int) -> np.ndarray:

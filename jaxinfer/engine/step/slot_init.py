@@ -9,6 +9,7 @@ import numpy as np
 from jaxinfer.sampling import SamplingParams, columns
 
 _WORD = 0xFFFFFFFF
+_NO_TOKENS = np.zeros(0, np.int32)
 
 
 class SlotInit(NamedTuple):
@@ -18,7 +19,7 @@ class SlotInit(NamedTuple):
     blocks: its block table so far, a list a KV group.
     counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
     constrained: whether it may draw only what its slot's mask allows. tokens: int32, all that it has, where drafts are
-    made from them.
+    made from them. prediction: int32, what the last places of its row of history hold (`prediction_places`).
     """
 
     slot: int
@@ -34,6 +35,7 @@ class SlotInit(NamedTuple):
     counts: tuple[np.ndarray, np.ndarray] | None
     constrained: bool = False
     tokens: np.ndarray | None = None
+    prediction: np.ndarray = _NO_TOKENS
 
 
 SEEN_IN_PROMPT = 1 << 14
@@ -59,6 +61,7 @@ PARAM_SCALARS = {
     "sequence_index": SlotScalar(attrgetter("sequence_index")),
     "uses_counts": SlotScalar(attrgetter("params.uses_counts")),
     "constrained": SlotScalar(attrgetter("constrained")),
+    "predicted": SlotScalar(lambda init: len(init.prediction)),
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }
