@@ -17,29 +17,41 @@ class Drafts(NamedTuple):
     predicted: jax.Array
 
 
-def ngram_drafts(history: jax.Array, length: jax.Array, predicted: jax.Array, speculation: Speculation) -> Drafts:
-    """history: int32 [R, L], the tokens of each row: those up to position `length` [R], and its prediction in the last
-    `predicted` [R] places. What lies between is not read.
+class Prediction(NamedTuple):
+    """Where rows have their predictions, int32 [R]. size: the last places of a row, which hold the last tokens of its
+    prompt, up to `longest`, and what is predicted; 0 for none. prompt_len: tokens of its prompt."""
+
+    size: jax.Array
+    prompt_len: jax.Array
+
+
+def ngram_drafts(history: jax.Array, length: jax.Array, prediction: Prediction, speculation: Speculation) -> Drafts:
+    """history: int32 [R, L], the tokens of each row: those up to position `length` [R], and its prediction at its end.
+    What lies between is not read.
 
     Of all earlier places, and those of the prediction, the one that shares the most of the row's last tokens is taken,
-    up to `longest` and at least `shortest` of them, and the latest of several. Drafts that would come from beyond the
-    last token begin again behind that place: a text that repeats itself goes on doing so. A prediction just ends.
+    up to `longest` and at least `shortest` of them. Of several one of the prediction, namely the nearest to where the
+    row would be if it had said what is predicted; else the latest. Drafts that would come from beyond the last token
+    begin again behind that place: a text that repeats itself goes on doing so. A prediction just ends.
     """
     end = history.shape[1]
-    first = jnp.maximum(end - predicted, length + 1)  # outputs may have reached the prediction
+    start = end - prediction.size
+    first = jnp.maximum(start, length + 1)  # outputs may have reached the prediction
     shared = _shared(history, length, first, speculation.longest)
     place = jnp.arange(end, dtype=jnp.int32)
-    known = (place < length[:, None]) | ((place >= first[:, None]) & (place < end - 1))
-    score = jnp.where(known & (shared >= speculation.shortest), shared * end + place, -1)
-    best = jnp.max(score, axis=1)
-    found = best >= 0
-    at = jnp.where(found, best % end, 0)
-    is_predicted = found & (at > length)
-    follow = jnp.where(is_predicted, end - 1 - at, jnp.maximum(length - at, 1))
+    predicted = (place >= first[:, None]) & (place < end - 1)
+    aligned = start + jnp.minimum(prediction.prompt_len, speculation.longest) + length - prediction.prompt_len
+    rank = jnp.where(predicted, 2 * end - jnp.minimum(jnp.abs(place - aligned[:, None]), end), place)
+    known = (place < length[:, None]) | predicted
+    score = jnp.where(known & (shared >= speculation.shortest), shared * (2 * end + 1) + rank, -1)
+    found = jnp.max(score, axis=1) >= 0
+    at = jnp.where(found, jnp.argmax(score, axis=1), 0).astype(jnp.int32)
+    from_prediction = found & (at > length)
+    follow = jnp.where(from_prediction, end - 1 - at, jnp.maximum(length - at, 1))
     steps = jnp.arange(speculation.tokens, dtype=jnp.int32)
     tokens = jnp.take_along_axis(history, at[:, None] + 1 + steps % follow[:, None], axis=1)
-    count = jnp.where(is_predicted, jnp.minimum(follow, speculation.tokens), speculation.tokens)
-    return Drafts(tokens, jnp.where(found, count, 0).astype(jnp.int32), is_predicted)
+    count = jnp.where(from_prediction, jnp.minimum(follow, speculation.tokens), speculation.tokens)
+    return Drafts(tokens, jnp.where(found, count, 0).astype(jnp.int32), from_prediction)
 
 
 def _shared(history: jax.Array, length: jax.Array, first: jax.Array, longest: int) -> jax.Array:

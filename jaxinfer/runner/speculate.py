@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxinfer.engine.step.layouts import SLOT_PARAMS
 from jaxinfer.runner.forward import Arrays, Step, updated_tables
 from jaxinfer.runner.multi_step import Burst, BurstProgram
-from jaxinfer.runner.ngram import ngram_drafts
+from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
@@ -81,8 +81,9 @@ class SpeculateProgram(BurstProgram):
         room = jnp.minimum(most, newest.remaining)
         open_rows = (slots != self._shapes.scratch_slot) & (room > 0)
         length = jnp.where(open_rows, newest.length, 0)
-        predicted = SLOT_PARAMS.views(params)["predicted"][slots]
-        found = ngram_drafts(state.history[slots], length, predicted, self._shapes.drafting)
+        own = SLOT_PARAMS.views(params[slots])
+        prediction = Prediction(own["predicted"], own["prompt_len"])
+        found = ngram_drafts(state.history[slots], length, prediction, self._shapes.drafting)
         count = jnp.clip(room - 1, 0, found.count)
         return Drafted(newest.last_token, length, found.tokens, count, open_rows, found.predicted)
 

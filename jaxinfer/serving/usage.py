@@ -15,9 +15,14 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """reasoning_tokens: those of the completion that are reasoning."""
+    """reasoning_tokens: those of the completion that are reasoning. accepted_prediction_tokens,
+    rejected_prediction_tokens: of a request with a prediction, drafts from it that are part of the completion, and those
+    that are not, and that completion_tokens does not count.
+    """
 
-    reasoning_tokens: int
+    reasoning_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Timings(msgspec.Struct):
