@@ -105,8 +105,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
-        prediction: what each answer may be for the most part, a text or token ids. tools: of OpenAI's form. An output's `text` is what the model wrote, and its `parsed` that text taken apart into
-        content, reasoning and tool calls. Control tokens in the messages are text. Raises ParameterError.
+        prediction: what each answer may be for the most part, a text or token ids. tools: of OpenAI's form. An output's
+        `text` is what the model wrote, and its `parsed` that text taken apart into content, reasoning and tool calls.
+        Control tokens in the messages are text. Raises ParameterError.
         """
         if tools is not None:
             check_tools(tools)
@@ -156,9 +157,8 @@ class LLM:
             encoded = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
             sampling = with_bad_token_ids(change(one), self.text.tokenizer)
             request = encoded.request(str(next(self._ids)), sampling)
-            made.append(
-                (self.engine.compile(self.engine.check(request)), OutputCollector(self.text.tokenizer, request, encoded.text))
-            )
+            collector = OutputCollector(self.text.tokenizer, request, encoded.text)
+            made.append((self.engine.compile(self.engine.check(request)), collector))
         return made
 
     def _run_all(self, work: list[_Work], use_tqdm: bool) -> list[RequestOutput]:

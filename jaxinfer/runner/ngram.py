@@ -1,4 +1,5 @@
-"""Drafts by n-grams: what followed the last tokens of a row where they stood before (prompt lookup), or in a prediction."""
+"""Drafts by n-grams: what followed the last tokens of a row where they stood before (prompt lookup), or stand in its
+prediction."""
 
 from typing import NamedTuple
 

@@ -15,9 +15,10 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """reasoning_tokens: those of the completion that are reasoning. accepted_prediction_tokens,
-    rejected_prediction_tokens: of a request with a prediction, drafts from it that are part of the completion, and those
-    that are not, and that completion_tokens does not count.
+    """reasoning_tokens: those of the completion that are reasoning.
+
+    Of a request with a prediction: accepted_prediction_tokens: drafts from it that are part of the completion.
+    rejected_prediction_tokens: those that are not; completion_tokens does not count them.
     """
 
     reasoning_tokens: int | UnsetType = UNSET

@@ -1,17 +1,33 @@
 """Steps that draft, on the simulated device: what is planned, taken back, counted, and when drafts are left out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.admission import slot_init
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
-from jaxinfer.engine.step.plan import StepKind, StepResult
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.packing import Packer
+from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.errors import ParameterError
 from jaxinfer.speculation import Speculation
-from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+from tests.engine.small import (
+    VOCABULARY,
+    Got,
+    RecordingRunner,
+    ask,
+    right,
+    run,
+    sequence_of,
+    small_core,
+    small_shapes,
+    tokens_of,
+)
 
 NGRAM = Speculation(3, 1, 2)
 
@@ -212,3 +228,100 @@ def test_a_draft_that_ends_a_row_is_an_accepted_one() -> None:
         # Each step gives a token more than drafts are kept, but one that ends with a draft.
         more.add(core.stats().accepted_tokens + len(runner.plans) - len(known))
     assert more == {0, 1}
+
+
+PREDICTION = [50, 51, 52, 53]
+
+
+def predicting(name: str, prompt: Sequence[int] | int, tokens: int = 6, **changes) -> GenerateRequest:
+    return replace(ask(name, prompt, tokens, **changes), prediction=PREDICTION)
+
+
+def places_of(plans: Sequence[StepPlan]) -> list[list[int]]:
+    """What each admission brings for the end of its row of history."""
+    return [init.prediction.tolist() for plan in plans for init in plan.admissions]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "places"),
+    [([3, 4, 5], [4, 5, *PREDICTION]), ([3], [3, *PREDICTION]), (range(45), [43, 44, 50]), (range(47), [45])],
+)
+def test_a_prediction_comes_after_the_end_of_the_prompt_and_is_cut_to_what_that_leaves(prompt, places) -> None:
+    runner = RecordingRunner(shapes(max_num_batched_tokens=48))
+    core = small_core(runner, clock=standing)
+    request = predicting("a", list(prompt), 1)
+    run_all(core, [request])
+    assert places_of(runner.plans) == [places]
+    (init,) = runner.plans[0].admissions
+    written = {}
+    for history in Packer(runner.shapes).history([init]):
+        view = Layouts(runner.shapes).history(history.bucket).views(history.array)
+        real = view["slots"] == init.slot
+        written |= dict(zip(view["positions"][real].tolist(), view["tokens"][real].tolist(), strict=True))
+    assert written == dict(enumerate(prompt)) | dict(enumerate(places, 48 - len(places)))
+
+
+def test_own_tokens_go_before_those_of_a_prediction() -> None:
+    """As where a sequence comes back that has reached its prediction's place."""
+    core = small_core(RecordingRunner(shapes(max_num_batched_tokens=48)), clock=standing)
+    core.add_request(predicting("a", 20))
+    core.step()
+    sequence = sequence_of(core, "a")
+    init = slot_init(sequence, core.runner.shapes)._replace(tokens=np.arange(45, dtype=np.int32))
+    (history,) = Packer(core.runner.shapes).history([init])
+    view = Layouts(core.runner.shapes).history(history.bucket).views(history.array)
+    positions = view["positions"][view["slots"] == init.slot].tolist()
+    assert positions == list(range(48))
+    assert view["tokens"][:48].tolist() == [*range(45), *PREDICTION[1:]]
+
+
+def test_forks_and_those_that_come_back_bring_their_prediction() -> None:
+    runner = RecordingRunner(shapes(blocks=14), hit_rate=0.5)
+    core = small_core(runner, clock=standing, caching=False)
+    asked = [predicting("a", 6, 30, n=2), predicting("b", 6, 30), ask("c", 6, 30)]
+    got = run_all(core, asked)
+    for request in asked:
+        for index in range(request.sampling.n):
+            assert tokens_of(got[request.request_id, index]) == right(core, request, index)
+    assert core.stats().preemptions > 0
+    places, without = places_of(runner.plans), [ask(name, 6).prompt_token_ids[-2:] + PREDICTION for name in "ab"]
+    assert places.count([]) >= 1
+    assert len(places) == 4 + core.stats().preemptions
+    assert all(one in without for one in places if one)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
+def test_deltas_count_what_becomes_of_drafts_from_predictions(hit_rate: float, ahead: int) -> None:
+    runner = RecordingRunner(shapes(), hit_rate=hit_rate)
+    core = small_core(runner, ahead=ahead, clock=standing)
+    got = run_all(core, [predicting("a", 4, 20), predicting("b", 5, 31, n=2)])
+    deltas, stats = [delta for sequence in got.values() for delta in sequence], core.stats()
+    accepted = sum(delta.accepted_prediction for delta in deltas)
+    assert (accepted, sum(delta.rejected_prediction for delta in deltas)) == (
+        stats.accepted_tokens,
+        stats.draft_tokens - stats.accepted_tokens,
+    )
+    assert stats.draft_tokens > 30
+    got = run_all(core, [ask("c", 4, 20)])
+    assert all(delta.accepted_prediction == delta.rejected_prediction == 0 for delta in got["c", 0])
+    assert core.stats().draft_tokens > stats.draft_tokens
+
+
+@pytest.mark.parametrize(
+    ("prediction", "message"),
+    [([0, VOCABULARY], "token id 61"), ([-1], "token id -1"), ([1.5], "integers"), (np.ones(2), "integers")],
+)
+def test_wrong_predictions_are_refused(prediction, message: str) -> None:
+    core = small_core(RecordingRunner(shapes()))
+    with pytest.raises(ParameterError, match=message) as caught:
+        core.add_request(replace(ask("a", 4), prediction=prediction))
+    assert caught.value.param == "prediction"
+    assert not core.has_work()
+
+
+def test_a_prediction_needs_an_engine_that_drafts() -> None:
+    with pytest.raises(ParameterError, match="--speculative-config") as caught:
+        small_core().add_request(predicting("a", 4))
+    assert caught.value.param == "prediction"
+    small_core().add_request(replace(ask("a", 4), prediction=np.zeros(0, np.int32)))

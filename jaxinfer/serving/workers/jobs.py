@@ -53,8 +53,8 @@ class Requests(msgspec.Struct, tag="requests"):
     """A body that is prepared. body: JSON of what else it says. ignored: names of fields without effect.
 
     sampling: the parameters that its prompts share; several where a prompt is so long that its own are others.
-    requests: token ids, four bytes each, the index of its parameters, the prompt's text where it came as one, and ids of
-    its prediction.
+    requests: token ids, four bytes each, the index of its parameters, the prompt's text where it came as one, and the
+    prediction's token ids.
     """
 
     endpoint: str
