@@ -87,7 +87,7 @@ def _prediction(prediction: Sequence[int] | np.ndarray, shapes: EngineShapes) ->
     if not len(prediction):
         return _NO_IDS
     if not shapes.takes_predictions:
-        message = "needs an engine that drafts by n-grams: --speculative-config '{\"method\": \"ngram\"}' turns it on"
+        message = 'needs an engine that drafts by n-grams: --speculative-config \'{"method": "ngram"}\' turns it on'
         raise ParameterError("prediction", message)
     return _ids(prediction, shapes, "prediction")[: shapes.max_model_len]
 
