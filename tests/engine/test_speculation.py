@@ -283,9 +283,10 @@ def test_forks_and_those_that_come_back_bring_their_prediction() -> None:
     assert len(inits) == 4 + core.stats().preemptions
     by_prompt = {tuple(one.prompt_token_ids): one for one in asked}
     for init in inits:
-        request = by_prompt[tuple(init.tokens[:6].tolist())]
-        has_prediction = len(request.prediction) > 0
-        assert init.prediction.tolist() == (request.prompt_token_ids[-2:] + PREDICTION if has_prediction else [])
+        assert init.tokens is not None
+        prompt = tuple(init.tokens[:6].tolist())
+        has_prediction = len(by_prompt[prompt].prediction) > 0
+        assert init.prediction.tolist() == ([*prompt[-2:], *PREDICTION] if has_prediction else [])
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

@@ -162,7 +162,7 @@ class SimulatedRunner:
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedBurst):
             if not self._draws:
-                return packed.result(**self._nothing(packed))
+                return self._nothing(packed)
             given = _joined([part.burst(packed.kind, packed.bucket, section) for part, section in sections])
             return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
         if not self._draws:
@@ -173,17 +173,16 @@ class SimulatedRunner:
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
         return packed.result(tokens, logprobs)
 
-    def _nothing(self, packed: PackedBurst) -> dict[str, np.ndarray]:
+    def _nothing(self, packed: PackedBurst) -> StepResult:
         """Token 0 as often as was planned, or as hits allow."""
         layout = self._layouts.burst(packed.bucket)
         counts = np.concatenate([layout.views(section)["counts"] for section in self._sections(packed.array)])
         tokens = np.zeros((len(counts), self.shapes.burst), np.int32)
         if packed.kind is StepKind.MULTI_STEP:
-            return {"tokens": tokens, "counts": counts}
+            return packed.result(tokens, counts)
         drafted = np.maximum(counts - 1, 0)
         kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
-        gained, predicted = np.minimum(counts, 1 + kept), np.zeros_like(kept)
-        return {"tokens": tokens, "counts": gained, "drafted": drafted, "accepted": kept, "predicted": predicted}
+        return packed.result(tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept))
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)
