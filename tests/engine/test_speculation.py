@@ -118,11 +118,11 @@ class Device:
         self.policy = DraftPolicy(lambda: self.now)
         self.index = 0
 
-    def run(self, steps: int, rows: int = 4) -> tuple[int, float, float]:
+    def run(self, steps: int, rows: int = 4, prediction: int | None = None) -> tuple[int, float, float]:
         """How many of them drafted, and seconds and tokens of all."""
         drafts, tokens, start = 0, 0.0, self.now
         for _ in range(steps):
-            drafted = self.policy.drafts(rows)
+            drafted = self.policy.drafts(rows, prediction)
             kind = StepKind.SPECULATE if drafted else StepKind.DECODE
             plan = RecordingPlan(kind, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
@@ -171,6 +171,29 @@ def test_each_number_of_rows_is_judged_by_itself() -> None:
     assert device.run(50, rows=64)[0] < 10
     device.seconds[StepKind.SPECULATE] = 0.011
     assert device.run(50, rows=1)[0] > 40
+
+
+def test_each_prediction_is_tried_whatever_other_texts_and_the_one_before_it_gained() -> None:
+    device = Device(plain=0.01, drafted=0.02, gain=1.0)
+    device.run(1000)
+    device.gain = 4.0
+    assert device.run(60, prediction=1)[0] > 55
+    device.gain = 1.0
+    assert device.run(60, prediction=2)[0] < 30
+    device.gain = 4.0
+    assert device.run(60, prediction=3)[0] > 55
+    device.gain = 1.0
+    assert device.run(100)[0] < 5
+
+
+def test_the_engine_tells_of_predictions_while_they_run() -> None:
+    core, told = small_core(RecordingRunner(shapes(), hit_rate=0.5)), []
+    assert core.scheduler.drafts is not None
+    core.scheduler.drafts.drafts = lambda rows, prediction=None: not told.append(prediction)
+    run_all(core, [ask("a", 4, 9)])
+    run_all(core, [predicting("b", 4, 9, n=2), ask("c", 4, 30)])
+    run_all(core, [ask("d", 4, 9)])
+    assert [one for one, before in zip(told, [0, *told], strict=False) if one != before] == [None, 2, None]
 
 
 def test_steps_that_it_was_not_asked_about_teach_it_nothing() -> None:

@@ -145,7 +145,8 @@ def test_a_chats_answer_is_taken_apart() -> None:
         llm.close()
 
 
-def test_predictions_change_the_number_of_steps_alone(make) -> None:
+def test_predictions_change_the_number_of_steps_alone(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated.draft_always(monkeypatch)
     llm, plain = make(speculative_config='{"method": "ngram"}'), make()
     params = SamplingParams(max_tokens=30, seed=5)
     ids = llm.get_tokenizer().encode("hello", add_special_tokens=False, parse_special=False)

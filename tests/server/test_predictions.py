@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from jaxinfer.serving.bodies.structure import LARGE_BYTES
+from tests.llm import simulated
 from tests.server.conftest import Local, Served
 from tests.server.conversation import CHAT, TEMPLATE, WEATHER
 from tests.server.openai_error import check
@@ -81,6 +82,11 @@ async def test_it_goes_with_choices_log_probabilities_and_tools(serve, folder: P
     (request,) = served.engine.submitted
     assert len(request.prediction) > 0
     assert (request.sampling.n, request.sampling.logprobs) == (2, 0)
+
+
+@pytest.fixture(autouse=True)
+def draft_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated.draft_always(monkeypatch)
 
 
 def drafts(served: Local) -> tuple[int, int]:

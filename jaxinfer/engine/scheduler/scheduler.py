@@ -101,7 +101,7 @@ class Scheduler:
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        if self.drafts is not None and not self.drafts.drafts(len(counts)):
+        if self.drafts is not None and not self.drafts.drafts(len(counts), self.state.table.prediction):
             return False
         self._decode.plan_burst(plan, counts)
         return True
