@@ -14,20 +14,22 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.grammar.grammars import Grammars
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import choose_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.kv import KV_CODES
+from jaxinfer.speculation import read_speculation
 from jaxinfer.text import TextProcessor
-from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS
+from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
 
 if TYPE_CHECKING:
     import jax.numpy as jnp
 
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.models.loaded import LoadedModel
+    from jaxinfer.models.opened import Progress
     from jaxinfer.runner.xla_options import Options
 
 log = logging.getLogger(__name__)
@@ -81,9 +83,27 @@ def model_folder(config: EngineConfig) -> Path:
 
 
 def _folder(name: str, revision: str | None, needs: str) -> Path:
-    from jaxinfer.checkpoint.source import DEMO_NAME, resolve
+    from jaxinfer.checkpoint.source import DEMO_DRAFT_NAME, DEMO_NAME, resolve
 
-    return DEMO_FOLDER if name == DEMO_NAME else resolve(name, revision, needs=needs)
+    packaged = {DEMO_NAME: DEMO_FOLDER, DEMO_DRAFT_NAME: DEMO_FOLDER / "draft"}
+    return packaged.get(name) or resolve(name, revision, needs=needs)
+
+
+def _draft_folder(config: EngineConfig) -> Path | None:
+    """The folder of the model that drafts; None where none does. Raises ModelError, for one whose tokens are not the
+    model's too."""
+    asked = read_speculation(config.scheduler.speculative_config)
+    if asked is None or asked.model is None:
+        return None
+    folder, own = _folder(asked.model, None, "config.json"), config.load.tokenizer
+    tokens = _folder(config.model if own is None else own, config.load.revision if own is None else None, "config.json")
+    pair = [Tokenizer(one) for one in (tokens, folder) if (one / "tokenizer.json").is_file()]
+    if len(pair) == 2 and pair[0].digest != pair[1].digest:
+        raise ModelError(
+            f"{asked.model} cannot draft for {config.model}: its tokens are not the same. Take a draft model of the "
+            "same family, or method ngram"
+        )
+    return folder
 
 
 def load_text(
@@ -116,6 +136,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.costs import step_costs
+    from jaxinfer.runner.draft_model import declared_draft, draft_shapes, with_draft
     from jaxinfer.runner.experts import choose_dispatch, choose_experts
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
@@ -146,25 +167,38 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
     sizes = plan_shapes(config, decoder, this_device(), asked.data)
+    draft_folder = _draft_folder(config)
+    drafts = draft_folder and declared_draft(draft_folder, decoder, sizes.max_model_len).over(*asked.parts)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     told = progress.loaded if progress else None
-    layout = layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked)
-    model = load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, layout=layout, progress=told)
+
+    def load(folder: Path, decoder: "DecoderConfig", told: "Progress | None" = None) -> "LoadedModel":
+        layout = layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked)
+        return load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, layout=layout, progress=told)
+
+    model = load(folder, decoder, told)
+    draft = load(draft_folder, drafts) if draft_folder and drafts else None
     if needs_measuring(model):
         model = with_measured_scales(model, text)
     laps.end("load")
-    model = choose_attention(model, sizes, config.runner.attention_backend, notes)
-    model = choose_experts(model, sizes, config.runner.attention_backend, notes)
-    model = choose_dispatch(model, sizes, notes)
-    model = choose_products(model, sizes, config.runner.attention_backend, notes)
+
+    def with_backends(model: "LoadedModel", sizes: EngineShapes) -> "LoadedModel":
+        model = choose_attention(model, sizes, config.runner.attention_backend, notes)
+        model = choose_experts(model, sizes, config.runner.attention_backend, notes)
+        model = choose_dispatch(model, sizes, notes)
+        return choose_products(model, sizes, config.runner.attention_backend, notes)
+
+    model = with_backends(model, sizes)
+    if draft is not None:
+        model = with_draft(model, with_backends(draft, draft_shapes(with_draft(model, draft), sizes)))
     shapes = _with_blocks(config, model, sizes, notes, options)
     constraints = _grammars(config, folder, shapes, files.eos_token_ids)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
     held = model.config.held_in(str(dtype))
     place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
-    place += ", layers in a loop" if layout == "stacked" else ""
+    place += ", layers in a loop" if model.layout == "stacked" else ""
     _tell_sizes(progress, place, _types(str(dtype), held, model), backends, shapes)
     store = open_store(cache, model, shapes, options)
     every = config.parallel.expert_placement_steps
@@ -287,10 +321,11 @@ def sizes_line(place: str, dtype: str, backends: str, shapes: EngineShapes) -> s
     Blocks are those of the first KV group, and its tokens.
     """
     blocks, size = shapes.groups[0].num_blocks, shapes.block_size
+    drafts = f"; {shapes.drafting.tokens} drafts by {shapes.drafting.drafter}" if shapes.drafting is not None else ""
     return (
         f"{dtype} on {place}, attention {backends}; {shapes.all_seqs} sequences at once, "
         f"{shapes.max_num_batched_tokens * shapes.shards:,} tokens a step, context {shapes.max_model_len:,}; "
-        f"{blocks * shapes.shards:,} KV blocks of {size}, for {(blocks - 1) * shapes.shards * size:,} tokens"
+        f"{blocks * shapes.shards:,} KV blocks of {size}, for {(blocks - 1) * shapes.shards * size:,} tokens{drafts}"
     )
 
 

@@ -2,23 +2,27 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from jaxinfer.errors import ParameterError
 
 _SETTING = "speculative_config"
 _MOST_TOKENS = 16
 _MOST_LENGTH = 32
-_METHODS = {"ngram": "ngram", "[ngram]": "ngram", "prompt_lookup": "ngram"}
+Method = Literal["ngram", "draft_model"]
+_METHODS: dict[str, Method] = {
+    "ngram": "ngram", "[ngram]": "ngram", "prompt_lookup": "ngram", "draft_model": "draft_model",
+}  # fmt: skip
 _OTHER_METHODS = (
-    "draft_model", "eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "suffix", "deepseek_mtp", "dflash",
+    "eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "suffix", "deepseek_mtp", "dflash",
 )  # fmt: skip
 _NUMBERS = {
     "num_speculative_tokens": (1, _MOST_TOKENS),
     "prompt_lookup_min": (1, _MOST_LENGTH),
     "prompt_lookup_max": (1, _MOST_LENGTH),
 }
+_OF_NGRAMS = ("prompt_lookup_min", "prompt_lookup_max")
 _DEFAULT_TOKENS, _DEFAULT_SHORTEST, _DEFAULT_LONGEST = 4, 2, 5
 
 
@@ -26,13 +30,21 @@ _DEFAULT_TOKENS, _DEFAULT_SHORTEST, _DEFAULT_LONGEST = 4, 2, 5
 class Speculation:
     """Drafts of a row's next tokens, which a step checks all at once.
 
-    tokens: drafts of a row, at most. shortest, longest: tokens of the n-gram that is looked for in what the row has
-    said and was told (`ngram`: Saxena, "Prompt Lookup Decoding", 2023); what followed it is drafted.
+    tokens: drafts of a row, at most. method: who drafts. `ngram` (Saxena, "Prompt Lookup Decoding", 2023): what
+    followed the row's last tokens, `shortest` to `longest` of them, where they stood before. `draft_model` (Leviathan
+    et al., arXiv:2211.17192): a smaller model of the same vocabulary, of the folder or hub id `model`.
     """
 
     tokens: int
-    shortest: int
-    longest: int
+    shortest: int = _DEFAULT_SHORTEST
+    longest: int = _DEFAULT_LONGEST
+    method: Method = "ngram"
+    model: str | None = field(default=None, repr=False)  # programs do not follow from its place
+
+    @property
+    def drafter(self) -> str:
+        """Who drafts, for people."""
+        return self.model or "n-grams"
 
 
 def read_speculation(text: str | None) -> Speculation | None:
@@ -40,14 +52,17 @@ def read_speculation(text: str | None) -> Speculation | None:
     if text is None:
         return None
     values = _object(text)
-    _check_keys(values)
+    method = _method(values)
     numbers = {name: _number(values, name) for name in _NUMBERS}
+    tokens = numbers["num_speculative_tokens"] or _DEFAULT_TOKENS
+    if method == "draft_model":
+        return Speculation(tokens, method=method, model=_model(values))
     shortest, longest = numbers["prompt_lookup_min"], numbers["prompt_lookup_max"]
     if shortest is not None and longest is not None and shortest > longest:
         raise _error(f"prompt_lookup_min, {shortest}, is more than prompt_lookup_max, {longest}")
     longest = longest or max(_DEFAULT_LONGEST, shortest or 0)
     return Speculation(
-        tokens=numbers["num_speculative_tokens"] or _DEFAULT_TOKENS,
+        tokens=tokens,
         shortest=shortest or min(_DEFAULT_SHORTEST, longest),
         longest=longest,
     )
@@ -65,15 +80,28 @@ def _object(text: str) -> Mapping[str, Any]:
     return values
 
 
-def _check_keys(values: Mapping[str, Any]) -> None:
-    known = ("method", *_NUMBERS)
+def _method(values: Mapping[str, Any]) -> Method:
+    """A `model` alone drafts. Raises where a key is not known, or not of this method."""
+    known = ("method", "model", *_NUMBERS)
     if unknown := [name for name in values if name not in known]:
         raise _error(f"{unknown[0]} is not known; {', '.join(known)} are")
-    method = values.get("method")
-    if method in _OTHER_METHODS:
-        raise _error(f"method {method} is not supported yet; ngram is")
-    if not isinstance(method, str) or method not in _METHODS:
-        raise _error(f"method must be ngram, not {json.dumps(method)}")
+    asked = values.get("method") or ("draft_model" if values.get("model") is not None else None)
+    if asked in _OTHER_METHODS:
+        raise _error(f"method {asked} is not supported yet; ngram and draft_model are")
+    if not isinstance(asked, str) or asked not in _METHODS:
+        raise _error(f"method must be ngram or draft_model, not {json.dumps(asked)}")
+    method = _METHODS[asked]
+    others = ("model",) if method == "ngram" else _OF_NGRAMS
+    if strange := [name for name in others if values.get(name) is not None]:
+        raise _error(f"{strange[0]} means nothing to method {asked}; leave it out")
+    return method
+
+
+def _model(values: Mapping[str, Any]) -> str:
+    model = values.get("model")
+    if not isinstance(model, str) or not model:
+        raise _error(f"model must be a folder or a hub id, not {json.dumps(model)}")
+    return model
 
 
 def _number(values: Mapping[str, Any], name: str) -> int | None:

@@ -22,6 +22,8 @@ _NO_GGUF = "GGUF is not supported yet; give a folder or a hub id with safetensor
 
 DEMO_NAME = "demo"
 """The name of the model in the package."""
+DEMO_DRAFT_NAME = "demo/draft"
+"""The name of the one that drafts for it."""
 
 
 def resolve(model: str, revision: str | None = None, *, needs: str = "config.json") -> Path:

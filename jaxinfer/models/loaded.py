@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +48,8 @@ class LoadedModel:
     attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
     multiplies in layers with experts, of `grouped_matmul`. dispatch_form: how a step's rows come to experts on other
     devices. product_backends: what multiplies quantised matrices, of `quantized_matmul`, by the shape of one device's
-    part; those that are not named, `xla`. layout: of its layers, as `Decoder` has it.
+    part; those that are not named, `xla`. layout: of its layers, as `Decoder` has it. draft: a smaller model that
+    drafts this one's next tokens, on the same devices.
     """
 
     config: DecoderConfig
@@ -63,6 +65,22 @@ class LoadedModel:
     dispatch_form: DispatchForm = "reduce"
     product_backends: tuple[tuple[MatrixShape, str], ...] = ()
     layout: Layout = "unrolled"
+    draft: "LoadedModel | None" = None
+
+    @property
+    def drafting(self) -> "tuple[LoadedModel, ...]":
+        """This model, and the one that drafts for it where there is one."""
+        return (self,) if self.draft is None else (self, self.draft)
+
+    @cached_property
+    def weights_with_draft(self) -> tuple[jax.Array, ...]:
+        """`weights`, and after them the draft model's."""
+        return tuple(leaf for one in self.drafting for leaf in one.weights)
+
+    @cached_property
+    def head_with_draft(self) -> tuple[jax.Array, ...]:
+        """`head`, and after it the draft model's."""
+        return tuple(leaf for one in self.drafting for leaf in one.head)
 
     @property
     def plan(self) -> ModelPlan:

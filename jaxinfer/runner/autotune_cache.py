@@ -21,9 +21,14 @@ def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
     """16 hexadecimal digits. Block counts do not matter; parts: what else the measure depends on."""
     sizes = {**asdict(shapes), "groups": [group.window for group in shapes.groups]}
     mesh = (str(model.mesh.shape), repr(model.rules), model.mesh.devices.flat[0].device_kind)
-    backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
-    every = (repr(model.config), str(model.dtype), *mesh, *backends, model.layout, repr(sizes), *parts)
+    models = [part for one in model.drafting for part in _model_parts(one)]
+    every = (*mesh, *models, repr(sizes), *parts)
     return hashlib.sha256("|".join((*every, jax.__version__, __version__)).encode()).hexdigest()[:16]
+
+
+def _model_parts(model: LoadedModel) -> tuple[str, ...]:
+    backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
+    return (repr(model.config), str(model.dtype), *backends, model.layout)
 
 
 def read_note(file: Path | None, key: str) -> Any:

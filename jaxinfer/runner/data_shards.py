@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.draft_model import draft_shapes
 
 _AXIS = "data"
 WHOLE = PartitionSpec()
@@ -31,15 +32,18 @@ def rows(mesh: Mesh) -> PartitionSpec:
 
 
 def kv_specs(model: LoadedModel) -> tuple[PartitionSpec, ...]:
-    """Of the KV blocks of each group: every shard has its own."""
+    """Of the KV blocks of each group, and after them of each of a draft model's: every shard has its own."""
+    backends = [backend for one in model.drafting for backend in one.backends]
     if num_shards(model.mesh) == 1:
-        return (WHOLE,) * len(model.backends)
-    return tuple(PartitionSpec(*[None] * backend.layout.page_axis, _AXIS) for backend in model.backends)
+        return (WHOLE,) * len(backends)
+    return tuple(PartitionSpec(*[None] * backend.layout.page_axis, _AXIS) for backend in backends)
 
 
 def kv_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The KV blocks of all shards: shape, dtype and sharding of each group's."""
-    return tuple(_kv_array(model, shapes, index) for index in range(len(shapes.groups)))
+    """The KV blocks of all shards: shape, dtype and sharding of each group's, and after them of each of a draft
+    model's."""
+    own = tuple(_kv_array(model, shapes, index) for index in range(len(shapes.groups)))
+    return own if model.draft is None else own + kv_arrays(model.draft, draft_shapes(model, shapes))
 
 
 def _kv_array(model: LoadedModel, shapes: EngineShapes, index: int) -> jax.ShapeDtypeStruct:

@@ -12,8 +12,9 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
-from jaxinfer.models.decoder import Place
+from jaxinfer.models.decoder import Decoder, Place
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.group_attention import group_attention
 from jaxinfer.runner.state import Newest, unpack_newest
 
@@ -73,13 +74,22 @@ class Step(NamedTuple):
     short_len: int = 1
 
 
-class ForwardPrograms:
-    """The two families of forward of one model: decode by rows, mixed by tokens."""
+Follow = Callable[[Arrays, Arrays, Step], Arrays]
+"""follow(weights, kv, step): KV blocks with what else is kept of a step's tokens."""
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts):
+
+class ForwardPrograms:
+    """The two families of forward of one model: decode by rows, mixed by tokens.
+
+    follow: what reads the tokens of mixed steps after the model. weights and kv of the methods: those of the model,
+    after which may come those of others.
+    """
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, follow: Follow | None = None):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
+        self._follow = follow
 
     def decode(
         self,
@@ -143,6 +153,8 @@ class ForwardPrograms:
         tables = updated_tables(tables, view)
         step = self._unpack(view, tables, unpack_newest(newest))
         hidden, kv, load = self.layers(weights, kv, load, step)
+        if self._follow is not None:
+            kv = self._follow(weights, kv, step)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
@@ -178,7 +190,7 @@ class ForwardPrograms:
         self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step
     ) -> tuple[jax.Array, Arrays, jax.Array | None]:
         """The layers over a step's tokens: hidden states [T, d], kv, and the load of experts."""
-        decoder = self._model.build(weights)
+        decoder, groups = self._build(weights), len(self._model.backends)
         attention = cache(partial(self._attention, step))
 
         def attend(heads: Heads, kv: Arrays, place: Place) -> tuple[jax.Array, Arrays]:
@@ -187,7 +199,11 @@ class ForwardPrograms:
             return out, (*kv[:group], written, *kv[group + 1 :])
 
         dispatch = self._model.dispatch(step.real)
-        return decoder.counted(step.tokens, step.positions, kv, load, attend, dispatch)
+        hidden, own, load = decoder.counted(step.tokens, step.positions, kv[:groups], load, attend, dispatch)
+        return hidden, (*own, *kv[groups:]), load
+
+    def _build(self, weights: Arrays) -> Decoder:
+        return self._model.build(weights[: len(self._model.weights)])
 
     def _attention(self, step: Step, group: int, scoring: Scoring) -> Callable[..., tuple[jax.Array, jax.Array]]:
         """Attention of one KV group. All of its layers share one trace, which takes the layer as an argument."""
@@ -202,7 +218,7 @@ class ForwardPrograms:
 
     def normed(self, weights: Arrays, hidden: jax.Array) -> jax.Array:
         """Hidden states as the head takes them."""
-        return self._model.build(weights).final_norm(hidden)
+        return self._build(weights).final_norm(hidden)
 
     def _finish(self, weights: Arrays, hidden: jax.Array, scored: Scored, **kept: Any) -> Forward:
         """kept: fields of Forward that go out as they are."""
@@ -212,6 +228,25 @@ class ForwardPrograms:
         fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(hidden=hidden, scored=scored.packed(), **kept)
+
+
+def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Arrays) -> Step:
+    """A step of short rows alone. tokens: int32 [R, W], of which the first `count` [R] of a row are computed; start:
+    [R], the position of its first. tables: of the rows, a KV group each."""
+    rows, width = tokens.shape
+    within = jnp.arange(width, dtype=jnp.int32)
+    real = within < count[:, None]
+    return Step(
+        tokens=tokens.reshape(-1),
+        positions=jnp.where(real, start[:, None] + within, 0).reshape(-1),
+        tables=tables,
+        start=start,
+        offset=jnp.arange(rows, dtype=jnp.int32) * width,
+        count=count,
+        short_rows=rows,
+        real=real.reshape(-1),
+        short_len=width,
+    )
 
 
 def updated_tables(tables: Arrays, view: dict[str, jax.Array]) -> Arrays:
@@ -224,10 +259,14 @@ def updated_tables(tables: Arrays, view: dict[str, jax.Array]) -> Arrays:
 
 
 def copied_blocks(model: LoadedModel, kv: Arrays, copies: jax.Array) -> Arrays:
-    """`copies`: forked blocks of every group are copied. kv is donated. copies: int32 [groups, C, 2], (source,
-    destination).
+    """`copies`: forked blocks of every group are copied. kv, donated: the draft model's among them. copies:
+    int32 [groups, C, 2], (source, destination).
 
     A program of its own, since few steps need it: in every step it would copy blocks of padding over all layers.
     """
-    layouts = [backend.layout for backend in model.backends]
-    return tuple(copy_pages(x, copies[i, :, 0], copies[i, :, 1], layouts[i]) for i, x in enumerate(kv))
+    groups = followed_groups(model)
+    layouts = [backend.layout for one in model.drafting for backend in one.backends]
+    return tuple(
+        copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout)
+        for x, layout, group in zip(kv, layouts, groups, strict=True)
+    )

@@ -126,7 +126,9 @@ class JaxRunner:
 
     def forward(self, step: PackedForward) -> Forwarded:
         program, newest = self.programs[step.kind, step.bucket], self._state.newest
-        out = program(self.model.weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
+        decode = step.kind is StepKind.DECODE
+        weights = self.model.weights if decode else self.model.weights_with_draft
+        out = program(weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
         self.kv, self._tables = out.kv, out.tables
         load = self._load.dispatch(out.load)
         self._place_experts()
@@ -147,7 +149,8 @@ class JaxRunner:
     def burst(self, step: PackedBurst) -> BurstInFlight:
         program = self.programs[step.kind, step.bucket]
         model, state, load = self.model, (self._state, self._params), self._load.dispatched
-        out = program(model.weights, model.head, self.kv, self._tables, *state, load, step.array)
+        weights, head = model.weights_with_draft, model.head_with_draft
+        out = program(weights, head, self.kv, self._tables, *state, load, step.array)
         self.kv, self._tables, self._state = out.kv, out.tables, out.state
         load = self._load.dispatch(out.load)
         self._place_experts()

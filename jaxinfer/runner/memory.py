@@ -14,6 +14,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
+from jaxinfer.runner.draft_model import draft_shapes, followed_group
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -38,8 +39,12 @@ def block_bytes(model: LoadedModel, group: int, block_size: int) -> int:
 
 
 def block_costs(model: LoadedModel, shapes: EngineShapes) -> list[int]:
-    """Bytes of one block of every group, on one device: what is not split lies on each."""
-    return [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+    """Bytes of one block of every group, on one device: what is not split lies on each. With the block of a group
+    that a draft model follows goes one of each of that model's."""
+    costs = [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
+    if model.draft is not None:
+        costs[followed_group(model.config)] += sum(block_costs(model.draft, draft_shapes(model, shapes)))
+    return costs
 
 
 def fit_blocks(budget: int, costs: Sequence[int], caps: Sequence[int]) -> list[int]:
@@ -137,7 +142,8 @@ def device_blocks(
     key = shapes_digest(model, shapes, described(options or {}))
     temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options))
     # A tied head is one of the weights.
-    weights = sum(map(_on_one_device, {id(array): array for array in (*model.weights, *model.head)}.values()))
+    arrays = (*model.weights_with_draft, *model.head_with_draft)
+    weights = sum(map(_on_one_device, {id(array): array for array in arrays}.values()))
     columns = model.config.table_shape[0] // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
     state = state_bytes(shapes, columns, platform_of(model.mesh))
     costs = block_costs(model, shapes)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxinfer.speculation import Speculation
 
 
-class Drafts(NamedTuple):
+class NgramDrafts(NamedTuple):
     """tokens: int32 [R, K], of which a row has the first `count`, int32 [R]. predicted: bool [R], whether they come
     from the row's prediction."""
 
@@ -26,7 +26,9 @@ class Prediction(NamedTuple):
     prompt_len: jax.Array
 
 
-def ngram_drafts(history: jax.Array, length: jax.Array, prediction: Prediction, speculation: Speculation) -> Drafts:
+def ngram_drafts(
+    history: jax.Array, length: jax.Array, prediction: Prediction, speculation: Speculation
+) -> NgramDrafts:
     """history: int32 [R, L], the tokens of each row: those up to position `length` [R], and its prediction at its end.
     What lies between is not read.
 
@@ -52,7 +54,7 @@ def ngram_drafts(history: jax.Array, length: jax.Array, prediction: Prediction, 
     steps = jnp.arange(speculation.tokens, dtype=jnp.int32)
     tokens = jnp.take_along_axis(history, at[:, None] + 1 + steps % follow[:, None], axis=1)
     count = jnp.where(from_prediction, jnp.minimum(follow, speculation.tokens), speculation.tokens)
-    return Drafts(tokens, jnp.where(found, count, 0).astype(jnp.int32), from_prediction)
+    return NgramDrafts(tokens, jnp.where(found, count, 0).astype(jnp.int32), from_prediction)
 
 
 def _shared(history: jax.Array, length: jax.Array, first: jax.Array, longest: int) -> jax.Array:

@@ -35,12 +35,18 @@ _COMPILERS = (
 def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> str:
     """20 hexadecimal digits of the code that makes programs, what they are made for, and who compiles them."""
     devices = [(device.id, device.process_index, device.device_kind) for device in model.mesh.devices.flat]
-    arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
     client = model.mesh.devices.flat[0].client
     versions = compiler_versions()
     settings = sorted((name, str(value)) for name, value in jax.config.values.items() if _matters(name))
     environment = [os.environ.get(name, "") for name in ENVIRONMENT]
-    made_for = [
+    made_for = [*map(_model_key, model.drafting), shapes]
+    made_by = [described(options), devices, client.platform_version, processor(), versions, settings, environment]
+    return _digest(source_digest(), *map(repr, (*made_for, *made_by)))
+
+
+def _model_key(model: LoadedModel) -> str:
+    arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
+    parts = (
         model.config,
         model.dtype,
         model.backends,
@@ -51,10 +57,8 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
         model.mesh.shape,
         model.rules,
         arrays,
-        shapes,
-    ]
-    made_by = [described(options), devices, client.platform_version, processor(), versions, settings, environment]
-    return _digest(source_digest(), *map(repr, (*made_for, *made_by)))
+    )
+    return repr(parts)
 
 
 def _matters(setting: str) -> bool:

@@ -14,6 +14,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
+from jaxinfer.runner.drafter import make_drafter
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, copied_blocks
 from jaxinfer.runner.multi_step import Burst, MultiStepProgram
@@ -45,9 +46,11 @@ class ProgramTable:
         self._shapes = shapes
         self._layouts = Layouts(shapes)
         buckets = make_buckets(shapes)
-        self._forward = ForwardPrograms(model, shapes, self._layouts)
-        self._multi_step = MultiStepProgram(model, shapes, self._layouts, self._forward)
-        self._speculate = SpeculateProgram(model, shapes, self._layouts, self._forward)
+        drafter = make_drafter(model, shapes, self._layouts)
+        self._forward = ForwardPrograms(model, shapes, self._layouts, None if drafter is None else drafter.follow)
+        own = (model, shapes, self._layouts, self._forward)
+        self._multi_step = MultiStepProgram(*own)
+        self._speculate = None if drafter is None else SpeculateProgram(*own, drafter)
         self._own = rows(model.mesh)
         self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
         self._results: list[Any] = [self._replicated, self._by_rows, self._by_rows]
@@ -60,7 +63,7 @@ class ProgramTable:
             *(("masks", size) for size in reversed(buckets.masks)),
             ("copies", 0),
             *(("multi_step", size) for size in reversed(buckets.rows) if shapes.decode_steps > 1),
-            *(("speculate", size) for size in reversed(buckets.rows) if shapes.drafting is not None),
+            *(("speculate", size) for size in reversed(buckets.rows) if drafter is not None),
             *(("history", size) for size in reversed(buckets.history)),
         )
 
@@ -77,6 +80,7 @@ class ProgramTable:
         if kind == "multi_step":
             return self._burst(self._multi_step, size, [])
         if kind == "speculate":
+            assert self._speculate is not None
             return self._burst(self._speculate, size, [self._by_rows])
         if kind == "history":
             return self._history(size)
@@ -95,8 +99,8 @@ class ProgramTable:
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         slots, kv = self._slots(), self._kv()
         state, tables = slots.state, slots.tables
-        weights = tuple(_like(weight) for weight in self._model.weights)
-        arguments = (weights, kv, tables, state.newest, self._load(), self._packed(layout.size))
+        weights = self._model.weights if kind == "decode" else self._model.weights_with_draft
+        arguments = (tuple(map(_like, weights)), kv, tables, state.newest, self._load(), self._packed(layout.size))
         blocks, own = kv_specs(self._model), self._own
         given: list[Any] = [blocks, own, WHOLE, own, own]
         counted = self._counting(partial(function, size))
@@ -147,14 +151,15 @@ class ProgramTable:
 
     def _burst(self, program: Callable[..., Burst], size: int, more: list[NamedSharding]) -> Program:
         """more: where results lie that others have not."""
-        weights, head = (tuple(map(_like, arrays)) for arrays in (self._model.weights, self._model.head))
+        given = (self._model.weights_with_draft, self._model.head_with_draft)
+        weights, head = (tuple(map(_like, arrays)) for arrays in given)
         (state, params, _, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
-        given: list[Any] = [blocks, own, own, WHOLE, own, own, *[own for _ in more]]
+        results: list[Any] = [blocks, own, own, WHOLE, own, own, *[own for _ in more]]
         counted = self._counting(partial(program, size))
-        split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), Burst(*given))
+        split = self._over_data(counted, (WHOLE, WHOLE, blocks, own, own, own, WHOLE, own), Burst(*results))
         kept: list[Any] = list(jax.tree.map(lambda x: x.sharding, (kv, tables, state)))
         return Program(split, arguments, (2, 3, 4), Burst(*kept, *self._results, *more))
 

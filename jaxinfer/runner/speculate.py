@@ -10,10 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.layouts import SLOT_PARAMS
-from jaxinfer.runner.forward import Arrays, Step, updated_tables
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.drafter import Drafter, Rows
+from jaxinfer.runner.forward import Arrays, ForwardPrograms, short_rows, updated_tables
 from jaxinfer.runner.multi_step import Burst, BurstProgram
-from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
@@ -46,7 +48,13 @@ class Drafted(NamedTuple):
 
 
 class SpeculateProgram(BurstProgram):
-    """Drafts, and a forward pass and samples over them, of one model."""
+    """Drafts, and a forward pass and samples over them, of one model. drafter: who drafts."""
+
+    def __init__(
+        self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms, drafter: Drafter
+    ):
+        super().__init__(model, shapes, layouts, forward)
+        self._drafter = drafter
 
     def __call__(
         self,
@@ -63,8 +71,12 @@ class SpeculateProgram(BurstProgram):
         """A row ends with the tokens it may make, with a stop id, or where its logits are not finite."""
         view = self._layouts.burst(rows).views(packed)
         tables, slots = updated_tables(tables, view), view["slots"]
-        drafted = self._draft(state, params, slots, view["counts"])
-        step = self._step(drafted, tables, slots)
+        rows_now = self._rows(state, slots, view["counts"])
+        drafts = self._drafter.draft(weights, head, kv, tables, state, params, rows_now)
+        last = unpack_newest(state.newest).last_token[slots]
+        drafted = Drafted(last, rows_now.length, drafts.tokens, drafts.count, rows_now.open, drafts.predicted)
+        kv = drafts.kv
+        step = short_rows(drafted.tokens, drafted.length, drafted.counts, tuple(table[slots] for table in tables))
         hidden, kv, load = self._forward.layers(weights, kv, load, step)
         hidden = self._forward.normed(weights, hidden)
         tokens, logprobs = self._sample(head, state, params, hidden, slots, drafted)
@@ -73,35 +85,12 @@ class SpeculateProgram(BurstProgram):
         counts = jnp.stack([gained, count, accepted, drafted.predicted & (count > 0)], axis=1)
         return Burst(kv, tables, state, load, tokens, counts, logprobs)
 
-    def _draft(self, state: SlotState, params: jax.Array, slots: jax.Array, most: jax.Array) -> Drafted:
+    def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Rows:
         """most: tokens that each row may get, [R]."""
-        assert self._shapes.drafting is not None
-        assert state.history is not None
         newest = Newest(*(field[slots] for field in unpack_newest(state.newest)))
         room = jnp.minimum(most, newest.remaining)
-        open_rows = (slots != self._shapes.scratch_slot) & (room > 0)
-        length = jnp.where(open_rows, newest.length, 0)
-        own = SLOT_PARAMS.views(params[slots])
-        prediction = Prediction(own["predicted"], own["prompt_len"])
-        found = ngram_drafts(state.history[slots], length, prediction, self._shapes.drafting)
-        count = jnp.clip(room - 1, 0, found.count)
-        return Drafted(newest.last_token, length, found.tokens, count, open_rows, found.predicted)
-
-    def _step(self, drafted: Drafted, tables: Arrays, slots: jax.Array) -> Step:
-        rows, width = drafted.tokens.shape
-        within = jnp.arange(width, dtype=jnp.int32)
-        real = within < drafted.counts[:, None]
-        return Step(
-            tokens=drafted.tokens.reshape(-1),
-            positions=jnp.where(real, drafted.length[:, None] + within, 0).reshape(-1),
-            tables=tuple(table[slots] for table in tables),
-            start=drafted.length,
-            offset=jnp.arange(rows, dtype=jnp.int32) * width,
-            count=drafted.counts,
-            short_rows=rows,
-            real=real.reshape(-1),
-            short_len=width,
-        )
+        is_open = (slots != self._shapes.scratch_slot) & (room > 0)
+        return Rows(slots, jnp.where(is_open, newest.length, 0), jnp.where(is_open, room - 1, 0), is_open)
 
     def _sample(
         self,
@@ -122,7 +111,7 @@ class SpeculateProgram(BurstProgram):
 
         def draw(each: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             hidden, slots, positions, before = (array.reshape(-1, *array.shape[2:]) for array in each)
-            own, logits = unpack_params(params[slots]), self._model.logits(head, hidden)
+            own, logits = unpack_params(params[slots]), self._model.logits(head[: len(self._model.head)], hidden)
             sampled = sampled_tokens(self._model, logits, state.counts, slots, own, positions, before=before)
             return sampled.tokens, packed_logprobs(sampled.logprobs)
 

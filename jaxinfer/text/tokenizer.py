@@ -1,5 +1,7 @@
 """Tokenizer: text to token ids and back, over the `tokenizers` package."""
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,12 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Token ids are below this; a model's head may have more rows."""
         return self._backend.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def digest(self) -> str:
+        """64 hexadecimal digits of all tokens and their ids: the same where ids mean the same tokens."""
+        vocabulary = sorted(self._backend.get_vocab(with_added_tokens=True).items())
+        return hashlib.sha256(json.dumps(vocabulary).encode()).hexdigest()
 
     @property
     def bos_token_id(self) -> int | None:

@@ -347,3 +347,9 @@ def test_a_prediction_needs_an_engine_that_drafts() -> None:
         small_core().add_request(predicting("a", 4))
     assert caught.value.param == "prediction"
     small_core().add_request(replace(ask("a", 4), prediction=np.zeros(0, np.int32)))
+
+
+def test_a_draft_model_takes_no_predictions() -> None:
+    core = small_core(RecordingRunner(shapes(drafting=Speculation(3, method="draft_model", model="m"))))
+    with pytest.raises(ParameterError, match='"ngram"'):
+        core.add_request(predicting("a", 4))

@@ -10,6 +10,7 @@ import numpy as np
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
+from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.jax_runner import BurstInFlight, Forwarded, JaxRunner, SampledStep
 from tests.engine.ledger import free, unread
 
@@ -45,7 +46,10 @@ class PoisoningRunner(JaxRunner):
 
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
         """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
-        self.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in enumerate(self.kv))
+        groups = followed_groups(self.model)
+        self.kv = tuple(
+            _with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in zip(groups, self.kv, strict=True)
+        )
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
         """Free blocks, but for those that are about to be copied, [groups, copies, (source, destination)]."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from jaxinfer.runner.ngram import Drafts, Prediction, ngram_drafts
+from jaxinfer.runner.ngram import NgramDrafts, Prediction, ngram_drafts
 from jaxinfer.speculation import Speculation
 from tests.runner.ngram_search import searched, searched_with
 
@@ -78,6 +78,6 @@ def int32(numbers: ArrayLike) -> jax.Array:
     return jnp.asarray(numbers, jnp.int32)
 
 
-def drafts_of(drafts: Drafts, row: int) -> tuple[list[int], bool]:
+def drafts_of(drafts: NgramDrafts, row: int) -> tuple[list[int], bool]:
     """A row's drafts, and whether its prediction gave them."""
     return drafts.tokens[row, : drafts.count[row]].tolist(), bool(drafts.predicted[row])

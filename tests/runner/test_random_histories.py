@@ -7,29 +7,36 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.speculation import Method, Speculation
 from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories
 from tests.engine.outputs import Output
 from tests.runner.poisoning import PoisoningRunner
-from tests.runner.tiny import Judge, make_core, tiny_model, tiny_shapes
+from tests.runner.tiny import Judge, make_core, near_model, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
 BLOCK = 4
 
 
 @cache
-def runner(windows: tuple[int | None, ...]) -> PoisoningRunner:
+def runner(windows: tuple[int | None, ...], drafter: Method | None) -> PoisoningRunner:
     """Three rows of 48 tokens at most, and blocks for less than that."""
     model = tiny_model(windows)
+    if drafter == "draft_model":
+        model = with_draft(model, near_model(model))
+    drafting = None if drafter is None else Speculation(3, 1, 2, drafter)
     sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
-    made = PoisoningRunner(model, tiny_shapes(model, **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2))
+    made = PoisoningRunner(
+        model, tiny_shapes(model, **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2, drafting=drafting)
+    )
     made.warm_up(lazy=True)
     return made
 
 
 @cache
 def judge(windows: tuple[int | None, ...]) -> Judge:
-    return Judge(runner(windows).model, 48)
+    return Judge(runner(windows, None).model, 48)
 
 
 class RealHistories(Histories):
@@ -40,12 +47,14 @@ class RealHistories(Histories):
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
+        drafter=st.sampled_from([None, "ngram", "draft_model"]),
     )
-    def start(self, windows, ahead, caching, chunk) -> None:
+    def start(self, windows, ahead, caching, chunk, drafter) -> None:
         self.windows = windows
         self.flips = 0
-        core = make_core(runner(windows), ahead=ahead, caching=caching, eos=EOS, long_prefill_token_threshold=chunk)
-        runner(windows).core = core
+        device = runner(windows, drafter)
+        asked = {"caching": caching, "eos": EOS, "long_prefill_token_threshold": chunk, "clock": lambda: 0}
+        device.core = core = make_core(device, ahead=ahead, **asked)
         self.begin(core, eos=EOS)
 
     def check_tokens(self, request: GenerateRequest, index: int, output: Output) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cache
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +12,13 @@ import pytest
 
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner import speculate
+from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.speculation import Speculation
+from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
-from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt, tiny_model, tiny_shapes
+from tests.runner.tiny import Judge, check_all, drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
 
 EOS = (9,)
 
@@ -26,10 +28,12 @@ def standing() -> int:
     return 0
 
 
-def made(tokens: int, **sizes: int) -> JaxRunner:
+def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
     """tokens: drafts of a row; 0 for none."""
     model = tiny_model((None, 12))
-    drafting = Speculation(tokens, 1, 3) if tokens else None
+    drafting = Speculation(tokens, 1, 3, method) if tokens else None
+    if method == "draft_model":
+        model = with_draft(model, near_model(model))
     shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
     runner.warm_up()
@@ -88,19 +92,25 @@ def check_equal(plain: Outputs, found: Outputs) -> None:
             assert abs(one.logprob - other.logprob) < 1e-4
 
 
-def run(tokens: int, asked: list[GenerateRequest], ahead: int = 1, **sizes: int) -> tuple[Outputs, int]:
+def run(
+    tokens: int, asked: list[GenerateRequest], ahead: int = 1, method: Method = "ngram", **sizes: Any
+) -> tuple[Outputs, int]:
     """Outputs, and how many drafts were kept."""
-    core = make_core(runner(tokens, **sizes), ahead=ahead, eos=EOS, clock=standing)
+    core = make_core(runner(tokens, method, **sizes), ahead=ahead, eos=EOS, clock=standing)
     found = drive(core, asked)
     return found, core.stats().accepted_tokens
 
 
+METHODS: tuple[Method, ...] = ("ngram", "draft_model")
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("tokens", "ahead"), [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)])
-def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int) -> None:
+def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int, method: Method) -> None:
     plain, none = run(0, requests(), ahead)
-    compiles = runner(tokens).compiles_after_ready
-    found, kept = run(tokens, requests(), ahead)
-    assert runner(tokens).compiles_after_ready == compiles
+    compiles = runner(tokens, method).compiles_after_ready
+    found, kept = run(tokens, requests(), ahead, method)
+    assert runner(tokens, method).compiles_after_ready == compiles
     check_all(Judge(runner(0).model), requests(), found, EOS)
     check_equal(plain, found)
     assert none == 0
@@ -114,9 +124,10 @@ def test_any_number_of_rows(rows: int) -> None:
     check_equal(plain, run(3, requests(), max_num_seqs=rows)[0])
 
 
-def test_few_blocks_preempt_rows_that_draft() -> None:
-    sizes = {"blocks": 24}
-    core = make_core(made(3, **sizes), ahead=1, eos=EOS, clock=standing, caching=False)
+@pytest.mark.parametrize("method", METHODS)
+def test_few_blocks_preempt_rows_that_draft(method: Method) -> None:
+    sizes: dict[str, Any] = {"blocks": 24}
+    core = make_core(made(3, method, **sizes), ahead=1, eos=EOS, clock=standing, caching=False)
     plain = drive(make_core(made(0, **sizes), ahead=1, eos=EOS, caching=False), requests())
     found = drive(core, requests())
     check_equal(plain, found)
@@ -137,11 +148,12 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
     assert core.stats().accepted_at[0] > 0
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_a_fault_among_drafts(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device forgets everything; what rows have said comes back with them."""
     plain, _ = run(0, requests(), ahead)
-    device, calls = runner(3), []
+    device, calls = runner(3, method), []
 
     def burst(step, burst=device.burst):
         calls.append(step)

@@ -1,6 +1,7 @@
 """Small random models, an engine driven over them, and a judge that knows neither blocks nor steps."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,16 @@ def tiny_model(
     )
     model = random_model(config.keeping(codes), dtype=jnp.dtype("float32"), seed=seed, mesh=mesh)
     return with_measured_scales(model, range(VOCABULARY)) if needs_measuring(model) else model
+
+
+def near_model(target: LoadedModel) -> LoadedModel:
+    """One to draft for a tiny model, whose likeliest tokens are often, not always, the same. It has no windows."""
+    rng, draft = np.random.default_rng(0), tiny_model()
+
+    def near(leaf: jax.Array) -> jax.Array:
+        return leaf + (0.05 * jnp.std(leaf) * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
+
+    return replace(draft, weights=tuple(map(near, target.weights)), head=tuple(map(near, target.head)))
 
 
 def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:

@@ -66,7 +66,7 @@ class EngineShapes:
     @property
     def takes_predictions(self) -> bool:
         """Whether drafts come from a slot's tokens, and so from a prediction."""
-        return self.drafting is not None
+        return self.drafting is not None and self.drafting.method == "ngram"
 
     @property
     def all_seqs(self) -> int:

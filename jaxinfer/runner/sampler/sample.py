@@ -70,9 +70,8 @@ def sample_tokens(
 
 def _most_likely(logits: jax.Array, vocabulary: Vocabulary) -> jax.Array:
     """The lowest id among the most likely ones, int32 [S]; any id where a logit is not a number."""
-    column = jnp.argmax(logits, axis=1)
-    ids = (vocabulary.first(logits.shape[1]) + column).astype(jnp.int32)
-    if not vocabulary.axes:
-        return ids
-    own = jnp.take_along_axis(logits, column[:, None], axis=1)[:, 0]
-    return vocabulary.min(jnp.where(own >= vocabulary.max(own), ids, _NO_ID))
+    # Two reductions: XLA's argmax on CPU is a scalar loop, of 0.6 ms a row of 152k tokens instead of 0.08.
+    highest = vocabulary.max(jnp.max(logits, axis=1))
+    ids = vocabulary.first(logits.shape[1]) + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    found = vocabulary.min(jnp.min(jnp.where(logits >= highest[:, None], ids, _NO_ID), axis=1))
+    return jnp.where(found < _NO_ID, found, 0)

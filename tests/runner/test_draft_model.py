@@ -1,0 +1,171 @@
+"""A draft model: its blocks have no holes, what it costs, and which models cannot draft."""
+
+from dataclasses import replace
+from functools import cache
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.errors import ModelError
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.models.loaded import LoadedModel, random_model
+from jaxinfer.runner import memory
+from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_group, with_draft
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.program_key import program_key
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
+from tests.models.goldens import GOLDENS
+from tests.runner.tiny import drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
+
+THREE = Speculation(3, method="draft_model")
+PROMPT = random_prompt(np.random.default_rng(4), 40)
+
+
+def params(seed: int, **changes) -> SamplingParams:
+    return SamplingParams(**{"temperature": 1.0, "ignore_eos": True, "max_tokens": 24, "seed": seed, **changes})
+
+
+REQUESTS = [
+    GenerateRequest("long", PROMPT, params(1)),
+    GenerateRequest("hit", PROMPT[:30], params(2)),
+    GenerateRequest("forks", PROMPT[5:12], params(3, n=3)),
+    GenerateRequest("penalties", PROMPT[:9], params(4, frequency_penalty=0.7, top_p=0.9)),
+    GenerateRequest("greedy", PROMPT[:3], params(5, temperature=0.0)),
+]
+
+
+def tokens_of(core: EngineCore) -> dict[tuple[str, int], list[int]]:
+    return {key: output.tokens for key, output in drive(core, REQUESTS).items()}
+
+
+@cache
+def plain_tokens() -> dict[tuple[str, int], list[int]]:
+    model = tiny_model()
+    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1))
+
+
+@cache
+def for_itself(windows: tuple[int | None, ...] = (None, None), blocks: int = 400) -> JaxRunner:
+    model = tiny_model(windows)
+    return runner_of(model, model, blocks=blocks)
+
+
+def runner_of(model: LoadedModel, draft: LoadedModel, **sizes) -> JaxRunner:
+    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, "drafting": THREE, **sizes})
+    runner = JaxRunner(with_draft(model, draft), shapes)
+    runner.warm_up(lazy=True)
+    return runner
+
+
+@pytest.mark.parametrize(("windows", "ahead"), [((None, None), 0), ((None, None), 3), ((None, 12), 1), ((9, 20), 1)])
+def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | None, ...], ahead: int) -> None:
+    """No hole in its blocks: after prompts in chunks, hits in the prefix cache, forks, drafts that were all kept. It
+    draws with the same numbers, so that it is right at any temperature."""
+    core = make_core(for_itself(windows), ahead=ahead, clock=lambda: 0)
+    for _ in range(2):
+        drive(core, REQUESTS)
+    stats = core.stats()
+    assert None not in windows or stats.prefix_hits > 0
+    assert stats.accepted_tokens == stats.draft_tokens > 150
+
+
+def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, calls = for_itself(blocks=24), []
+
+    def burst(step, burst=device.burst):
+        calls.append(step)
+        if len(calls) in (3, 8):
+            raise RuntimeError("the device is gone")
+        return burst(step)
+
+    monkeypatch.setattr(device, "burst", burst)
+    core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
+    drive(core, REQUESTS)
+    stats = core.stats()
+    assert stats.preemptions > 0
+    assert stats.step_faults == 2
+    # Where blocks are few, plain steps come between those that draft, and leave holes.
+    assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 30
+
+
+def test_plain_steps_leave_a_hole_that_is_read_again() -> None:
+    """Two of them between steps that draft; more leave a hole, after which drafts are worse and tokens the same."""
+    for steps, right in ((2, True), (9, False)):
+        for_itself().reset()  # what an earlier run has left would be right
+        core = make_core(for_itself(), ahead=0, clock=lambda: 0)
+        policy = core.scheduler.drafts
+        assert policy is not None
+        asked = iter([True, True, *[False] * steps, *[True] * 30])
+        policy.drafts = lambda rows, asked=asked: next(asked)
+        assert drive(core, REQUESTS[:1])["long", 0].tokens == plain_tokens()["long", 0]
+        assert core.stats().speculate_steps > 2
+        assert (core.stats().accepted_tokens == core.stats().draft_tokens) is right
+
+
+@pytest.mark.parametrize("rows", [288, 312])
+def test_a_head_of_more_rows_or_fewer(rows: int) -> None:
+    """Tables of one family are padded differently."""
+    model = tiny_model()
+    draft = near_model(model)
+    config = replace(draft.config, vocab_size=rows)
+    more = max(rows - model.config.vocab_size, 0)
+    cut = [jnp.pad(leaf, ((0, more), (0, 0)))[:rows] if leaf.shape[:1] == (300,) else leaf for leaf in draft.weights]
+    head = jnp.pad(draft.head[0], ((0, more), (0, 0)), constant_values=9.0)[:rows]
+    drafts = replace(random_model(config, dtype=model.dtype), weights=tuple(cut), head=(head,))
+    core = make_core(runner_of(model, drafts), ahead=1, clock=lambda: 0)
+    assert tokens_of(core) == plain_tokens()
+    assert core.stats().accepted_tokens > 20
+
+
+def test_broken_drafts_change_nothing() -> None:
+    """A draft model whose every number is NaN."""
+    model = tiny_model()
+    broken = replace(model, weights=tuple(leaf * jnp.nan for leaf in model.weights))
+    core = make_core(runner_of(model, broken), ahead=1, clock=lambda: 0)
+    assert tokens_of(core) == plain_tokens()
+    assert core.stats().draft_tokens > 100
+
+
+def test_a_block_costs_what_both_models_keep() -> None:
+    model = tiny_model((12, None))
+    pair = with_draft(model, near_model(model))
+    shapes = tiny_shapes(pair, drafting=THREE)
+    assert followed_group(model.config) == 1
+    costs, kv = memory.block_costs(pair, shapes), JaxRunner(pair, shapes).kv
+    sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv]
+    assert costs == [sizes[0], sizes[1] + sizes[2]]
+    assert len(draft_shapes(pair, shapes).groups) == 1
+
+
+def test_weights_of_both_are_counted() -> None:
+    model = tiny_model()
+    pair = with_draft(model, near_model(model))
+    shapes = tiny_shapes(model, drafting=THREE)
+    limit = 64 << 20
+    with_both, alone = (memory.device_blocks(m, shapes, limit=limit, cache=None)[0] for m in (pair, model))
+    assert with_both < alone
+
+
+def test_programs_follow_from_the_draft_model() -> None:
+    model = tiny_model()
+    shapes = tiny_shapes(model, drafting=THREE)
+    one, other = with_draft(model, near_model(model)), with_draft(model, tiny_model((None, 12)))
+    for key in (lambda m: program_key(m, shapes, {}), lambda m: shapes_digest(m, shapes)):
+        assert len({key(model), key(one), key(other)}) == 3
+        assert key(one) == key(with_draft(model, near_model(model)))
+
+
+def config_like(folder: str, length: int) -> DecoderConfig:
+    return declared_draft(GOLDENS / folder, tiny_model().config, length)
+
+
+def test_models_that_cannot_draft_are_refused() -> None:
+    with pytest.raises(ModelError, match="max_model_len is 100000"):
+        config_like("llama3", 100_000)
+    with pytest.raises(ModelError, match="sees more than the 12 tokens"):
+        declared_draft(GOLDENS / "llama3", tiny_model((12, 5)).config, 16)
