@@ -101,7 +101,7 @@ def test_plain_steps_leave_a_hole_that_is_read_again() -> None:
         policy = core.scheduler.drafts
         assert policy is not None
         asked = iter([True, True, *[False] * steps, *[True] * 30])
-        policy.drafts = lambda rows, asked=asked: next(asked)
+        policy.drafts = lambda rows, prediction=None, asked=asked: next(asked)
         assert drive(core, REQUESTS[:1])["long", 0].tokens == plain_tokens()["long", 0]
         assert core.stats().speculate_steps > 2
         assert (core.stats().accepted_tokens == core.stats().draft_tokens) is right
