@@ -1,7 +1,8 @@
-"""Speculation beside plain decoding, in turns: the demo model, texts that repeat themselves, answers, random text.
+"""Speculation beside plain decoding, in turns: the demo; texts that repeat themselves, answers, random text, edits.
 
 Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
 are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of the first text at batch 1.
+The row `edited` brings the drafting engine a prediction: what plain decoding gives, every 40th token another one.
 
     python benchmarks/speculative.py [--json FILE] [--batches 1,4,16] [--rounds 5] [--tokens 4] [--model demo]
 """
@@ -19,11 +20,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.report import write_json
 from jaxinfer import LLM, SamplingParams
+from jaxinfer.llm import Prompt
 
 OUTPUT = 128
 _WARM = 3
 """Runs that are not counted: programs, caches, and what the engine has to try before it knows whether drafts pay."""
 TEXTS = ("repeating", "answers", "random")
+EDITED = "edited"
+_EDIT_EVERY = 40
+_STORY = (
+    "Tom had a red ball. He took it to the park. A big dog came and ran away with the ball. Tom was sad and sat down "
+    "under a tree. Then the dog came back and put the ball at his feet. Tom laughed, and they played until it was dark."
+)
 
 
 class Run(NamedTuple):
@@ -44,7 +52,8 @@ def main() -> None:
     batches = tuple(map(int, asked.batches.split(",")))
     common = {"max_num_seqs": max(batches), "dtype": asked.dtype, "enable_prefix_caching": False}
     plain, spec = LLM(asked.model, **common), LLM(asked.model, **common, speculative_config=drafting)
-    rows = [_measured(plain, spec, text, batch, asked.rounds) for text in TEXTS for batch in batches]
+    cases = [(text, batch) for text in TEXTS for batch in batches] + [(EDITED, 1)]
+    rows = [_measured(plain, spec, text, batch, asked.rounds) for text, batch in cases]
     for row in rows:
         print(_line(row), flush=True)
     result = {
@@ -66,10 +75,11 @@ def _line(row: dict[str, Any]) -> str:
 
 def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict[str, Any]:
     prompts, params = _prompts(plain, text, batch), _params(text, batch)
+    predicting = _with_predictions(plain, prompts, params) if text == EDITED else prompts
     pairs = []
     for number in range(rounds + _WARM):
         engines = (plain, spec) if number % 2 else (spec, plain)
-        runs = {engine is spec: _run(engine, prompts, params) for engine in engines}
+        runs = {engine is spec: _run(engine, predicting if engine is spec else prompts, params) for engine in engines}
         pairs.append((runs[False], runs[True]))
     counted = pairs[_WARM:]
     ratios = [one.seconds / other.seconds for one, other in counted]
@@ -92,7 +102,19 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
     }
 
 
-def _run(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> Run:
+def _with_predictions(plain: LLM, prompts: list[Prompt], params: list[SamplingParams]) -> list[Prompt]:
+    """Each prompt with what it gives, in which every 40th token is another one."""
+    results = plain.generate(prompts, params, use_tqdm=False)
+    predicted: list[Prompt] = []
+    for prompt, result in zip(prompts, results, strict=True):
+        ids = list(result.outputs[0].token_ids)
+        for place in range(_EDIT_EVERY - 1, len(ids), _EDIT_EVERY):
+            ids[place] = (ids[place] + 1) % plain.info.vocab_size
+        predicted.append({"prompt": prompt, "prediction": ids})
+    return predicted
+
+
+def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams]) -> Run:
     before = llm.engine.stats()
     gc.collect()
     start = time.perf_counter()
@@ -109,21 +131,25 @@ def _run(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> Run:
     )
 
 
-def _prompts(llm: LLM, text: str, batch: int) -> list[str]:
-    """repeating: some words over and over. answers: questions that the demo was trained to answer. random: tokens."""
+def _prompts(llm: LLM, text: str, batch: int) -> list[Prompt]:
+    """repeating: some words over and over. answers: questions that the demo was trained to answer. random: tokens.
+    edited: a text to write anew."""
     draw = random.Random(f"{text}{batch}")
     if text == "repeating":
         words = ["tree", "river", "apple", "house", "stone", "bird", "cloud", "road"]
         return [" ".join(draw.sample(words, 4) * 8) for _ in range(batch)]
     if text == "answers":
         return [f"What is {draw.randint(1, 9)} + {draw.randint(1, 9)}? Tell me a story about it." for _ in range(batch)]
+    if text == EDITED:
+        return [_STORY + " Tell this story again."] * batch
     tokenizer = llm.get_tokenizer()
     return [tokenizer.decode([draw.randrange(300, 1500) for _ in range(24)]) for _ in range(batch)]
 
 
 def _params(text: str, batch: int) -> list[SamplingParams]:
-    """Random text stays random: it is drawn, at a high temperature, with seeds."""
-    temperature = 1.2 if text == "random" else 0.0
+    """Random text stays random: it is drawn, at a high temperature, with seeds; that which is edited at 1, so that it
+    does not repeat itself."""
+    temperature = {"random": 1.2, EDITED: 1.0}.get(text, 0.0)
     return [
         SamplingParams(temperature=temperature, seed=row, max_tokens=OUTPUT, ignore_eos=True) for row in range(batch)
     ]

@@ -6,7 +6,7 @@ import itertools
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.config_tree import with_values
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["LLM", "AsyncLLM", "CompletionOutput", "Logprob", "RequestOutput"]
 
 Prompt = str | Mapping[str, Any]
-"""A text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`."""
+"""A text, `{"prompt": text}` or `{"prompt_token_ids": [...]}`; with `"prediction"`, a text or token ids, what the
+output may be for the most part, which speculation by n-grams drafts from."""
 
 _Work = tuple[CheckedRequest, OutputCollector]
 
@@ -100,11 +101,13 @@ class LLM:
         add_generation_prompt: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        prediction: str | Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template.
 
-        tools: of OpenAI's form. An output's `text` is what the model wrote, and its `parsed` that text taken apart into
-        content, reasoning and tool calls. Control tokens in the messages are text. Raises ParameterError.
+        prediction: what each answer may be for the most part, a text or token ids. tools: of OpenAI's form. An output's
+        `text` is what the model wrote, and its `parsed` that text taken apart into content, reasoning and tool calls.
+        Control tokens in the messages are text. Raises ParameterError.
         """
         if tools is not None:
             check_tools(tools)
@@ -117,7 +120,8 @@ class LLM:
                 template_kwargs=chat_template_kwargs,
                 tools=tools,
             )
-            prompts.append({"prompt": rendered.text, "prompt_token_ids": rendered.token_ids})
+            prompt = {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
+            prompts.append(prompt if prediction is None else {**prompt, "prediction": prediction})
         form = self.text.chat_template.form
         results = self._run_all(self._collectors(prompts, sampling_params, form.params), use_tqdm)
         form = form._replace(tools=form.tools and bool(tools))
@@ -150,12 +154,11 @@ class LLM:
             raise ParameterError("sampling_params", f"has {len(each)} entries for {len(prompts)} prompts")
         made = []
         for i, (prompt, one) in enumerate(zip(prompts, each, strict=True)):
-            text, ids = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
+            encoded = encode_prompt(self.text.tokenizer, prompt, "prompts" if len(prompts) == 1 else f"prompts[{i}]")
             sampling = with_bad_token_ids(change(one), self.text.tokenizer)
-            request = GenerateRequest(str(next(self._ids)), ids, sampling)
-            made.append(
-                (self.engine.compile(self.engine.check(request)), OutputCollector(self.text.tokenizer, request, text))
-            )
+            request = encoded.request(str(next(self._ids)), sampling)
+            collector = OutputCollector(self.text.tokenizer, request, encoded.text)
+            made.append((self.engine.compile(self.engine.check(request)), collector))
         return made
 
     def _run_all(self, work: list[_Work], use_tqdm: bool) -> list[RequestOutput]:
@@ -233,9 +236,9 @@ class AsyncLLM:
         """
         params = sampling_params or self.text.defaults.params(default_max_tokens=DEFAULT_MAX_TOKENS)
         params = with_bad_token_ids(params, self.text.tokenizer)
-        text, ids = await self._encode(prompt)
-        request = GenerateRequest(request_id or uuid.uuid4().hex, ids, params)
-        collector = OutputCollector(self.text.tokenizer, request, text)
+        encoded = await self._encode(prompt)
+        request = encoded.request(request_id or uuid.uuid4().hex, params)
+        collector = OutputCollector(self.text.tokenizer, request, encoded.text)
         source = await self.client.submit(request)
         try:
             async for deltas in source:
@@ -250,9 +253,9 @@ class AsyncLLM:
             if not collector.output.finished:
                 self.client.abort(request.request_id)
 
-    async def _encode(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        if isinstance(text, str) and len(text) > SHORT_CHARS:
+    async def _encode(self, prompt: Prompt) -> "EncodedPrompt":
+        texts = prompt.values() if isinstance(prompt, Mapping) else (prompt,)
+        if sum(len(text) for text in texts if isinstance(text, str)) > SHORT_CHARS:
             return await asyncio.to_thread(encode_prompt, self.text.tokenizer, prompt, "prompt")
         return encode_prompt(self.text.tokenizer, prompt, "prompt")
 
@@ -282,19 +285,49 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     return plain
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, param: str) -> tuple[str | None, list[int]]:
-    """Text and token ids of a prompt. Raises ParameterError."""
-    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
-    if isinstance(prompt, Mapping) and (unknown := set(prompt) - {"prompt", "prompt_token_ids"}):
-        raise ParameterError(f"{param}.{min(unknown)}", "is not supported; `prompt` and `prompt_token_ids` are")
+class EncodedPrompt(NamedTuple):
+    """A prompt's text, where it has one, and its token ids and those of its prediction."""
+
+    text: str | None
+    token_ids: list[int]
+    prediction: list[int]
+
+    def request(self, request_id: str, sampling: SamplingParams) -> GenerateRequest:
+        """What an engine is asked for."""
+        return GenerateRequest(request_id, self.token_ids, sampling, prediction=self.prediction)
+
+
+def encode_prompt(tokenizer: Tokenizer, prompt: Prompt, param: str) -> EncodedPrompt:
+    """param: what errors call the prompt. Raises ParameterError."""
+    given = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
+    if unknown := given.keys() - _PROMPT_KEYS:
+        raise ParameterError(f"{param}.{min(unknown)}", f"is not supported; {', '.join(_PROMPT_KEYS)} are")
+    text, ids = given.get("prompt"), given.get("prompt_token_ids")
     if ids is not None:
-        if not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
-            raise ParameterError(f"{param}.prompt_token_ids", "must be a list of integers")
-        return text, list(ids)
-    if not isinstance(text, str):
+        ids = _integers(ids, f"{param}.prompt_token_ids")
+    elif isinstance(text, str):
+        ids = tokenizer.encode(text, param=param)
+    else:
         raise ParameterError(param, 'must be a text, {"prompt": text} or {"prompt_token_ids": [...]}')
-    return text, tokenizer.encode(text, param=param)
+    return EncodedPrompt(text, ids, _encode_prediction(tokenizer, given.get("prediction"), f"{param}.prediction"))
+
+
+_PROMPT_KEYS = ("prompt", "prompt_token_ids", "prediction")
+
+
+def _encode_prediction(tokenizer: Tokenizer, prediction: Any, param: str) -> list[int]:
+    if prediction is None:
+        return []
+    if isinstance(prediction, str):
+        return tokenizer.encode(prediction, add_special_tokens=False, param=param, parse_special=False)
+    return _integers(prediction, param)
+
+
+def _integers(ids: Any, param: str) -> list[int]:
+    is_list = isinstance(ids, Iterable) and not isinstance(ids, str | Mapping)
+    if not is_list or not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+        raise ParameterError(param, "must be a list of integers")
+    return list(ids)
 
 
 @contextlib.contextmanager

@@ -160,6 +160,7 @@ class EngineCore:
             sequence_id=sequence_id_of(client_id, self._next_sequence),
             priority=request.priority,
             tenant=request.tenant,
+            prediction=checked.prediction,
             fork_to=params.n,
             matcher=checked.matcher,
         )

@@ -49,6 +49,8 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     special = ending | _need_care(state, slots, tokens, counts)
     if judged:
         special[[number for number, judgement in judged.items() if judgement.final]] = True
+    if result.predicted is not None:
+        special |= result.predicted[rows] > 0
     if result.logprobs is not None:
         special[:] = True
     if not np.count_nonzero(special):  # twice as fast as any()
@@ -181,6 +183,7 @@ def _delta(
             _read_logprobs(result.logprobs, at, token, asked) for at, token in zip(places, tokens, strict=False)
         ]
     table.awaits_first_token[slot] = False
+    accepted, rejected = _prediction_drafts(result, row)
     if sequence.finish_reason is not None:
         state.finish(sequence)
     return TokenDelta(
@@ -197,7 +200,19 @@ def _delta(
         times=times,
         sequence_id=sequence.sequence_id,
         preemptions=0 if sequence.finish_reason is None else sequence.preemptions,
+        accepted_prediction=accepted,
+        rejected_prediction=rejected,
     )
+
+
+def _prediction_drafts(result: StepResult, row: int) -> tuple[int, int]:
+    """Of the drafts that a row has from its prediction, how many were kept, and how many not."""
+    if result.predicted is None or not result.predicted[row]:
+        return 0, 0
+    assert result.drafted is not None
+    assert result.accepted is not None
+    accepted = int(result.accepted[row])
+    return accepted, int(result.drafted[row]) - accepted
 
 
 def _finish_reason(sequence: Sequence, tokens: list[int], judgement: _Judgement | None) -> FinishReason | None:

@@ -47,6 +47,7 @@ class Sequence:
     isolated: True while it is, or is to be, the only sequence of a step (scheduler/fault_isolation.py).
     isolation_round, isolated_at: the last round of isolation that it was in, and its `most_collected` then.
     matcher: what it may say; None: anything.
+    prediction: int32, tokens that it may say, to draft from; empty: none.
     tenant: whose it is, for fair sharing. charged, charged_from: tokens that the tenant was charged when it was
         admitted first (scheduler/fair_order.py), and its positions that were computed then; 0 before.
     """
@@ -64,6 +65,7 @@ class Sequence:
     sequence_id: int = 0
     priority: int = 0
     tenant: tuple[str, ...] = ()
+    prediction: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int32))
     fork_to: int = 1
     prompt_len: int = field(init=False)
     prompt_logprobs: list[TokenLogprobs | None] | None = field(init=False)
@@ -148,6 +150,7 @@ class Sequence:
             sequence_id=self.sequence_id + index,
             priority=self.priority,
             tenant=self.tenant,
+            prediction=self.prediction,
             matcher=None if self.matcher is None else self.matcher.copy(),
         )
         child.queued_at, child.scheduled_at = self.queued_at, self.scheduled_at

@@ -19,6 +19,7 @@ class SlotTable:
     limit: tokens at which the sequence ends. capacity: positions that its blocks can hold.
     stop_ids: ids that end the sequence, as wide as anybody has needed yet.
     constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
+    num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
@@ -45,6 +46,8 @@ class SlotTable:
         self.logprobs = np.zeros(num_slots, bool)
         self.constrained = np.zeros(num_slots, bool)
         self.num_constrained = 0
+        self.num_predicted = 0
+        self.predictions = 0
         self.foreseen = np.zeros(num_slots, bool)
         self.sequences: list[Sequence | None] = [None] * num_slots
         self._free = [
@@ -63,6 +66,11 @@ class SlotTable:
     def open_shards(self) -> list[int]:
         """Those with a free slot."""
         return [shard for shard, free in enumerate(self._free) if free]
+
+    @property
+    def prediction(self) -> int | None:
+        """A number of the prediction that came last; None where no sequence has any."""
+        return self.predictions if self.num_predicted else None
 
     def is_empty(self, shard: int) -> bool:
         """Whether nobody has a slot of a shard."""
@@ -94,6 +102,8 @@ class SlotTable:
         self.logprobs[slot] = sequence.params.logprobs is not None or sequence.prompt_logprobs is not None
         self.constrained[slot] = sequence.matcher is not None
         self.num_constrained += sequence.matcher is not None
+        self.num_predicted += len(sequence.prediction) > 0
+        self.predictions += len(sequence.prediction) > 0
         self.foreseen[slot] = False
         self.sequences[slot] = sequence
         sequence.slot, sequence.table = slot, self
@@ -113,6 +123,7 @@ class SlotTable:
         self.epoch[slot] += 1
         self.sequences[slot] = None
         self.num_constrained -= int(self.constrained[slot])
+        self.num_predicted -= len(sequence.prediction) > 0
         self.constrained[slot] = False
         self._free[sequence.kv.shard].append(slot)
         sequence.slot, sequence.table = -1, None

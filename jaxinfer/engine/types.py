@@ -31,7 +31,8 @@ class GenerateRequest:
 
     prompt_token_ids: int32 [n], or a sequence, which is copied when the request is checked.
     priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
-    for fair sharing: digests of the API key and of the user.
+    for fair sharing: digests of the API key and of the user. prediction: token ids that the output may be, which steps
+    draft from; they change no token. Empty: none.
     """
 
     request_id: str
@@ -40,6 +41,7 @@ class GenerateRequest:
     priority: int = 0
     cache_salt: str = ""
     tenant: tuple[str, ...] = ()
+    prediction: np.ndarray | Sequence[int] = ()
 
 
 class TokenLogprobs(NamedTuple):
@@ -73,7 +75,8 @@ class TokenDelta(NamedTuple):
     0's first tokens, as times does; its first entry is None. error says what failed where finish_reason is `error`;
     param: the request's field that brought it about, or None.
     sequence_id: names the sequence in every later StepOutput; -1 where it ended before its first token. preemptions:
-    how often the sequence lost its slot to another, with its last delta.
+    how often the sequence lost its slot to another, with its last delta. accepted_prediction, rejected_prediction:
+    drafts from the prediction that the step kept and dropped.
     """
 
     request_id: str
@@ -89,6 +92,8 @@ class TokenDelta(NamedTuple):
     sequence_id: int = -1
     preemptions: int = 0
     param: str | None = None
+    accepted_prediction: int = 0
+    rejected_prediction: int = 0
 
 
 class StepOutput(NamedTuple):

@@ -13,11 +13,13 @@ from jaxinfer.engine.types import MAX_PRIORITY, GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
 
+_NO_IDS = np.zeros(0, np.int32)
+
 
 class CheckedRequest(NamedTuple):
     """A request that can be served. ids: its prompt, int32. limit: the most tokens, prompt included, that it may grow
     to. stop_ids: ids that end it. rules: of its tokens; None: it has none. arrival: its place among all requests; None:
-    that of when it is queued. matcher: what it may say, once that is compiled.
+    that of when it is queued. matcher: what it may say, once that is compiled. prediction: int32.
     """
 
     request: GenerateRequest
@@ -27,6 +29,7 @@ class CheckedRequest(NamedTuple):
     rules: TokenRules | None = None
     arrival: int | None = None
     matcher: Matcher | None = None
+    prediction: np.ndarray = _NO_IDS
 
     @property
     def is_constrained(self) -> bool:
@@ -39,6 +42,7 @@ def check_request(
 ) -> CheckedRequest:
     """Raises ParameterError where the request can never be served."""
     ids, params = _prompt_ids(request.prompt_token_ids, shapes), request.sampling
+    prediction = _prediction(request.prediction, shapes)
     if params.n > shapes.max_num_seqs:
         where = "" if shapes.shards == 1 else " in a shard"  # forks share their parent's blocks
         message = f"{params.n} is more than the {shapes.max_num_seqs} sequences that run at once{where}"
@@ -51,7 +55,7 @@ def check_request(
     room = shapes.max_model_len - len(ids)
     limit = len(ids) + min(room, params.max_tokens or room)
     _check_blocks(limit, shapes)
-    checked = CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids))
+    checked = CheckedRequest(request, ids, limit, _stop_ids(request, eos_ids), prediction=prediction)
     return _with_rules(checked, shapes.vocab_size)
 
 
@@ -75,20 +79,35 @@ def _prompt_ids(prompt: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.
             "prompt",
             f"has {len(prompt)} tokens, and the model's context is {shapes.max_model_len}, the output included",
         )
-    if isinstance(prompt, np.ndarray):
-        if prompt.dtype.kind not in "iu":
-            raise ParameterError("prompt", "token ids must be integers")
-        low, high = int(prompt.min()), int(prompt.max())
+    return _ids(prompt, shapes, "prompt")
+
+
+def _prediction(prediction: Sequence[int] | np.ndarray, shapes: EngineShapes) -> np.ndarray:
+    """The prediction as int32, without what no output can reach."""
+    if not len(prediction):
+        return _NO_IDS
+    if not shapes.takes_predictions:
+        message = 'needs an engine that drafts by n-grams: --speculative-config \'{"method": "ngram"}\' turns it on'
+        raise ParameterError("prediction", message)
+    return _ids(prediction, shapes, "prediction")[: shapes.max_model_len]
+
+
+def _ids(tokens: Sequence[int] | np.ndarray, shapes: EngineShapes, param: str) -> np.ndarray:
+    """Token ids as int32, at least one. param: what errors call them."""
+    if isinstance(tokens, np.ndarray):
+        if tokens.dtype.kind not in "iu":
+            raise ParameterError(param, "token ids must be integers")
+        low, high = int(tokens.min()), int(tokens.max())
     else:
-        low, high = min(prompt), max(prompt)
+        low, high = min(tokens), max(tokens)
     if low < 0 or high >= shapes.vocab_size:
-        raise ParameterError("prompt", f"token id {low if low < 0 else high} is not in 0 to {shapes.vocab_size - 1}")
-    if isinstance(prompt, np.ndarray) and prompt.dtype == np.int32:
-        return prompt
+        raise ParameterError(param, f"token id {low if low < 0 else high} is not in 0 to {shapes.vocab_size - 1}")
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32:
+        return tokens
     try:
-        return np.array(array("i", prompt), np.int32)
+        return np.array(array("i", tokens), np.int32)
     except TypeError:  # NumPy would round what is no integer
-        raise ParameterError("prompt", "token ids must be integers") from None
+        raise ParameterError(param, "token ids must be integers") from None
 
 
 def _stop_ids(request: GenerateRequest, eos_ids: Sequence[int]) -> frozenset[int]:

@@ -98,12 +98,13 @@ Event = Hello | Answer | Failure | Step | Stats
 def pack_request(request: GenerateRequest) -> Submit:
     """The frame of a request."""
     ids = np.asarray(request.prompt_token_ids, np.int32)
-    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant
+    prediction = np.asarray(request.prediction, np.int32)
+    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant, prediction
     return Submit(request.request_id, msgspec.Raw(encode(fields)))
 
 
 def unpack_request(frame: Submit) -> GenerateRequest:
-    """The request, its prompt as an array. Raises ValueError where a field is wrong."""
+    """The request, its prompt and its prediction as arrays. Raises ValueError where a field is wrong."""
     return GenerateRequest(frame.request_id, *_decode_fields(frame.fields))
 
 
@@ -155,5 +156,5 @@ decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=_array).decode
 """A list of Events."""
 
 _decode_fields = msgspec.msgpack.Decoder(
-    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...]], dec_hook=_array
+    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray], dec_hook=_array
 ).decode

@@ -5,13 +5,13 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.draft_model import draft_shapes, followed_group
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Step, short_rows
-from jaxinfer.runner.ngram import ngram_drafts
+from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
 
@@ -32,11 +32,13 @@ class Rows(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """kv: blocks of every group, written to. tokens: int32 [R, K]. count: how many of them each row has, int32 [R]."""
+    """kv: blocks of every group, written to. tokens: int32 [R, K]. count: how many of them each row has, int32 [R].
+    predicted: bool [R], whether they come from the row's prediction."""
 
     kv: Arrays
     tokens: jax.Array
     count: jax.Array
+    predicted: jax.Array
 
 
 class Drafter(Protocol):
@@ -66,8 +68,10 @@ class NgramDrafter:
     ) -> Drafts:
         assert self._shapes.drafting is not None
         assert state.history is not None
-        drafts, found = ngram_drafts(state.history[rows.slots], rows.length, self._shapes.drafting)
-        return Drafts(kv, drafts, jnp.clip(rows.room, 0, found))
+        own = SLOT_PARAMS.views(params[rows.slots])
+        prediction = Prediction(own["predicted"], own["prompt_len"])
+        found = ngram_drafts(state.history[rows.slots], rows.length, prediction, self._shapes.drafting)
+        return Drafts(kv, found.tokens, jnp.clip(rows.room, 0, found.count), found.predicted)
 
     def follow(self, weights: Arrays, kv: Arrays, step: Step) -> Arrays:
         """The rows' history is what it needs."""
@@ -119,7 +123,8 @@ class ModelDrafter:
         first, last = self._first(state, rows, own)
         hidden, kv = self._layers(weights, kv, first)
         kv, drafts = jax.lax.fori_loop(1, self._tokens, go_on, (kv, draw(hidden[last], 0, none)))
-        return Drafts(kv, drafts, jnp.clip(rows.room, 0, self._tokens))
+        count = jnp.clip(rows.room, 0, self._tokens)
+        return Drafts(kv, drafts, count, jnp.zeros_like(rows.open))
 
     def _first(self, state: SlotState, rows: Rows, tables: Arrays) -> tuple[Step, jax.Array]:
         """Each row's last tokens as a step, and where of it the newest of each row are, int32 [R]."""

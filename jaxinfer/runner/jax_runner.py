@@ -51,7 +51,7 @@ class SampledStep(NamedTuple):
 
 
 class BurstInFlight(NamedTuple):
-    """Several tokens a row in flight. counts: [rows], or [rows, 3] with drafts."""
+    """Several tokens a row in flight. counts: [rows], or [rows, 4] with drafts."""
 
     step: PackedBurst
     tokens: jax.Array
@@ -215,10 +215,10 @@ class JaxRunner:
             tokens, counts = np.asarray(handle.tokens), np.asarray(handle.counts)
             if counts.ndim == 1:
                 return handle.step.result(tokens, counts)
-            logprobs, (gained, drafted, accepted) = None, counts.T
+            logprobs, (gained, *drafts) = None, counts.T
             if handle.logprobs is not None:
                 logprobs = _logprob_arrays(handle.step.of_rows(np.asarray(handle.logprobs)))
-            return handle.step.result(tokens, gained, drafted, accepted, logprobs)
+            return handle.step.result(tokens, gained, *drafts, logprobs=logprobs)
         step, sampled = handle.step, handle.sampled
         if sampled is None:
             handle.hidden.block_until_ready()

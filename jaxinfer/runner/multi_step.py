@@ -18,8 +18,8 @@ class Burst(NamedTuple):
     """What `multi_step` and `speculate` return: kv, tables and state are donated arguments, load is as in `Forward`.
 
     tokens: int32 [rows, burst], of which a row's first `counts` [rows] mean something; the last of them is -1 where
-    logits were not finite. Of `speculate` counts are [rows, 3]: tokens, drafts, and drafts that were kept; and logprobs
-    are int32 [rows, burst, LOGPROBS.size].
+    logits were not finite. Of `speculate` counts are [rows, 4]: tokens, drafts, drafts that were kept, and 1 where they
+    come from a prediction; and logprobs are int32 [rows, burst, LOGPROBS.size].
     """
 
     kv: Arrays

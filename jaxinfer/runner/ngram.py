@@ -1,4 +1,7 @@
-"""Drafts by n-grams: what followed the last tokens of a row where they stood before (prompt lookup)."""
+"""Drafts by n-grams: what followed the last tokens of a row where they stood before (prompt lookup), or stand in its
+prediction."""
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -6,34 +9,63 @@ import jax.numpy as jnp
 from jaxinfer.speculation import Speculation
 
 
-def ngram_drafts(history: jax.Array, length: jax.Array, speculation: Speculation) -> tuple[jax.Array, jax.Array]:
-    """history: int32 [R, L], the tokens of each row, of which those up to position `length` [R] are valid. Returns
-    drafts, int32 [R, tokens], and how many of them a row has, int32 [R]: all or none.
+class NgramDrafts(NamedTuple):
+    """tokens: int32 [R, K], of which a row has the first `count`, int32 [R]. predicted: bool [R], whether they come
+    from the row's prediction."""
 
-    Of all earlier places the one that shares the most of the row's last tokens is taken, up to `longest` and at least
-    `shortest` of them, and the latest of several. Drafts that would come from beyond the last token begin again behind
-    that place: a text that repeats itself goes on doing so.
+    tokens: jax.Array
+    count: jax.Array
+    predicted: jax.Array
+
+
+class Prediction(NamedTuple):
+    """Where rows have their predictions, int32 [R]. size: the last places of a row, which hold the last tokens of its
+    prompt, up to `longest`, and what is predicted; 0 for none. prompt_len: tokens of its prompt."""
+
+    size: jax.Array
+    prompt_len: jax.Array
+
+
+def ngram_drafts(
+    history: jax.Array, length: jax.Array, prediction: Prediction, speculation: Speculation
+) -> NgramDrafts:
+    """history: int32 [R, L], the tokens of each row: those up to position `length` [R], and its prediction at its end.
+    What lies between is not read.
+
+    Of all earlier places, and those of the prediction, the one that shares the most of the row's last tokens is taken,
+    up to `longest` and at least `shortest` of them. Of several one of the prediction, namely the nearest to where the
+    row would be if it had said what is predicted; else the latest. Drafts that would come from beyond the last token
+    begin again behind that place: a text that repeats itself goes on doing so. A prediction just ends.
     """
-    shared = _shared(history, length, speculation.longest)
-    place = jnp.arange(history.shape[1], dtype=jnp.int32)
-    earlier = (place < length[:, None]) & (shared >= speculation.shortest)
-    score = jnp.where(earlier, shared * history.shape[1] + place, -1)
-    best = jnp.max(score, axis=1)
-    found = best >= 0
-    at = jnp.where(found, best % history.shape[1], 0)
-    period = jnp.maximum(length - at, 1)[:, None]
+    end = history.shape[1]
+    start = end - prediction.size
+    first = jnp.maximum(start, length + 1)  # outputs may have reached the prediction
+    shared = _shared(history, length, first, speculation.longest)
+    place = jnp.arange(end, dtype=jnp.int32)
+    predicted = (place >= first[:, None]) & (place < end - 1)
+    aligned = start + jnp.minimum(prediction.prompt_len, speculation.longest) + length - prediction.prompt_len
+    rank = jnp.where(predicted, 2 * end - jnp.minimum(jnp.abs(place - aligned[:, None]), end), place)
+    known = (place < length[:, None]) | predicted
+    score = jnp.where(known & (shared >= speculation.shortest), shared * (2 * end + 1) + rank, -1)
+    found = jnp.max(score, axis=1) >= 0
+    at = jnp.where(found, jnp.argmax(score, axis=1), 0).astype(jnp.int32)
+    from_prediction = found & (at > length)
+    follow = jnp.where(from_prediction, end - 1 - at, jnp.maximum(length - at, 1))
     steps = jnp.arange(speculation.tokens, dtype=jnp.int32)
-    drafts = jnp.take_along_axis(history, at[:, None] + 1 + steps % period, axis=1)
-    return drafts, jnp.where(found, speculation.tokens, 0).astype(jnp.int32)
+    tokens = jnp.take_along_axis(history, at[:, None] + 1 + steps % follow[:, None], axis=1)
+    count = jnp.where(from_prediction, jnp.minimum(follow, speculation.tokens), speculation.tokens)
+    return NgramDrafts(tokens, jnp.where(found, count, 0).astype(jnp.int32), from_prediction)
 
 
-def _shared(history: jax.Array, length: jax.Array, longest: int) -> jax.Array:
-    """How many tokens up to each place equal the row's last ones, at most `longest`: int32 [R, L]."""
+def _shared(history: jax.Array, length: jax.Array, first: jax.Array, longest: int) -> jax.Array:
+    """How many tokens up to each place equal the row's last ones, at most `longest`: int32 [R, L]. first: place at
+    which the prediction begins, [R], which shares nothing with what lies before it."""
     shared, going = jnp.zeros_like(history), jnp.ones_like(history, bool)
     place = jnp.arange(history.shape[1], dtype=jnp.int32)
+    start = jnp.where(place > length[:, None], first[:, None], 0)
     for back in range(longest):
         last = jnp.take_along_axis(history, jnp.maximum(length - back, 0)[:, None], axis=1)
         before = jnp.roll(history, back, axis=1)
-        going &= (before == last) & (place >= back) & (length >= back)[:, None]
+        going &= (before == last) & (place - back >= start) & (length >= back)[:, None]
         shared += going
     return shared

@@ -25,18 +25,20 @@ from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpa
 _AT_ONCE = 256
 """Positions that are sampled at once, at most: as many as a sample of 256 rows, which needs 0.9 GB for a vocabulary of
 152k."""
-_SCALARS = 4
+_SCALARS = 5
 """Numbers of a row of packed `Drafted` before its drafts."""
 
 
 class Drafted(NamedTuple):
     """Rows with their drafts, int32. last, length: the newest token of each row and its position, [R]. count: how many
-    of its drafts are used, [R]. open: bool [R], rows that get tokens. drafts: [R, K]."""
+    of its drafts are used, [R]. open, predicted: bool [R], rows that get tokens, and those whose drafts come from a
+    prediction. drafts: [R, K]."""
 
     last: jax.Array
     length: jax.Array
     count: jax.Array
     open: jax.Array
+    predicted: jax.Array
     drafts: jax.Array
 
     def packed(self) -> jax.Array:
@@ -46,8 +48,8 @@ class Drafted(NamedTuple):
     @classmethod
     def unpacked(cls, rows: Any) -> "Drafted":
         """rows: as `packed` gives them, here or on the host."""
-        last, length, count, is_open = rows[:, :_SCALARS].T
-        return cls(last, length, count, is_open > 0, rows[:, _SCALARS:])
+        last, length, count, is_open, predicted = rows[:, :_SCALARS].T
+        return cls(last, length, count, is_open > 0, predicted > 0, rows[:, _SCALARS:])
 
     @property
     def tokens(self) -> jax.Array:
@@ -125,9 +127,9 @@ class SpeculateProgram(BurstProgram):
         view = self._layouts.burst(rows).views(packed)
         tables, slots = updated_tables(tables, view), view["slots"]
         asked = self._rows(state, slots, view["counts"])
-        kv, tokens, count = self._drafter.draft(weights, head, kv, tables, state, params, asked)
+        kv, tokens, count, predicted = self._drafter.draft(weights, head, kv, tables, state, params, asked)
         last = unpack_newest(state.newest).last_token[slots]
-        return kv, tables, Drafted(last, asked.length, count, asked.open, tokens).packed()
+        return kv, tables, Drafted(last, asked.length, count, asked.open, predicted, tokens).packed()
 
     def verify(
         self,
@@ -164,7 +166,8 @@ class SpeculateProgram(BurstProgram):
             given = given._replace(count=jnp.minimum(given.count, legal))
         tokens, logprobs = self._sample(head, state, params, masks, hidden, slots, given)
         state, gained, accepted = self._keep(state, params, slots, given, tokens)
-        counts = jnp.stack([gained, jnp.where(given.open, given.count, 0), accepted], axis=1)
+        count = jnp.where(given.open, given.count, 0)
+        counts = jnp.stack([gained, count, accepted, given.predicted & (count > 0)], axis=1)
         return Accepted(state, tokens, counts, logprobs)
 
     def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Rows:

@@ -17,7 +17,8 @@ class SlotState(NamedTuple):
 
     newest: int32 [slots, NEWEST.size], a `Newest` each.
     counts: int16 [slots, vocabulary], packed counts (`SEEN_IN_PROMPT`); kept for slots with penalties.
-    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them.
+    history: int32 [slots, max_model_len], the tokens of each slot, where drafts are made from them, and its prediction
+    in the last places.
     """
 
     newest: jax.Array

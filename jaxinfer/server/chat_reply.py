@@ -90,7 +90,8 @@ class ChatReply(Reply):
         usage = super().usage()
         counts = [answer.reasoning.count for answer in self._answers if answer.reasoning is not None]
         if counts:
-            usage.completion_tokens_details = CompletionTokensDetails(sum(counts))
+            details = usage.completion_tokens_details or CompletionTokensDetails()
+            usage.completion_tokens_details = msgspec.structs.replace(details, reasoning_tokens=sum(counts))
         return usage
 
     def _choice(self, delta: ChoiceDelta) -> ChunkChoice | None:

@@ -13,7 +13,7 @@ from jaxinfer.errors import EngineDeadError, QueueFullError
 from jaxinfer.metrics import EndedRequest, RequestTimer, ServerMetrics
 from jaxinfer.serving.errors import ErrorKind, RequestError, unavailable
 from jaxinfer.serving.tracing import Outcome, RequestSpan
-from jaxinfer.serving.usage import PromptTokensDetails, Timings, Usage, timings_of
+from jaxinfer.serving.usage import CompletionTokensDetails, PromptTokensDetails, Timings, Usage, timings_of
 from jaxinfer.text import ChoiceDelta, OutputAssembler, Tokenizer, join_deltas
 
 
@@ -131,6 +131,11 @@ class Generation:
         completion = sum(run.num_tokens for run in self._runs)
         cached = sum(run.cached_tokens for run in self._runs)
         usage = Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+        if any(len(request.prediction) for request in self.requests):
+            usage.completion_tokens_details = CompletionTokensDetails(
+                accepted_prediction_tokens=sum(run.accepted_prediction for run in self._runs),
+                rejected_prediction_tokens=sum(run.rejected_prediction for run in self._runs),
+            )
         if self._tells_timings:
             usage.timings = self.timings()
         return usage
@@ -158,6 +163,8 @@ class _Run:
         self.request = request
         self.cached_tokens = 0
         self.preemptions = 0
+        self.accepted_prediction = 0
+        self.rejected_prediction = 0
         self.prompt_logprobs: list[TokenLogprobs | None] | None = None
         self.finish_reasons: list[str] = []
         self.timer = timer
@@ -225,6 +232,8 @@ class _Run:
     def _take(self, delta: TokenDelta) -> ChoiceDelta | None:
         self.cached_tokens = max(self.cached_tokens, delta.cached_tokens)
         self.preemptions += delta.preemptions
+        self.accepted_prediction += delta.accepted_prediction
+        self.rejected_prediction += delta.rejected_prediction
         if delta.times is not None:
             self.timer.started(delta.times)
         if delta.prompt_logprobs is not None:

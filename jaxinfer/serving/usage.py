@@ -15,9 +15,15 @@ class PromptTokensDetails(msgspec.Struct):
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """reasoning_tokens: those of the completion that are reasoning."""
+    """reasoning_tokens: those of the completion that are reasoning.
 
-    reasoning_tokens: int
+    Of a request with a prediction: accepted_prediction_tokens: drafts from it that are part of the completion.
+    rejected_prediction_tokens: those that are not; completion_tokens does not count them.
+    """
+
+    reasoning_tokens: int | UnsetType = UNSET
+    accepted_prediction_tokens: int | UnsetType = UNSET
+    rejected_prediction_tokens: int | UnsetType = UNSET
 
 
 class Timings(msgspec.Struct):

@@ -42,7 +42,8 @@ class CompletionOutput:
 
 @dataclass
 class RequestOutput:
-    """A prompt and its continuations. prompt is None where token ids were given."""
+    """A prompt and its continuations. prompt is None where token ids were given. num_accepted_prediction_tokens,
+    num_rejected_prediction_tokens: drafts from its prediction that are part of an output, and those that are not."""
 
     request_id: str
     prompt: str | None
@@ -51,6 +52,8 @@ class RequestOutput:
     finished: bool = False
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     num_cached_tokens: int = 0
+    num_accepted_prediction_tokens: int = 0
+    num_rejected_prediction_tokens: int = 0
 
 
 class OutputCollector:
@@ -67,6 +70,8 @@ class OutputCollector:
     def push(self, delta: TokenDelta) -> ChoiceDelta | None:
         """Takes one delta; returns what it adds, or None where its choice is over already."""
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, delta.cached_tokens)
+        self.output.num_accepted_prediction_tokens += delta.accepted_prediction
+        self.output.num_rejected_prediction_tokens += delta.rejected_prediction
         if delta.prompt_logprobs is not None:
             entries = [None if entry is None else self._by_id(entry) for entry in delta.prompt_logprobs]
             self.output.prompt_logprobs = entries

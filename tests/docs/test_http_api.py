@@ -35,5 +35,7 @@ def test_parameters_in_the_tables_exist() -> None:
 
 def test_flags_exist() -> None:
     flags = {flag.replace("-", "_") for flag in re.findall(r"--([a-z][a-z-]+)", TEXT)}
-    elsewhere = {"fair_share", "max_waiting", "max_num_seqs", "scheduling_policy", "seed", "step_timeout"}
+    elsewhere = {
+        "fair_share", "max_waiting", "max_num_seqs", "scheduling_policy", "seed", "speculative_config", "step_timeout",
+    }  # fmt: skip
     assert flags - elsewhere <= set(ServerConfig.__dataclass_fields__)

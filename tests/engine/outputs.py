@@ -16,6 +16,8 @@ class Output:
     stopped_by: int | None = None
     cached: int = 0
     error: str | None = None
+    accepted_prediction: int = 0
+    rejected_prediction: int = 0
 
     def take(self, delta: TokenDelta) -> None:
         assert self.reason is None, "a sequence goes on after its end"
@@ -24,6 +26,8 @@ class Output:
         self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         self.reason, self.stopped_by = delta.finish_reason, delta.stop_token_id
         self.cached, self.error = delta.cached_tokens, delta.error
+        self.accepted_prediction += delta.accepted_prediction
+        self.rejected_prediction += delta.rejected_prediction
 
 
 Outputs = dict[tuple[str, int], Output]

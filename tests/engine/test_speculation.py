@@ -1,17 +1,33 @@
 """Steps that draft, on the simulated device: what is planned, taken back, counted, and when drafts are left out."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.scheduler.admission import slot_init
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import FinishReason, GenerateRequest
+from jaxinfer.errors import ParameterError
 from jaxinfer.speculation import Speculation
-from tests.engine.small import Got, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+from tests.engine.small import (
+    VOCABULARY,
+    Got,
+    RecordingRunner,
+    ask,
+    right,
+    run,
+    sequence_of,
+    small_core,
+    small_shapes,
+    tokens_of,
+)
 
 NGRAM = Speculation(3, 1, 2)
 
@@ -102,11 +118,11 @@ class Device:
         self.policy = DraftPolicy(lambda: self.now)
         self.index = 0
 
-    def run(self, steps: int, rows: int = 4) -> tuple[int, float, float]:
+    def run(self, steps: int, rows: int = 4, prediction: int | None = None) -> tuple[int, float, float]:
         """How many of them drafted, and seconds and tokens of all."""
         drafts, tokens, start = 0, 0.0, self.now
         for _ in range(steps):
-            drafted = self.policy.drafts(rows)
+            drafted = self.policy.drafts(rows, prediction)
             kind = StepKind.SPECULATE if drafted else StepKind.DECODE
             plan = RecordingPlan(kind, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
@@ -155,6 +171,29 @@ def test_each_number_of_rows_is_judged_by_itself() -> None:
     assert device.run(50, rows=64)[0] < 10
     device.seconds[StepKind.SPECULATE] = 0.011
     assert device.run(50, rows=1)[0] > 40
+
+
+def test_each_prediction_is_tried_whatever_other_texts_and_the_one_before_it_gained() -> None:
+    device = Device(plain=0.01, drafted=0.02, gain=1.0)
+    device.run(1000)
+    device.gain = 4.0
+    assert device.run(60, prediction=1)[0] > 55
+    device.gain = 1.0
+    assert device.run(60, prediction=2)[0] < 30
+    device.gain = 4.0
+    assert device.run(60, prediction=3)[0] > 55
+    device.gain = 1.0
+    assert device.run(100)[0] < 5
+
+
+def test_the_engine_tells_of_predictions_while_they_run() -> None:
+    core, told = small_core(RecordingRunner(shapes(), hit_rate=0.5)), []
+    assert core.scheduler.drafts is not None
+    core.scheduler.drafts.drafts = lambda rows, prediction=None, constrained=False: not told.append(prediction)
+    run_all(core, [ask("a", 4, 9)])
+    run_all(core, [predicting("b", 4, 9, n=2), ask("c", 4, 30)])
+    run_all(core, [ask("d", 4, 9)])
+    assert [one for one, before in zip(told, [0, *told], strict=False) if one != before] == [None, 2, None]
 
 
 def test_steps_that_it_was_not_asked_about_teach_it_nothing() -> None:
@@ -212,3 +251,105 @@ def test_a_draft_that_ends_a_row_is_an_accepted_one() -> None:
         # Each step gives a token more than drafts are kept, but one that ends with a draft.
         more.add(core.stats().accepted_tokens + len(runner.plans) - len(known))
     assert more == {0, 1}
+
+
+PREDICTION = [50, 51, 52, 53]
+
+
+def predicting(name: str, prompt: Sequence[int] | int, tokens: int = 6, **changes) -> GenerateRequest:
+    return replace(ask(name, prompt, tokens, **changes), prediction=PREDICTION)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "places"),
+    [([3, 4, 5], [4, 5, *PREDICTION]), ([3], [3, *PREDICTION]), (range(45), [43, 44, 50]), (range(47), [45])],
+)
+def test_a_prediction_comes_after_the_end_of_the_prompt_and_is_cut_to_what_that_leaves(prompt, places) -> None:
+    runner = RecordingRunner(shapes(max_num_batched_tokens=48))
+    core = small_core(runner, clock=standing)
+    request = predicting("a", list(prompt), 1)
+    run_all(core, [request])
+    (init,) = runner.plans[0].admissions
+    assert init.prediction.tolist() == places
+    written = {}
+    for history in Packer(runner.shapes).history([*init.history(48)]):
+        view = Layouts(runner.shapes).history(history.bucket).views(history.array)
+        real = view["slots"] == init.slot
+        written |= dict(zip(view["positions"][real].tolist(), view["tokens"][real].tolist(), strict=True))
+    assert written == dict(enumerate(prompt)) | dict(enumerate(places, 48 - len(places)))
+
+
+def test_own_tokens_go_before_those_of_a_prediction() -> None:
+    """As where a sequence comes back that has reached its prediction's place."""
+    core = small_core(RecordingRunner(shapes(max_num_batched_tokens=48)), clock=standing)
+    core.add_request(predicting("a", 20))
+    core.step()
+    sequence = sequence_of(core, "a")
+    init = slot_init(sequence, core.runner.shapes)._replace(tokens=np.arange(45, dtype=np.int32))
+    (history,) = Packer(core.runner.shapes).history([*init.history(48)])
+    view = Layouts(core.runner.shapes).history(history.bucket).views(history.array)
+    positions = view["positions"][view["slots"] == init.slot].tolist()
+    assert positions == list(range(48))
+    assert view["tokens"][:48].tolist() == [*range(45), *PREDICTION[1:]]
+
+
+def test_forks_and_those_that_come_back_bring_their_prediction() -> None:
+    runner = RecordingRunner(shapes(blocks=14), hit_rate=0.5)
+    core = small_core(runner, clock=standing, caching=False)
+    asked = [predicting("a", 6, 30, n=2), predicting("b", 6, 30), ask("c", 6, 30)]
+    got = run_all(core, asked)
+    for request in asked:
+        for index in range(request.sampling.n):
+            assert tokens_of(got[request.request_id, index]) == right(core, request, index)
+    assert core.stats().preemptions > 0
+    inits = [init for plan in runner.plans for init in plan.admissions]
+    assert len(inits) == 4 + core.stats().preemptions
+    by_prompt = {tuple(one.prompt_token_ids): one for one in asked}
+    for init in inits:
+        assert init.tokens is not None
+        prompt = tuple(init.tokens[:6].tolist())
+        has_prediction = len(by_prompt[prompt].prediction) > 0
+        assert init.prediction.tolist() == ([*prompt[-2:], *PREDICTION] if has_prediction else [])
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
+def test_deltas_count_what_becomes_of_drafts_from_predictions(hit_rate: float, ahead: int) -> None:
+    runner = RecordingRunner(shapes(), hit_rate=hit_rate)
+    core = small_core(runner, ahead=ahead, clock=standing)
+    got = run_all(core, [predicting("a", 4, 20), predicting("b", 5, 31, n=2)])
+    deltas, stats = [delta for sequence in got.values() for delta in sequence], core.stats()
+    accepted = sum(delta.accepted_prediction for delta in deltas)
+    assert (accepted, sum(delta.rejected_prediction for delta in deltas)) == (
+        stats.accepted_tokens,
+        stats.draft_tokens - stats.accepted_tokens,
+    )
+    assert stats.draft_tokens > 30
+    got = run_all(core, [ask("c", 4, 20)])
+    assert all(delta.accepted_prediction == delta.rejected_prediction == 0 for delta in got["c", 0])
+    assert core.stats().draft_tokens > stats.draft_tokens
+
+
+@pytest.mark.parametrize(
+    ("prediction", "message"),
+    [([0, VOCABULARY], "token id 61"), ([-1], "token id -1"), ([1.5], "integers"), (np.ones(2), "integers")],
+)
+def test_wrong_predictions_are_refused(prediction, message: str) -> None:
+    core = small_core(RecordingRunner(shapes()))
+    with pytest.raises(ParameterError, match=message) as caught:
+        core.add_request(replace(ask("a", 4), prediction=prediction))
+    assert caught.value.param == "prediction"
+    assert not core.has_work()
+
+
+def test_a_prediction_needs_an_engine_that_drafts() -> None:
+    with pytest.raises(ParameterError, match="--speculative-config") as caught:
+        small_core().add_request(predicting("a", 4))
+    assert caught.value.param == "prediction"
+    small_core().add_request(replace(ask("a", 4), prediction=np.zeros(0, np.int32)))
+
+
+def test_a_draft_model_takes_no_predictions() -> None:
+    core = small_core(RecordingRunner(shapes(drafting=Speculation(3, method="draft_model", model="m"))))
+    with pytest.raises(ParameterError, match='"ngram"'):
+        core.add_request(predicting("a", 4))

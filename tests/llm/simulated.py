@@ -1,16 +1,21 @@
 """An engine without a device behind `jaxinfer.build`, for tests of what stands before it."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jaxinfer.build
 from jaxinfer.build import BuildProgress, BuiltEngine, seed_of, sizes_line
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.speculation import read_speculation
 from tests.engine.expected import expected_tokens
+
+if TYPE_CHECKING:
+    import pytest
 
 VOCAB = 268
 """The vocabulary of tests.text.folders.byte_level_folder."""
@@ -54,6 +59,11 @@ def install() -> None:
     """Puts the simulated engine in the place of the real one, for this process."""
     jaxinfer.build.build_engine = build_engine
     jaxinfer.build.model_folder = model_folder
+
+
+def draft_always(monkeypatch: "pytest.MonkeyPatch") -> None:
+    """Engines with speculation draft whatever time their steps take."""
+    monkeypatch.setattr(DraftPolicy, "drafts", lambda self, rows, prediction=None: True)
 
 
 def right_tokens(prompt: list[int], count: int, *, seed: int, index: int = 0) -> list[int]:

@@ -145,6 +145,41 @@ def test_a_chats_answer_is_taken_apart() -> None:
         llm.close()
 
 
+def test_predictions_change_the_number_of_steps_alone(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated.draft_always(monkeypatch)
+    llm, plain = make(speculative_config='{"method": "ngram"}'), make()
+    params = SamplingParams(max_tokens=30, seed=5)
+    ids = llm.get_tokenizer().encode("hello", add_special_tokens=False, parse_special=False)
+    (wanted,) = plain.generate("ab", params)
+    for prediction in ("hello", ids, tuple(ids)):
+        (found,) = llm.generate({"prompt": "ab", "prediction": prediction}, params)
+        assert found.outputs == wanted.outputs
+        assert found.num_accepted_prediction_tokens > 0
+        assert found.num_rejected_prediction_tokens > 0
+    stats = llm.engine.stats()
+    assert stats.accepted_tokens >= 3 * found.num_accepted_prediction_tokens > 0
+    (answer,) = llm.chat([{"role": "user", "content": "ab"}], params, prediction="hello")
+    (unpredicted,) = llm.chat([{"role": "user", "content": "ab"}], params)
+    assert answer.outputs == unpredicted.outputs
+    assert answer.num_accepted_prediction_tokens > unpredicted.num_accepted_prediction_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "param"), [(5, "prompts.prediction"), (["a"], "prompts.prediction"), ([10**6], "prediction")]
+)
+def test_a_wrong_prediction_is_refused(make, prediction: Any, param: str) -> None:
+    llm = make(speculative_config='{"method": "ngram"}')
+    with pytest.raises(ParameterError) as caught:
+        llm.generate({"prompt": "ab", "prediction": prediction})
+    assert caught.value.param == param
+
+
+def test_a_prediction_needs_speculation(make) -> None:
+    with pytest.raises(ParameterError, match="--speculative-config") as caught:
+        make().generate({"prompt": "ab", "prediction": "hello"})
+    assert caught.value.param == "prediction"
+
+
 def test_chat_renders_the_template(make) -> None:
     llm = make()
     talk = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]

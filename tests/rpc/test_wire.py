@@ -36,6 +36,15 @@ def crossed(params: SamplingParams) -> SamplingParams:
     return wire.unpack_request(frame).sampling
 
 
+@pytest.mark.parametrize("prediction", [(), [3, 4], np.array([5, 6], np.int64)])
+def test_a_prediction_crosses(prediction: Any) -> None:
+    frame = wire.decode_command(wire.encode(wire.pack_request(GenerateRequest("r", [1], prediction=prediction))))
+    assert isinstance(frame, wire.Submit)
+    found = wire.unpack_request(frame).prediction
+    assert isinstance(found, np.ndarray)
+    assert (found.dtype, found.tolist()) == (np.int32, list(prediction))
+
+
 @pytest.mark.parametrize("seed", [-(2**63), 2**63 - 1, 2**53 + 1, 0])
 def test_every_bit_of_a_seed_crosses_and_nothing_stays_nothing(seed: int) -> None:
     for params in (SamplingParams(seed=seed), SamplingParams(max_tokens=None, logprobs=0)):

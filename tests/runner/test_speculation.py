@@ -213,8 +213,8 @@ def test_a_shifted_uniform_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, _ = run(0, requests())
     sampled = speculate.sampled_tokens
 
-    def shifted(model, logits, counts, slots, own, positions, **more):
-        return sampled(model, logits, counts, slots, own, positions + 1, **more)
+    def shifted(model, logits, counts, slots, own, positions, *rest, **more):
+        return sampled(model, logits, counts, slots, own, positions + 1, *rest, **more)
 
     monkeypatch.setattr(speculate, "sampled_tokens", shifted)
     found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())

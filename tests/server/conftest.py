@@ -8,10 +8,13 @@ import aiohttp
 import openai
 import pytest
 
+from jaxinfer.engine.client.local import LocalEngineClient
+from jaxinfer.llm import engine_config
 from jaxinfer.server.run import bind_socket, start, url_of
 from jaxinfer.serving.config import ServerConfig
-from jaxinfer.text import TextProcessor
+from jaxinfer.text import TextProcessor, Tokenizer
 from jaxinfer.text.template_process import TemplateLimits
+from tests.llm import simulated
 from tests.server.fake_engine import FakeEngine
 from tests.text.folders import byte_level_folder
 
@@ -38,6 +41,15 @@ class Served(NamedTuple):
     async def get(self, path: str, **options: Any) -> Answer:
         async with self.session.get(self.url + path, **options) as response:
             return Answer(response.status, await response.json(), response.headers)
+
+
+class Local(NamedTuple):
+    """A running server, its engine, and the openai package's client."""
+
+    url: str
+    engine: LocalEngineClient
+    client: Any  # openai.AsyncOpenAI, whose overloads want literal types
+    tokenizer: Tokenizer
 
 
 @pytest.fixture
@@ -67,6 +79,29 @@ async def serve(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Served]]]
         texts.append(text)
         closing.extend([engine.close, runner.cleanup, session.close, client.close])
         return Served(url_of(bound), engine, client, session)
+
+    yield make
+    for close in reversed(closing):
+        await close()
+    for text in texts:
+        text.close()
+
+
+@pytest.fixture
+async def serve_local(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Local]]]:
+    closing: list[Callable[[], Awaitable[Any]]] = []
+    texts: list[TextProcessor] = []
+
+    async def make(**flags: Any) -> Local:
+        text = TextProcessor.from_folder(folder)
+        engine = LocalEngineClient(simulated.build_engine(engine_config(str(folder), None, flags)).core)
+        options = ServerConfig(port=0, drain_seconds=2.0, served_model_name="m")
+        bound = bind_socket(options)
+        runner = await start(engine, text, options, bound)
+        client = openai.AsyncOpenAI(base_url=url_of(bound) + "/v1", api_key="none", max_retries=0, timeout=60)
+        texts.append(text)
+        closing.extend([engine.close, runner.cleanup, client.close])
+        return Local(url_of(bound), engine, client, text.tokenizer)
 
     yield make
     for close in reversed(closing):

@@ -69,7 +69,8 @@ class FakeEngine:
         if len(self._active) >= self.max_waiting:
             raise QueueFullError(len(self._active), retry_after=7)
         # Requests with lists can be compared.
-        self.submitted.append(dataclasses.replace(request, prompt_token_ids=list(map(int, request.prompt_token_ids))))
+        lists = {name: list(map(int, getattr(request, name))) for name in ("prompt_token_ids", "prediction")}
+        self.submitted.append(dataclasses.replace(request, **lists))
         active = self._active[request.request_id] = _Active(self, request)
         return active.deltas()
 

@@ -2,52 +2,12 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any, NamedTuple
 
-import openai
 import pytest
 
-from jaxinfer.engine.client.local import LocalEngineClient
-from jaxinfer.llm import engine_config
-from jaxinfer.server.run import bind_socket, start, url_of
-from jaxinfer.serving.config import ServerConfig
-from jaxinfer.text import TextProcessor, Tokenizer
 from tests.engine.reading import until
 from tests.llm import simulated
-
-
-class Local(NamedTuple):
-    """A running server, its engine, and the openai package's client."""
-
-    url: str
-    engine: LocalEngineClient
-    client: Any  # openai.AsyncOpenAI, whose overloads want literal types
-    tokenizer: Tokenizer
-
-
-@pytest.fixture
-async def serve_local(folder: Path) -> AsyncIterator[Callable[..., Awaitable[Local]]]:
-    closing: list[Callable[[], Awaitable[Any]]] = []
-    texts: list[TextProcessor] = []
-
-    async def make(**flags: Any) -> Local:
-        text = TextProcessor.from_folder(folder)
-        engine = LocalEngineClient(simulated.build_engine(engine_config(str(folder), None, flags)).core)
-        options = ServerConfig(port=0, drain_seconds=2.0, served_model_name="m")
-        bound = bind_socket(options)
-        runner = await start(engine, text, options, bound)
-        client = openai.AsyncOpenAI(base_url=url_of(bound) + "/v1", api_key="none", max_retries=0, timeout=60)
-        texts.append(text)
-        closing.extend([engine.close, runner.cleanup, client.close])
-        return Local(url_of(bound), engine, client, text.tokenizer)
-
-    yield make
-    for close in reversed(closing):
-        await close()
-    for text in texts:
-        text.close()
+from tests.server.conftest import Local
 
 
 async def _one_client(local: Local, rng: random.Random, i: int) -> str:

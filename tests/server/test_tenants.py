@@ -70,7 +70,7 @@ async def test_a_user_of_another_form_is_none(serve) -> None:
 def test_the_engine_process_is_told() -> None:
     request = GenerateRequest("r", [1, 2], tenant=("a", "b"))
     crossed = wire.unpack_request(wire.pack_request(request))
-    assert replace(crossed, prompt_token_ids=list(crossed.prompt_token_ids)) == request
+    assert replace(crossed, prompt_token_ids=list(crossed.prompt_token_ids), prediction=()) == request
 
 
 async def test_one_key_shares_the_cache_and_takes_salts_as_they_are(serve) -> None:

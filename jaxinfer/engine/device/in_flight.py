@@ -49,8 +49,8 @@ class InFlightSteps:
         """Packs a plan and hands it to the runner. None for a plan without rows."""
         for packed in self._packer.slots(plan.admissions):
             self._runner.init_slots(packed)
-        admitted = plan.admissions
-        self.set_history([(init.slot, 0, init.tokens) for init in admitted if init.tokens is not None])
+        end = self._runner.shapes.max_model_len
+        self.set_history([run for init in plan.admissions for run in init.history(end)])
         if not plan.num_rows:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:

@@ -175,7 +175,7 @@ class SimulatedRunner:
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedBurst):
             if not self._draws:
-                return packed.result(*self._nothing(packed))
+                return self._nothing(packed)
             legal = [None] * self.shapes.shards if step.legal is None else self._sections(step.legal)
             each = zip(sections, legal, strict=True)
             given = _joined([part.burst(packed.kind, packed.bucket, own, most) for (part, own), most in each])
@@ -188,16 +188,16 @@ class SimulatedRunner:
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
         return packed.result(tokens, logprobs)
 
-    def _nothing(self, packed: PackedBurst) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
+    def _nothing(self, packed: PackedBurst) -> StepResult:
         """Token 0 as often as was planned, or as hits allow."""
         layout = self._layouts.burst(packed.bucket)
         counts = np.concatenate([layout.views(section)["counts"] for section in self._sections(packed.array)])
         tokens = np.zeros((len(counts), self.shapes.burst), np.int32)
         if packed.kind is StepKind.MULTI_STEP:
-            return tokens, counts, None, None
+            return packed.result(tokens, counts)
         drafted = np.maximum(counts - 1, 0)
         kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
-        return tokens, np.minimum(counts, 1 + kept), drafted, kept
+        return packed.result(tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept))
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)

@@ -43,6 +43,7 @@ class SimulatedShard:
         self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
         self._constrained = np.zeros(slots, bool)
+        self._predicted = np.zeros(slots, np.int32)
         self._masks = np.zeros((slots * shapes.slot_masks, shapes.mask_words), np.int32)
 
     def init_slots(self, packed: np.ndarray) -> None:
@@ -58,6 +59,7 @@ class SimulatedShard:
         self._sequence_index[slots] = params["sequence_index"]
         self._stop_ids[slots] = params["stop_ids"]
         self._constrained[slots] = params["constrained"]
+        self._predicted[slots] = params["predicted"]
         self.tables[:, slots] = view["tables"]
 
     def set_masks(self, bucket: int, packed: np.ndarray) -> None:
@@ -87,18 +89,21 @@ class SimulatedShard:
     def burst(
         self, kind: StepKind, bucket: int, packed: np.ndarray, legal: np.ndarray | None = None
     ) -> tuple[np.ndarray, ...]:
-        """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts and accepted ones [rows], too. legal:
-        [rows], drafts that may be kept; None: all of them."""
+        """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts, accepted ones, and 1 where they come
+        from a prediction [rows], too: all drafts of a row that has one. legal: [rows], drafts that may be kept; None:
+        all of them."""
         if kind is StepKind.MULTI_STEP:
             return self._burst(bucket, packed, None)
         drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
-        most = self._layouts.burst(bucket).views(packed)["counts"]
+        view = self._layouts.burst(bucket).views(packed)
+        most, has_prediction = view["counts"], self._predicted[view["slots"]] > 0
         drafted = np.minimum(np.cumprod(drafts, axis=1).sum(axis=1), np.maximum(most - 1, 0))
         drafted = drafted if legal is None else np.minimum(drafted, legal)
         kept = np.minimum(np.cumprod(hits, axis=1).sum(axis=1), drafted)
         self._write_drafts(bucket, packed, drafted)
         tokens, counts = self._burst(bucket, packed, kept + 1)
-        return tokens, counts, drafted.astype(np.int32), np.minimum(kept, counts).astype(np.int32)
+        columns = (drafted, np.minimum(kept, counts), has_prediction & (drafted > 0))
+        return tokens, counts, *(column.astype(np.int32) for column in columns)
 
     def _write_drafts(self, bucket: int, packed: np.ndarray, drafted: np.ndarray) -> None:
         """Where drafts are computed something is written, whether they are kept or not."""

@@ -16,6 +16,7 @@ from jaxinfer.engine.scheduler.rows import HostRows, RowSize
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.step.slot_init import MAX_COUNT, SEEN_IN_PROMPT, SlotInit
 
 
@@ -220,7 +221,7 @@ class Admission:
         self._state.admit(sequence, computed=computed, total=total)
         self.failures.forget_fork(sequence.kv.shard)
         self._isolation.note_admission(sequence)
-        plan.admissions.append(slot_init(sequence, self._state.shapes.drafting is not None))
+        plan.admissions.append(slot_init(sequence, self._state.shapes))
 
     def _count_lookup(self, sequence: Sequence, hit: int) -> None:
         if sequence.was_admitted:
@@ -237,8 +238,8 @@ def _spent(plan: PlanBuilder) -> list[tuple[int, int]]:
     return [(budget.tokens, budget.scored) for budget in plan.budgets]
 
 
-def slot_init(sequence: Sequence, drafts: bool = False) -> SlotInit:
-    """The slot state of a sequence that has just got its slot. drafts: with all of its known tokens."""
+def slot_init(sequence: Sequence, shapes: EngineShapes) -> SlotInit:
+    """The slot state of a sequence that has just got its slot; where drafts are made, with all of its known tokens."""
     return SlotInit(
         slot=sequence.slot,
         length=sequence.num_known - 1,
@@ -252,8 +253,19 @@ def slot_init(sequence: Sequence, drafts: bool = False) -> SlotInit:
         blocks=tuple(list(blocks) for blocks in sequence.kv.blocks),
         counts=packed_counts(sequence) if sequence.params.uses_counts else None,
         constrained=sequence.matcher is not None,
-        tokens=sequence.tokens.copy() if drafts else None,
+        tokens=None if shapes.drafting is None else sequence.tokens.copy(),
+        prediction=prediction_places(sequence, shapes),
     )
+
+
+def prediction_places(sequence: Sequence, shapes: EngineShapes) -> np.ndarray:
+    """A sequence's prediction as the end of its row of history has it, int32: after the prompt's last `longest` tokens,
+    by which the n-gram search finds its beginning, and cut to what the prompt leaves of the row. Empty: none."""
+    if shapes.drafting is None or not len(sequence.prediction):
+        return sequence.prediction
+    prompt = sequence.tokens[: sequence.prompt_len]
+    places = np.concatenate([prompt[-shapes.drafting.longest :], sequence.prediction])
+    return places[: shapes.max_model_len - len(prompt)]
 
 
 def packed_counts(sequence: Sequence) -> tuple[np.ndarray, np.ndarray]:

@@ -40,10 +40,10 @@ class _Measured:
 
 class _Size:
     """Steps of so many rows, with drafts and without. pause: steps until the slower kind is tried again. without:
-    first steps that found nothing to draft."""
+    first steps that found nothing to draft. plain: what is known of steps without drafts."""
 
-    def __init__(self) -> None:
-        self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: _Measured()}
+    def __init__(self, plain: _Measured | None = None) -> None:
+        self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: plain or _Measured()}
         self.pause = _PAUSE
         self.without = 0
 
@@ -69,23 +69,31 @@ class DraftPolicy:
     clock: nanoseconds; with one that stands still every step drafts. Steps are alike whose rows lie between the same
     powers of two, and that have rows under masks, or none. A step's time is that from the result before it, or from its
     own plan, to its own result. pause: set where the next step is not to draft, whatever it costs.
+
+    Where a row has a prediction, what other texts gained by drafts says nothing: steps with such rows are judged by
+    themselves, and anew with each prediction.
     """
 
     def __init__(self, clock: Callable[[], int]):
         self._clock = clock
         self._sizes: dict[tuple[int, bool], _Size] = {}
+        self._predicted_sizes: dict[tuple[int, bool], _Size] = {}
+        self._prediction: int | None = None
         self._begun: dict[int, tuple[int, _Size]] = {}
         self._last = 0
         self._asked: _Size | None = None
         self.pause = False
 
-    def drafts(self, rows: int, constrained: bool = False) -> bool:
-        """Whether the step that is planned now, of so many rows, is to draft. constrained: whether some of them draw
-        under masks."""
+    def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> bool:
+        """Whether the step that is planned now, of so many rows, is to draft. prediction: a number of the prediction
+        that came last; None where no row has any. constrained: whether some rows draw under masks."""
         if self.pause:
             self.pause = False
             return False
-        self._asked = self._sizes.setdefault((rows.bit_length(), constrained), _Size())
+        if prediction != self._prediction:
+            self._prediction = prediction
+            self._predicted_sizes.clear()
+        self._asked = self._size(rows, constrained)
         return self._asked.drafts()
 
     def planned(self, plan: StepPlan) -> None:
@@ -99,15 +107,22 @@ class DraftPolicy:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
         now, before = self._clock(), self._last
         self._last = now
-        asked = self._begun.pop(plan.index, None)
+        noted = self._begun.pop(plan.index, None)
         for index in [index for index in self._begun if index < plan.index]:
             del self._begun[index]
-        if asked is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
+        if noted is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
             return
-        begun, size = asked
+        begun, size = noted
         measured = size.kinds[plan.kind]
         nothing = result.drafted is not None and not result.drafted.any()
         if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
             size.without += 1
             return
         measured.add((now - max(begun, before)) * 1e-9, float(np.mean(result.counts)))
+
+    def _size(self, rows: int, constrained: bool) -> _Size:
+        alike = (rows.bit_length(), constrained)
+        size = self._sizes.setdefault(alike, _Size())
+        if self._prediction is None:
+            return size
+        return self._predicted_sizes.setdefault(alike, _Size(size.kinds[StepKind.DECODE]))

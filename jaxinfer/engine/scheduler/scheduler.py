@@ -101,7 +101,12 @@ class Scheduler:
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        if self.drafts is not None and not self.drafts.drafts(len(counts), self.state.table.num_constrained > 0):
+        if self.drafts is not None and not self._drafts_pay(len(counts)):
             return False
         self._decode.plan_burst(plan, counts)
         return True
+
+    def _drafts_pay(self, rows: int) -> bool:
+        assert self.drafts is not None
+        table = self.state.table
+        return self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)

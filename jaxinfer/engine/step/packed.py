@@ -75,16 +75,18 @@ class PackedBurst(NamedTuple):
         counts: np.ndarray,
         drafted: np.ndarray | None = None,
         accepted: np.ndarray | None = None,
+        predicted: np.ndarray | None = None,
         logprobs: LogprobArrays | None = None,
     ) -> StepResult:
         """The result of its rows. tokens: int32 [rows, steps], of which counts [rows] were sampled; a last one below 0
-        where logits were not finite. drafted, accepted: [rows], of a step that drafts.
-        logprobs: an entry a row and step.
+        where logits were not finite. drafted, accepted, predicted: [rows], of a step that
+        drafts. logprobs: an entry a row and step.
         """
         rows = np.arange(self.num_rows)
         tokens, counts = self.of_rows(tokens), self.of_rows(counts)
         finite = (counts == 0) | (tokens[rows, np.maximum(counts - 1, 0)] >= 0)
-        drafts = (None, None) if drafted is None or accepted is None else map(self.of_rows, (drafted, accepted))
+        columns = (drafted, accepted, predicted)
+        drafts = (None if column is None else self.of_rows(column) for column in columns)
         return StepResult(tokens, counts - ~finite, finite, logprobs, *drafts)
 
 

@@ -95,6 +95,7 @@ class StepResult(NamedTuple):
     `samples`: fewer where a stop id, the last of them, ended the row, where logits were not finite, or where the row
     goes on with fewer than its plan allowed; at least 1 where the row samples and `finite`, bool [rows].
     drafted, accepted: int32 [rows], drafts, and those that are among the tokens; None where nothing is drafted.
+    predicted: int32 [rows], 1 where a row's drafts come from its prediction; None as those.
     """
 
     tokens: np.ndarray
@@ -103,3 +104,4 @@ class StepResult(NamedTuple):
     logprobs: LogprobArrays | None = None
     drafted: np.ndarray | None = None
     accepted: np.ndarray | None = None
+    predicted: np.ndarray | None = None

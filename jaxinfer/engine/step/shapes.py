@@ -69,6 +69,11 @@ class EngineShapes:
         return 1 if self.drafting is None else self.burst
 
     @property
+    def takes_predictions(self) -> bool:
+        """Whether drafts come from a slot's tokens, and so from a prediction."""
+        return self.drafting is not None and self.drafting.method == "ngram"
+
+    @property
     def all_seqs(self) -> int:
         """Sequences that run at once on all shards. The host numbers their slots from 0, shard by shard."""
         return self.max_num_seqs * self.shards

@@ -1,6 +1,6 @@
 """SlotInit: what a sequence that gets a slot brings to the device, and the table of its scalars."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -9,6 +9,7 @@ import numpy as np
 from jaxinfer.sampling import SamplingParams, columns
 
 _WORD = 0xFFFFFFFF
+_NO_TOKENS = np.zeros(0, np.int32)
 
 
 class SlotInit(NamedTuple):
@@ -18,7 +19,7 @@ class SlotInit(NamedTuple):
     blocks: its block table so far, a list a KV group.
     counts: (token ids, packed counts) where a penalty needs them: times generated, and SEEN_IN_PROMPT.
     constrained: whether it may draw only what its slot's mask allows. tokens: int32, all that it has, where drafts are
-    made from them.
+    made from them. prediction: int32, what the last places of its row of history hold (`prediction_places`).
     """
 
     slot: int
@@ -34,6 +35,15 @@ class SlotInit(NamedTuple):
     counts: tuple[np.ndarray, np.ndarray] | None
     constrained: bool = False
     tokens: np.ndarray | None = None
+    prediction: np.ndarray = _NO_TOKENS
+
+    def history(self, end: int) -> Iterator[tuple[int, int, np.ndarray]]:
+        """What its row of history holds, (slot, position of the first, tokens) each: what it has, and its prediction,
+        which ends at `end`."""
+        if self.tokens is not None:
+            yield self.slot, 0, self.tokens
+            free = min(len(self.prediction), end - len(self.tokens))  # its own tokens may have reached the prediction
+            yield self.slot, end - free, self.prediction[len(self.prediction) - free :]
 
 
 SEEN_IN_PROMPT = 1 << 14
@@ -59,6 +69,7 @@ PARAM_SCALARS = {
     "sequence_index": SlotScalar(attrgetter("sequence_index")),
     "uses_counts": SlotScalar(attrgetter("params.uses_counts")),
     "constrained": SlotScalar(attrgetter("constrained")),
+    "predicted": SlotScalar(lambda init: len(init.prediction)),
     "wants_logprobs": SlotScalar(lambda init: init.params.logprobs is not None),
     **{name: SlotScalar(attrgetter(f"params.{name}"), *column) for name, column in columns().items()},
 }

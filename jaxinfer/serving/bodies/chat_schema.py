@@ -70,6 +70,27 @@ class Thinking(msgspec.Struct, kw_only=True):
     type: Literal["enabled", "disabled"]
 
 
+class PredictionPart(msgspec.Struct, kw_only=True):
+    """A piece of a prediction."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Prediction(msgspec.Struct, kw_only=True):
+    """What the answer may be, for the most part. content: a text, or pieces that follow one another."""
+
+    type: Literal["content"]
+    content: str | list[PredictionPart]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -91,6 +112,7 @@ class ChatBody(GenerateBody, forbid_unknown_fields=True, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
     echo: bool | None = None
+    prediction: Prediction | None = None
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -1,6 +1,9 @@
 """Chats: conversations that the model's template renders."""
 
+from dataclasses import replace
+
 import msgspec
+import numpy as np
 
 from jaxinfer.serving.bodies.chat_schema import ChatBody, Function, Message, Tool
 from jaxinfer.serving.requests.conversation import echoed_text, offered_tools, render
@@ -33,7 +36,17 @@ async def _prepare(body: ChatBody, side: ModelSide) -> Prepared:
     tools = offered_tools(body, side.answer_form, side.options)
     rendered = await render(body, tools, side.text)
     params = constrained_answer(body, params, side, rendered.text, has_tools=bool(tools))
-    return [(engine_request(rendered.token_ids, params, side.info, body, "messages"), rendered.text)]
+    request = engine_request(rendered.token_ids, params, side.info, body, "messages")
+    return [(replace(request, prediction=await _prediction(body, side)), rendered.text)]
+
+
+async def _prediction(body: ChatBody, side: ModelSide) -> np.ndarray:
+    """Token ids of the prediction, int32, in which control tokens are text, as in messages."""
+    if body.prediction is None:
+        return np.zeros(0, np.int32)
+    encode, params = side.text.encode_async, ["prediction.content"]
+    (ids,) = await encode([body.prediction.text], add_special_tokens=False, params=params, parse_special=False)
+    return np.array(ids, np.int32)
 
 
 def _slim(body: ChatBody) -> ChatBody:
@@ -43,6 +56,7 @@ def _slim(body: ChatBody) -> ChatBody:
         without_effect_dropped(body),
         messages=[Message(role=message.role, content=echoed_text(body)) for message in echoed],
         chat_template_kwargs=None,
+        prediction=None,
         tools=[Tool(type="function", function=Function(name=""))] if body.tools else None,
     )
 

@@ -53,26 +53,33 @@ class Requests(msgspec.Struct, tag="requests"):
     """A body that is prepared. body: JSON of what else it says. ignored: names of fields without effect.
 
     sampling: the parameters that its prompts share; several where a prompt is so long that its own are others.
-    requests: token ids, four bytes each, the index of its parameters, and the prompt's text where it came as one.
+    requests: token ids, four bytes each, the index of its parameters, the prompt's text where it came as one, and the
+    prediction's token ids.
     """
 
     endpoint: str
     body: bytes
     ignored: list[str]
     sampling: list[SamplingParams]
-    requests: list[tuple[bytes, int, str | None]]
+    requests: list[tuple[bytes, int, str | None, bytes]]
 
     @classmethod
     def of(cls, endpoint: str, body: bytes, ignored: list[str], prepared: Prepared) -> "Requests":
         """Packs what was prepared."""
         params = {id(request.sampling): request.sampling for request, _ in prepared}
         index = {known: number for number, known in enumerate(params)}
-        packed = [(pack_ids(one.prompt_token_ids), index[id(one.sampling)], text) for one, text in prepared]
+        packed = [
+            (pack_ids(one.prompt_token_ids), index[id(one.sampling)], text, pack_ids(one.prediction))
+            for one, text in prepared
+        ]
         return cls(endpoint, body, ignored, list(params.values()), packed)
 
     def prepared(self) -> Prepared:
         """What was packed."""
-        return [(GenerateRequest("", unpack_ids(ids), self.sampling[own]), text) for ids, own, text in self.requests]
+        return [
+            (GenerateRequest("", unpack_ids(ids), self.sampling[own], prediction=unpack_ids(prediction)), text)
+            for ids, own, text, prediction in self.requests
+        ]
 
 
 class Answer(msgspec.Struct, tag="answer"):
