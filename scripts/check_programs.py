@@ -17,7 +17,7 @@ from jaxinfer_kernels.check.cases import Case
 from jaxinfer_kernels.check.command import RECORDS, main
 from jaxinfer_kernels.check.targets import Target
 from mesh_programs import mesh_cases, mesh_names
-from program_cases import drafting_shapes, fitting_shapes, model_cases
+from program_cases import drafted_shapes, drafting_shapes, fitting_shapes, model_cases
 from program_models import DENSE, EXPERTS, FAMILIES, FITTING, QUANTISED
 
 from jaxinfer.engine.step.buckets import make_buckets
@@ -51,6 +51,7 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
         # mixed program takes minutes to compile for a TPU.
         cases += model_cases(target, DENSE[1], _FEW_LAYERS, first, lambda shapes: _largest_forward(shapes)[:1])
         cases += model_cases(target, DENSE[0], _FEW_LAYERS, first, _drafting, drafting_shapes)
+        cases += model_cases(target, DENSE[1], _FEW_LAYERS, first, _drafted, drafted_shapes, draft=DENSE[0])
     for model in EXPERTS:
         for backend in (first, *others):
             cases += model_cases(target, model, 1, backend, lambda shapes: [("decode", make_buckets(shapes).rows[0])])
@@ -89,7 +90,12 @@ def _largest_forward(shapes: EngineShapes) -> list[Name]:
 
 
 def _drafting(shapes: EngineShapes) -> list[Name]:
-    return [("speculate", _SMALL), ("speculate", make_buckets(shapes).rows[-1])]
+    small: list[Name] = [(kind, _SMALL) for kind in ("speculate", "draft", "verify", "accept")]
+    return [*small, ("speculate", make_buckets(shapes).rows[-1])]
+
+
+def _drafted(shapes: EngineShapes) -> list[Name]:
+    return [("mixed", 192), ("speculate", _SMALL), ("copies", 0)]
 
 
 def _every_name(shapes: EngineShapes) -> list[Name]:

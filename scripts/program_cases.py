@@ -22,6 +22,7 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh, platform_kind, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.stand_in import attends, stand_in
+from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.inspection import placed_plan
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -33,6 +34,7 @@ _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
 _BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
+_WITH_KV = ("decode", "mixed", "copies", "multi_step", "speculate", "draft", "verify")
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
 """Of models that a target holds whole beside these sequences, of so many tokens."""
 
@@ -49,10 +51,11 @@ def model_cases(
     mesh_name: str = "",
     form: DispatchForm = "reduce",
     exchange: Callable[[DecoderConfig, Name], Exchange] | None = None,
+    draft: Model | None = None,
 ) -> list[Case]:
     """shapes_of: of the model's config and a block's tokens; by default those of large steps. mesh_name: what the table
     calls the mesh. form: how rows come to experts of other devices. exchange: what devices may send each other in a
-    program."""
+    program. draft: what drafts for the model, which has one KV group."""
     config = model.config(layers).over(*mesh.parts)
     block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
     platform = platform_kind(target.platform)
@@ -61,6 +64,9 @@ def model_cases(
     attending = [attends(config, group, backend, block_size, _DTYPE) for group in config.kv_groups]
     pools = zip(config.kv_groups, shapes.groups, strict=True)
     kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
+    drafts = None if draft is None else draft.config(layers).over(*mesh.parts)
+    if drafts is not None:
+        kv += [_blocks(group, shapes.groups[0], block_size, layout, mesh) for group in drafts.kv_groups]
     kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
     described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
     needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
@@ -68,14 +74,16 @@ def model_cases(
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     on = (f", {mesh_name}" if mesh_name else "") + (", rows exchanged" if form == "exchange" else "")
     run_by = " and ".join(dict.fromkeys((backend, *attending)))
-    programs = cache(partial(_programs, config, shapes, mesh, platform, backend, form))
+    made = [one for one in (config, drafts) if one is not None]
+    programs = cache(partial(_programs, made, shapes, mesh, platform, backend, form))
+    title = model.title if draft is None else f"{model.title} with drafts of {draft.title}"
     return [
         Case(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
-            f"{model.title}, {config.num_layers} layers{taken}{on}, {run_by}",
+            f"{title}, {config.num_layers} layers{taken}{on}, {run_by}",
             partial(_lower, programs, mesh, name),
             (*_kept_groups(kv, layout), *kept_weights([*described, *slices])),
-            kv_bytes if name[0] in ("decode", "mixed", "copies", "multi_step", "speculate") else 0,
+            kv_bytes if name[0] in _WITH_KV else 0,
             "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
             exchange=exchange and exchange(config, name),
         )
@@ -128,7 +136,7 @@ def _lower(programs: Any, mesh: MeshConfig, name: Name, devices: Sequence[Any]) 
 
 
 def _programs(
-    config: DecoderConfig,
+    configs: Sequence[DecoderConfig],
     shapes: EngineShapes,
     mesh: MeshConfig,
     platform: str,
@@ -136,7 +144,11 @@ def _programs(
     form: DispatchForm,
     devices: tuple[Any, ...],
 ) -> Programs:
-    return Programs(stand_in(config, _DTYPE, mesh, devices, platform, shapes.block_size, backend, form), shapes)
+    """configs: of the model, and of the one that drafts for it where there is one."""
+    model, *drafts = (
+        stand_in(config, _DTYPE, mesh, devices, platform, shapes.block_size, backend, form) for config in configs
+    )
+    return Programs(with_draft(model, drafts[0]) if drafts else model, shapes)
 
 
 def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
@@ -158,6 +170,11 @@ def drafting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
     """Those of large steps, which draft. The tokens of all rows are not of a weight's size."""
     drafting = Speculation(tokens=4, shortest=2, longest=5)
     return replace(_shapes(config, block_size), decode_steps=1, drafting=drafting, max_model_len=_LENGTH - 256)
+
+
+def drafted_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    """The same, with drafts of a model."""
+    return replace(drafting_shapes(config, block_size), drafting=Speculation(tokens=4, method="draft_model"))
 
 
 def fitting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:

@@ -18,7 +18,7 @@ ABSENT = {
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,
-    "--speculative-model": f"drafts come from n-grams alone so far; {_DRAFTS}",
+    "--speculative-model": 'give --speculative-config, as \'{"model": "FOLDER", "num_speculative_tokens": 3}\'',
     "--speculative-algorithm": _DRAFTS,
     "--num-speculative-tokens": _DRAFTS,
     "--ngram-prompt-lookup-max": _DRAFTS,
