@@ -1,10 +1,12 @@
-"""Speculation beside plain decoding, in turns: the demo; texts that repeat themselves, answers, random text, edits.
+"""Speculation beside plain decoding, in turns: the demo, by n-grams and with its draft model.
 
 Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
-are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of the first text at batch 1.
-The row `edited` brings the drafting engine a prediction: what plain decoding gives, every 40th token another one.
+are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of questions at batch 1 with the
+draft model. `allowed`: what the programs' own times allow: the tokens of a step that drafts, times what a plain step
+takes, by what a step with drafts takes, each run by itself over padding. The row `edited` brings the drafting engine a
+prediction: what plain decoding gives, every 40th token another one.
 
-    python benchmarks/speculative.py [--json FILE] [--batches 1,4,16] [--rounds 5] [--tokens 4] [--model demo]
+    python benchmarks/speculative.py [--json FILE] [--batches 1,4,16] [--rounds 5] [--tokens 4]
 """
 
 import argparse
@@ -18,15 +20,22 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.device.rig import Rig
 from benchmarks.report import write_json
 from jaxinfer import LLM, SamplingParams
 from jaxinfer.llm import Prompt
+from jaxinfer.runner.jax_runner import JaxRunner
 
 OUTPUT = 128
 _WARM = 3
 """Runs that are not counted: programs, caches, and what the engine has to try before it knows whether drafts pay."""
-TEXTS = ("repeating", "answers", "random")
+TEXTS = {"ngram": ("repeating", "answers", "random"), "draft_model": ("questions", "random")}
+"""By who drafts."""
 EDITED = "edited"
+QUESTIONS = "questions"
+_ASKED = 8
+"""Rounds of questions in a run: answers are short."""
+_STEPS_TIMED, _REPEATS = 100, 7
 _EDIT_EVERY = 40
 _STORY = (
     "Tom had a red ball. He took it to the park. A big dog came and ran away with the ball. Tom was sad and sat down "
@@ -48,19 +57,23 @@ class Run(NamedTuple):
 def main() -> None:
     """Measures, prints a line for each text and batch, and writes the file that was asked for."""
     asked = _arguments()
-    drafting = {"method": "ngram", "num_speculative_tokens": asked.tokens}
     batches = tuple(map(int, asked.batches.split(",")))
     common = {"max_num_seqs": max(batches), "dtype": asked.dtype, "enable_prefix_caching": False}
-    plain, spec = LLM(asked.model, **common), LLM(asked.model, **common, speculative_config=drafting)
-    cases = [(text, batch) for text in TEXTS for batch in batches] + [(EDITED, 1)]
-    rows = [_measured(plain, spec, text, batch, asked.rounds) for text, batch in cases]
-    for row in rows:
-        print(_line(row), flush=True)
+    plain, rows = LLM("demo", **common), []
+    for drafter, texts in TEXTS.items():
+        drafting = {"method": drafter, "num_speculative_tokens": asked.tokens}
+        drafting |= {"model": "demo/draft"} if drafter == "draft_model" else {}
+        spec = LLM("demo", **common, speculative_config=drafting)
+        edited = [(EDITED, 1)] if drafter == "ngram" else []
+        for text, batch in [*((text, batch) for text in texts for batch in batches), *edited]:
+            rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds)})
+            print(_line(rows[-1]), flush=True)
+        spec.close()
+    first = [row["speedup"] for row in rows if (row["text"], row["batch"]) == (QUESTIONS, 1)]
     result = {
-        "model": asked.model,
-        "speculative_config": drafting,
+        "drafts": asked.tokens,
         "output_tokens": OUTPUT,
-        "speedup_batch_1": rows[0]["speedup"] if batches[0] == 1 else None,
+        "speedup_batch_1": first[0] if first else None,
         "tokens_equal": all(row["equal"] for row in rows),
         "rows": rows,
     }
@@ -68,9 +81,10 @@ def main() -> None:
 
 
 def _line(row: dict[str, Any]) -> str:
-    times = f"x {row['speedup']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f})"
+    times = f"x {row['speedup']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f}; {row['allowed']:.2f} allowed)"
     drafts = f"{row['tokens_a_step']:.2f} tokens a row and step that drafts, {row['drafting_share']:.0%} of steps draft"
-    return f"{row['text']:10} batch {row['batch']:3}: {times}, {drafts}, tokens {'equal' if row['equal'] else 'DIFFER'}"
+    equal = "equal" if row["equal"] else "DIFFER"
+    return f"{row['drafter']:11} {row['text']:9} batch {row['batch']:3}: {times}, {drafts}, tokens {equal}"
 
 
 def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict[str, Any]:
@@ -79,12 +93,15 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
     pairs = []
     for number in range(rounds + _WARM):
         engines = (plain, spec) if number % 2 else (spec, plain)
-        runs = {engine is spec: _run(engine, predicting if engine is spec else prompts, params) for engine in engines}
+        asked = {spec: predicting, plain: prompts}
+        runs = {engine is spec: _run(engine, asked[engine], params, batch) for engine in engines}
         pairs.append((runs[False], runs[True]))
     counted = pairs[_WARM:]
     ratios = [one.seconds / other.seconds for one, other in counted]
     last = counted[-1][1]
     drafted = sum(pair[1].drafted for pair in counted)
+    tokens_a_step = 1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1)
+    plain_ms, drafting_ms = _step_ms(plain, batch), _step_ms(spec, batch)
     return {
         "text": text,
         "batch": batch,
@@ -95,7 +112,9 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
         "ms_a_step": round(1e3 * statistics.median(other.seconds / other.steps for _, other in counted), 3),
         "steps": [counted[-1][0].steps, last.steps],
         "drafting_share": round(last.drafting_steps / last.steps, 3),
-        "tokens_a_step": round(1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1), 3),
+        "tokens_a_step": round(tokens_a_step, 3),
+        "programs_ms": [round(plain_ms, 3), round(drafting_ms, 3)],
+        "allowed": round(max(tokens_a_step * plain_ms / drafting_ms, 1.0), 3),
         "accepted": round(sum(sum(pair[1].accepted_at) for pair in counted) / max(drafted, 1), 3),
         "accepted_at": list(last.accepted_at),
         "equal": all(one.tokens == other.tokens for one, other in pairs),
@@ -114,11 +133,25 @@ def _with_predictions(plain: LLM, prompts: list[Prompt], params: list[SamplingPa
     return predicted
 
 
-def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams]) -> Run:
+def _step_ms(llm: LLM, batch: int) -> float:
+    """Of a step's programs, with drafts where the engine drafts, queued one behind the other."""
+    runner = llm.engine.runner
+    assert isinstance(runner, JaxRunner)
+    rig = Rig(runner)
+    time_steps = rig.decode_seconds if runner.shapes.drafting is None else rig.drafting_seconds
+    return 1e3 * statistics.median(time_steps(batch, 64, _STEPS_TIMED, _REPEATS))
+
+
+def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: int) -> Run:
+    """So many requests at once, until all have been answered."""
     before = llm.engine.stats()
     gc.collect()
     start = time.perf_counter()
-    results = llm.generate(prompts, params, use_tqdm=False)
+    results = [
+        result
+        for first in range(0, len(prompts), batch)
+        for result in llm.generate(prompts[first : first + batch], params[first : first + batch], use_tqdm=False)
+    ]
     seconds = time.perf_counter() - start
     after = llm.engine.stats()
     return Run(
@@ -140,18 +173,39 @@ def _prompts(llm: LLM, text: str, batch: int) -> list[Prompt]:
         return [" ".join(draw.sample(words, 4) * 8) for _ in range(batch)]
     if text == "answers":
         return [f"What is {draw.randint(1, 9)} + {draw.randint(1, 9)}? Tell me a story about it." for _ in range(batch)]
+    if text == QUESTIONS:
+        return _questions(llm, draw, batch * _ASKED)
     if text == EDITED:
         return [_STORY + " Tell this story again."] * batch
     tokenizer = llm.get_tokenizer()
     return [tokenizer.decode([draw.randrange(300, 1500) for _ in range(24)]) for _ in range(batch)]
 
 
+def _questions(llm: LLM, draw: random.Random, count: int) -> list[Prompt]:
+    """Chats of what the demo does well, and answers with some dozens of tokens."""
+    found: list[Prompt] = []
+    for number in range(count):
+        words = draw.sample(["apple", "river", "stone", "cloud", "bird", "house"], 5)
+        question = (
+            f"Count from {draw.randint(1, 9)} to {draw.randint(25, 40)}.",
+            f"Sort these words: {', '.join(words)}.",
+            f"Tell me a very short story about Anna and a {words[0]}.",
+            f"Write a JSON object with name Anna, age {draw.randint(5, 90)} and city Rome.",
+        )[number % 4]
+        found.append(
+            {"prompt_token_ids": llm.text.conversations.encode([{"role": "user", "content": question}]).token_ids}
+        )
+    return found
+
+
 def _params(text: str, batch: int) -> list[SamplingParams]:
     """Random text stays random: it is drawn, at a high temperature, with seeds; that which is edited at 1, so that it
     does not repeat itself."""
     temperature = {"random": 1.2, EDITED: 1.0}.get(text, 0.0)
+    count, ignore_eos = (batch * _ASKED, False) if text == QUESTIONS else (batch, True)
     return [
-        SamplingParams(temperature=temperature, seed=row, max_tokens=OUTPUT, ignore_eos=True) for row in range(batch)
+        SamplingParams(temperature=temperature, seed=row, max_tokens=OUTPUT, ignore_eos=ignore_eos)
+        for row in range(count)
     ]
 
 
@@ -161,7 +215,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batches", default="1,4,16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=4)
-    parser.add_argument("--model", default="demo")
     parser.add_argument("--dtype", default="float32")
     return parser.parse_args()
 

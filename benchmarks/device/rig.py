@@ -78,6 +78,16 @@ class Rig:
 
         return self._time(lambda: self._admit(plan, context), run, repeats, steps)
 
+    def drafting_seconds(self, rows: int, context: int, steps: int, repeats: int) -> list[float]:
+        """The same of steps that draft: as many drafts a row as the runner's shapes say."""
+        most = np.full(rows, self._runner.shapes.burst, np.int32)
+        plan = self._decode_plan(rows)._replace(kind=StepKind.SPECULATE, samples=most)
+
+        def run() -> Any:
+            return [self._steps.start(plan) for _ in range(steps)][-1]
+
+        return self._time(lambda: self._admit(plan, context), run, repeats, steps)
+
     def prefill_seconds(self, rows: int, tokens: int, steps: int, repeats: int) -> list[float]:
         """Seconds a step that computes `rows` prompts of `tokens` tokens whole."""
         plan = self._prefill_plan(rows, tokens)

@@ -1,5 +1,7 @@
 """Speculation gives what plain decoding gives, on the real runner; wrong rules do not."""
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -9,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner import speculate
@@ -228,3 +231,38 @@ def test_kept_drafts_end_at_the_first_that_differs() -> None:
             tokens = jnp.array([[0, 1, 0, 1]])
             right = next((i for i in range(count) if drafts[i] != tokens[0, i]), count)
             assert int(speculate.kept(jnp.array([drafts]), jnp.array([count]), tokens)[0]) == right
+
+
+@pytest.mark.long
+def test_draws_follow_the_probabilities_of_the_model() -> None:
+    """Chi-squared over answers of three tokens, each of the three likeliest, the last two of which may be drafted.
+    JAXINFER_TEST_SAMPLES: how many answers."""
+    device = runner(3, "draft_model", max_num_seqs=64, max_num_batched_tokens=256, blocks=2000)
+    judge, prompt, count = Judge(device.model), repeating(1, 12), int(os.environ.get("JAXINFER_TEST_SAMPLES", "8000"))
+    core = make_core(device, clock=standing)
+    seen: Counter[tuple[int, ...]] = Counter()
+    for first in range(0, count, 1000):
+        asked = [SamplingParams(top_k=3, max_tokens=3, ignore_eos=True, seed=first + i) for i in range(1000)]
+        requests = [GenerateRequest(str(params.seed), prompt, params) for params in asked]
+        seen.update(tuple(output.tokens) for output in drive(core, requests).values())
+    expected = {key: count * p for key, p in _answers(judge, prompt, 3).items()}
+    assert seen.keys() <= expected.keys()
+    likely = [key for key, number in expected.items() if number >= 5]
+    statistic = sum((seen[key] - expected[key]) ** 2 / expected[key] for key in likely)
+    assert core.stats().accepted_tokens > count // 2
+    assert len(likely) > 10
+    assert statistic < scipy.stats.chi2.isf(0.001, len(likely) - 1)
+
+
+def _answers(judge: Judge, known: list[int], left: int) -> dict[tuple[int, ...], float]:
+    """The probability of each answer of `left` tokens, each of the three likeliest."""
+    if not left:
+        return {(): 1.0}
+    logits = judge.logits(known)[-1].astype(np.float64)
+    top = np.argsort(logits)[-3:].tolist()
+    weights = np.exp(logits[top] - logits.max())
+    return {
+        (token, *rest): weight * p
+        for token, weight in zip(top, (weights / weights.sum()).tolist(), strict=True)
+        for rest, p in _answers(judge, [*known, token], left - 1).items()
+    }
