@@ -1,6 +1,7 @@
 """Drafts of rows under masks, on the real runner: tokens are those without drafts, and drafts are kept."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.in_flight import InFlightSteps
+from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.masks import StepMasks
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.plan import StepPlan, StepResult
@@ -240,3 +242,25 @@ def test_wrong_rules_are_seen(owner: type, name: str, wrong: Callable, monkeypat
     monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(AssertionError):
         check_equal(plain, drive(core_of(runner(3)), asked))
+
+
+@pytest.mark.parametrize("name", ["stops", "ends", "greedy"])
+def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Illegal ones are rejected, and one that ends a text is accepted."""
+    (subject,) = requests([name])
+    tokens = drive(core_of(runner(0)), [subject])[name, 0].tokens
+    for wrong in (False, True):
+        prediction = [(token + wrong * (place % 4 == 3)) % VOCABULARY for place, token in enumerate(tokens)]
+        core, device, read = core_of(runner(3), ahead=0), runner(3), []
+
+        def read_drafts(step: PackedBurst, drafted: DraftedStep, read: list[Drafts] = read) -> Drafts:
+            read.append(JaxRunner.read_drafts(runner(3), step, drafted))
+            return read[-1]
+
+        monkeypatch.setattr(device, "read_drafts", read_drafts)
+        output = drive(core, [replace(subject, prediction=prediction)])[name, 0]
+        assert output.tokens == tokens
+        assert core.stats().draft_tokens == sum(int(each.counts.sum()) for each in read) > 0
+        assert output.accepted_prediction + output.rejected_prediction <= core.stats().draft_tokens
+        assert (output.rejected_prediction > 0) == wrong
+        assert output.accepted_prediction > 2
