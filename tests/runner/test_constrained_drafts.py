@@ -21,6 +21,7 @@ from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, JaxRunner
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
+from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
 from tests.runner.test_speculation import EOS, check_equal, params, repeating, runner, standing
 from tests.runner.tiny import VOCABULARY, drive, make_core, near_model, tiny_model, tiny_shapes
@@ -140,7 +141,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
     assert steps.kept > 40
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["ngram", pytest.param("draft_model", marks=pytest.mark.long)])
 def test_few_blocks_preempt_rows_that_draft_under_masks(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     core = core_of(small(3, method, blocks=24), caching=False)
     steps = Steps(core, monkeypatch)
@@ -165,6 +166,7 @@ def test_a_mask_that_cannot_be_filled_ends_its_request_where_it_would_have_ended
     assert steps.kept > 30
 
 
+@pytest.mark.long
 def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [
         GenerateRequest(f"{number}", repeating(number, 4 + number % 5), params(
@@ -264,3 +266,32 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         assert output.accepted_prediction + output.rejected_prediction <= core.stats().draft_tokens
         assert (output.rejected_prediction > 0) == wrong
         assert output.accepted_prediction > 2
+
+
+OVER_SHARDS = """
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.speculation import Speculation
+from tests.runner.test_constrained_drafts import core_of, requests
+from tests.runner.test_speculation import check_equal
+from tests.runner.tiny import drive, tiny_model, tiny_shapes
+
+def run(shards, drafting):
+    mesh = make_mesh(MeshConfig({"data": shards}))
+    model = tiny_model((None, 12), mesh=mesh)
+    shapes = tiny_shapes(model, max_num_seqs=4, max_num_batched_tokens=32, shards=shards, drafting=drafting)
+    device = JaxRunner(model, shapes)
+    device.warm_up(lazy=True)
+    core = core_of(device)
+    return drive(core, requests()[2:12]), core.stats()
+
+found, stats = run(2, Speculation(3, 1, 3))
+check_equal(run(1, None)[0], found)
+assert stats.accepted_tokens > 30, stats.accepted_tokens
+"""
+
+
+@pytest.mark.long
+def test_over_two_data_shards() -> None:
+    run_on_devices(OVER_SHARDS, 2)
