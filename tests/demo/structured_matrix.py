@@ -172,6 +172,20 @@ def _tokens(collector: OutputCollector) -> int:
     return len(collector.output.outputs[0].token_ids)
 
 
+def check_rows(llm: LLM, plain: LLM, run: str) -> None:
+    """llm: what the run is of. plain: without overlap."""
+    rows = rows_of(run)
+    requests = [*(request_of(llm, row) for row in rows), *free_requests(llm)]
+    expected = outputs_of(plain, requests)
+    outputs_of(llm, [prefix_request(llm)])
+    before = llm.engine.stats()
+    found = outputs_of(llm, requests, {f"row {row.number}": ABORTED_AT for row in rows if row.values["aborted"]})
+    after = llm.engine.stats()
+    check_run(rows, found, expected)
+    assert any(choice.finish_reason == "abort" for output in found.values() for choice in output.outputs)
+    assert after.prefix_hits > before.prefix_hits
+
+
 def check_run(rows: Sequence[Row], found: Mapping[str, RequestOutput], expected: Mapping[str, RequestOutput]) -> None:
     """All outputs of a run, against those of an engine that reads each step before the next, without aborts."""
     assert found.keys() == expected.keys()

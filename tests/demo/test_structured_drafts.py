@@ -14,11 +14,18 @@ from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.text.answer import THOUGHT
-from tests.demo.structured_matrix import outputs_of
-from tests.demo.test_structured_matrix import check_rows
-from tests.demo.test_structured_output import PERSON
+from tests.demo.structured_matrix import check_rows, outputs_of
 
 DRAFTERS: dict[str, dict[str, Any]] = {"draft model": {"model": "demo/draft"}, "n-grams": {"method": "ngram"}}
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 10},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 QUESTIONS = (
     "Write JSON with name Anna, age 31 and city Rome.",
     "What is 3 plus 4?",

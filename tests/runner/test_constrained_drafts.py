@@ -22,8 +22,8 @@ from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.runner.devices import run_on_devices
+from tests.runner.drafting import EOS, check_equal, params, repeating, runner, standing
 from tests.runner.failing_programs import FailingPrograms
-from tests.runner.test_speculation import EOS, check_equal, params, repeating, runner, standing
 from tests.runner.tiny import VOCABULARY, drive, make_core, near_model, tiny_model, tiny_shapes
 
 LOOSE, FORCING, SHORT = (Toy(*values).constraint for values in ((5, 80, False), (8, 80, True), (2, 16, False)))
@@ -274,7 +274,7 @@ from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.speculation import Speculation
 from tests.runner.test_constrained_drafts import core_of, requests
-from tests.runner.test_speculation import check_equal
+from tests.runner.drafting import check_equal
 from tests.runner.tiny import drive, tiny_model, tiny_shapes
 
 def run(shards, drafting):
