@@ -4,7 +4,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.client_ids import client_id_of, sequence_id_of
 from jaxinfer.engine.constraint import Constraints, ConstraintStats, Matcher, MatcherError
 from jaxinfer.engine.device.in_flight import InFlightSteps, ReadDrafts, StepFault
-from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.fast_forward import FastForward, ForcedRun
 from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.masks import MaskError, StepMasks
@@ -261,11 +261,19 @@ class EngineCore:
             known = self.scheduler.state.table.known[slots]
             self._send_masks(slots, np.where(held < plan.num_decode, known, (plan.starts + plan.counts)[held]))
         elif len(held) and read is not None:
-            drafts = read()
+            drafts = self._read_drafts(read)
             told = [drafts.tokens[row, : drafts.counts[row]].tolist() for row in held.tolist()]
             counts[held] = self._send_masks_with_drafts(plan.slots[held], told)
         self.timer.end(CONSTRAIN)
         return counts
+
+    def _read_drafts(self, read: ReadDrafts) -> Drafts:
+        """Waits for the drafts that masks follow from."""
+        before = self.timer.seconds(WAIT)
+        drafts = read()
+        self.timer.end(WAIT)
+        self.counters.mask_wait_seconds += self.timer.seconds(WAIT) - before
+        return drafts
 
     def _send_masks_with_drafts(self, slots: np.ndarray, drafts: list[list[int]]) -> list[int]:
         """drafts: of each slot's sequence. Returns how many of them may be kept."""
@@ -274,7 +282,8 @@ class EngineCore:
         legal, errors = self._masks.send_with_drafts(self.in_flight, sequences, matchers, drafts)
         if self._fast_forward is not None and self.scheduler.drafts is not None:
             # What is forced beyond the next step's tokens is computed at once, by a plain step.
-            longest = max(len(matcher.forced()) for matcher in matchers)
+            runs = _forced_runs(sequences, matchers, errors.keys())
+            longest = max((len(run.tokens) for run in self._fast_forward.worthwhile(runs)), default=0)
             self.scheduler.drafts.pause = longest > 2 * self.runner.shapes.burst
         for number, error in errors.items():
             self._fail(sequences[number], error)
@@ -310,10 +319,7 @@ class EngineCore:
                     sequences.append(sequence)
         errors = self._masks.send(self.in_flight, sequences, matchers)
         if self._fast_forward is not None:
-            drawing = [number for number in range(len(sequences)) if number not in errors]
-            forced = [(sequences[number], matchers[number].forced()) for number in drawing]
-            runs = [ForcedRun(sequence, np.array(tokens, np.int32)) for sequence, tokens in forced]
-            foreseen = self._fast_forward.plan(runs)
+            foreseen = self._fast_forward.plan(_forced_runs(sequences, matchers, errors.keys()))
             self.counters.forced_tokens += sum(len(run.tokens) - 1 for run in foreseen)
             if self.scheduler.drafts is not None:
                 self.in_flight.set_history(foreseen)
@@ -393,6 +399,12 @@ class EngineCore:
         for sequence in new_sequences:
             self._sequences[sequence.request_id].append(sequence)
         new_sequences.clear()
+
+
+def _forced_runs(sequences: list[Sequence], matchers: list[Matcher], failed: Collection[int]) -> list[ForcedRun]:
+    """What these sequences must draw, without failed ones, by their numbers."""
+    drawing = [number for number in range(len(sequences)) if number not in failed]
+    return [ForcedRun(sequences[number], np.array(matchers[number].forced(), np.int32)) for number in drawing]
 
 
 def _matcher_at(sequence: Sequence, end: int) -> Matcher:

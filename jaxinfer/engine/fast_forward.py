@@ -36,11 +36,13 @@ class FastForward:
 
     def plan(self, runs: list[ForcedRun]) -> list[Foreseen]:
         """Has tokens of these runs known from now on: returns which. The last of each a step will draw."""
+        return [self._foreseen(run) for run in self.worthwhile(runs)]
+
+    def worthwhile(self, runs: list[ForcedRun]) -> list[ForcedRun]:
+        """What of these runs is to be computed at once."""
         asked = [run for run in runs if len(run.tokens) > 1 and self._may(run.sequence)]
         fitting = self._fitting(asked) if asked else []
-        if not fitting or not self._pays(fitting):
-            return []
-        return [self._foreseen(run) for run in fitting]
+        return fitting if fitting and self._pays(fitting) else []
 
     def _foreseen(self, run: ForcedRun) -> Foreseen:
         slot = run.sequence.slot

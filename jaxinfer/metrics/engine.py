@@ -33,8 +33,8 @@ _COUNTERS = (
      "cannot count them.", "abandoned_requests"),
     ("jaxinfer:grammar_compile_seconds", "Time spent compiling grammars, refused ones included; beside the engine's "
      "thread.", "grammar_seconds"),
-    ("jaxinfer:mask_wait_seconds", "Time that the engine's thread spent on reading steps whose tokens masks follow "
-     "from, before it could fill those; a part of the parts `wait` and `apply` of jaxinfer:engine_seconds.",
+    ("jaxinfer:mask_wait_seconds", "Time that the engine's thread spent on reading steps, and drafts, that masks "
+     "follow from, before it could fill those; a part of the parts `wait` and `apply` of jaxinfer:engine_seconds.",
      "mask_wait_seconds"),
     ("jaxinfer:constraint_failures", "Sequences that a grammar, allowed_token_ids or bad_words ended with an error in "
      "the midst of their text.", "constraint_failures"),

@@ -159,9 +159,7 @@ class ProgramTable:
 
     def _burst(self, program: Callable[..., Burst], size: int, more: list[NamedSharding]) -> Program:
         """more: where results lie that others have not."""
-        weights, head = (
-            tuple(map(_like, arrays)) for arrays in (self._model.weights_with_draft, self._model.head_with_draft)
-        )
+        weights, head = self._with_draft
         (state, params, _, tables), kv = self._slots(), self._kv()
         packed = self._packed(self._layouts.burst(size).size)
         arguments = (weights, head, kv, tables, state, params, self._load(), packed)
@@ -176,9 +174,7 @@ class ProgramTable:
         """Drafts of a step that checks them by masks; `_verify` and `_accept` are the rest of it."""
         assert self._speculate is not None
         (state, params, _, tables), kv, own = self._slots(), self._kv(), self._own
-        weights, head = (
-            tuple(map(_like, arrays)) for arrays in (self._model.weights_with_draft, self._model.head_with_draft)
-        )
+        weights, head = self._with_draft
         blocks, packed = kv_specs(self._model), self._packed(self._layouts.burst(size).size)
         function = self._over_data(
             partial(self._speculate.draft, size), (WHOLE, WHOLE, blocks, own, own, own, own), (blocks, own, own)

@@ -162,10 +162,8 @@ class SpeculateProgram(BurstProgram):
         """What each position draws, and what rows gain by it. state is donated. masks: None: no row is constrained.
         legal: int32 [R], drafts that may be kept; None: all."""
         slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
-        if legal is not None:
-            given = given._replace(count=jnp.minimum(given.count, legal))
         tokens, logprobs = self._sample(head, state, params, masks, hidden, slots, given)
-        state, gained, accepted = self._keep(state, params, slots, given, tokens)
+        state, gained, accepted = self._keep(state, params, slots, given, tokens, legal)
         count = jnp.where(given.open, given.count, 0)
         counts = jnp.stack([gained, count, accepted, given.predicted & (count > 0)], axis=1)
         return Accepted(state, tokens, counts, logprobs)
@@ -217,12 +215,20 @@ class SpeculateProgram(BurstProgram):
         return tokens.reshape(-1, width)[:rows], logprobs.reshape(len(fill), width, -1)[:rows]
 
     def _keep(
-        self, state: SlotState, params: jax.Array, slots: jax.Array, drafted: Drafted, tokens: jax.Array
+        self,
+        state: SlotState,
+        params: jax.Array,
+        slots: jax.Array,
+        drafted: Drafted,
+        tokens: jax.Array,
+        legal: jax.Array | None,
     ) -> tuple[SlotState, jax.Array, jax.Array]:
         """State with what each row has gained, how many tokens that is, and how many of them were drafts: int32 [R]."""
         within = jnp.arange(tokens.shape[1], dtype=jnp.int32)
         accepted = jnp.where(drafted.open, kept(drafted.drafts, drafted.count, tokens), 0)
-        gained = jnp.where(drafted.open, 1 + accepted, 0)
+        # A draft after which nothing may follow is drawn, too, and is the row's last token.
+        before_last = accepted if legal is None else jnp.minimum(accepted, legal)
+        gained = jnp.where(drafted.open, 1 + before_last, 0)
         ends = (tokens < 0) | jnp.any(stop_ids(params, slots)[:, None] == tokens[:, :, None], axis=2)
         ends &= within < gained[:, None]
         ended = jnp.any(ends, axis=1)

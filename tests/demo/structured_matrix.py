@@ -45,7 +45,7 @@ CONSTRAINTS = {
     "choice": Constraint.choice(CHOICES),
     "grammar": Constraint.text("grammar", GRAMMAR),
 }
-RUNS = ("ahead", "step faults", "few blocks", "decode-steps 4", "tp 2")
+RUNS = ("ahead", "step faults", "few blocks", "decode-steps 4", "tp 2", "draft model", "n-grams")
 TABLE: dict[str, Sequence[Any]] = {
     "run": RUNS,
     "kind": tuple(CONSTRAINTS),
@@ -172,6 +172,20 @@ def _tokens(collector: OutputCollector) -> int:
     return len(collector.output.outputs[0].token_ids)
 
 
+def check_rows(llm: LLM, plain: LLM, run: str) -> None:
+    """llm: what the run is of. plain: without overlap."""
+    rows = rows_of(run)
+    requests = [*(request_of(llm, row) for row in rows), *free_requests(llm)]
+    expected = outputs_of(plain, requests)
+    outputs_of(llm, [prefix_request(llm)])
+    before = llm.engine.stats()
+    found = outputs_of(llm, requests, {f"row {row.number}": ABORTED_AT for row in rows if row.values["aborted"]})
+    after = llm.engine.stats()
+    check_run(rows, found, expected)
+    assert any(choice.finish_reason == "abort" for output in found.values() for choice in output.outputs)
+    assert after.prefix_hits > before.prefix_hits
+
+
 def check_run(rows: Sequence[Row], found: Mapping[str, RequestOutput], expected: Mapping[str, RequestOutput]) -> None:
     """All outputs of a run, against those of an engine that reads each step before the next, without aborts."""
     assert found.keys() == expected.keys()
@@ -195,13 +209,13 @@ def check_run(rows: Sequence[Row], found: Mapping[str, RequestOutput], expected:
 def check(row: Row, output: CompletionOutput) -> None:
     """That a text which has ended is valid, by json, jsonschema, re or lark, and has all that was asked for."""
     assert output.error is None, f"{row.name}: {output.error}"
-    if row.values["logprobs"] is not None:
+    if row.values["logprobs"] is not None and output.token_ids:
         assert output.logprobs is not None
         assert len(output.logprobs) == len(output.token_ids)
         assert all(each[token].logprob > -1e4 for each, token in zip(output.logprobs, output.token_ids, strict=True))
     text = answer_in(row, output.text)
     if output.stop_reason == STOP_STRING:
-        assert STOP_STRING not in output.text, row.name
+        assert row.values["min_tokens"] or STOP_STRING not in output.text, row.name
     elif output.finish_reason == "stop":
         assert text is not None, row.name
         assert VALID[row.values["kind"]](text), f"{row.name}: {text!r}"

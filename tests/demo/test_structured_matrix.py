@@ -13,15 +13,9 @@ import pytest
 from jaxinfer import LLM
 from jaxinfer.runner.jax_runner import JaxRunner
 from tests.demo.structured_matrix import (
-    ABORTED_AT,
     TABLE,
-    check_run,
-    free_requests,
+    check_rows,
     matrix,
-    outputs_of,
-    prefix_request,
-    request_of,
-    rows_of,
 )
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
@@ -35,20 +29,6 @@ def test_every_pair_of_circumstances_is_in_a_row() -> None:
     for one, other in combinations(TABLE, 2):
         pairs = {(values[one], values[other]) for values in rows}
         assert len(pairs) == len(TABLE[one]) * len(TABLE[other]), (one, other)
-
-
-def check_rows(llm: LLM, plain: LLM, run: str) -> None:
-    """llm: what the run is of. plain: without overlap."""
-    rows = rows_of(run)
-    requests = [*(request_of(llm, row) for row in rows), *free_requests(llm)]
-    expected = outputs_of(plain, requests)
-    outputs_of(llm, [prefix_request(llm)])
-    before = llm.engine.stats()
-    found = outputs_of(llm, requests, {f"row {row.number}": ABORTED_AT for row in rows if row.values["aborted"]})
-    after = llm.engine.stats()
-    check_run(rows, found, expected)
-    assert any(choice.finish_reason == "abort" for output in found.values() for choice in output.outputs)
-    assert after.prefix_hits > before.prefix_hits
 
 
 @contextmanager
@@ -95,7 +75,8 @@ def test_with_several_decode_steps_at_once(engines: dict[bool, LLM]) -> None:
 
 OVER_DEVICES = """
 from jaxinfer import LLM
-from tests.demo.test_structured_matrix import check_rows, nothing_compiles
+from tests.demo.structured_matrix import check_rows
+from tests.demo.test_structured_matrix import nothing_compiles
 
 common = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "lazy_compile": True}
 plain, llm = LLM("demo", overlap=False, **common), LLM("demo", mesh="tp2", **common)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,12 +13,15 @@ import pytest
 from jaxinfer.engine.client.local import LocalEngineClient
 from jaxinfer.engine.client.thread import EngineThread
 from jaxinfer.engine.constraint import MatcherError
+from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.step.buckets import make_buckets
+from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.types import FinishReason, GenerateRequest, StepOutput
 from jaxinfer.engine.validation import CheckedRequest
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
 from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
 from tests.engine.stepping import step_deltas
@@ -134,6 +138,44 @@ def test_it_is_done_where_it_pays(mixed: float, pays: bool) -> None:
     core.add_request(constrained("a", tokens=20))
     assert tokens_of(run(core)["a", 0]) == right(core, constrained("a", tokens=20))
     assert (core.stats().forced_tokens > 0) == pays
+
+
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 1}, {"repetition_penalty": 1.1}])
+def test_drafts_pause_where_forced_tokens_are_computed_at_once(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that drafts gets two tokens at most, a plain one all that are forced; but not where every draw counts."""
+    core, pauses = core_of(RecordingRunner(small_shapes(drafting=Speculation(1, 1, 2))), clock=lambda: 0), []
+    policy = core.scheduler.drafts
+    assert policy is not None
+
+    def drafts(*asked: Any, drafts: Any = policy.drafts) -> bool:
+        pauses.append(policy.pause)
+        return drafts(*asked)
+
+    monkeypatch.setattr(policy, "drafts", drafts)
+    requests = [constrained(f"{salt}", tokens=30, toy=Toy(salt, 80), **asked) for salt in range(12)]
+    for request in requests:
+        core.add_request(request)
+    got = run(core)
+    assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
+    assert any(pauses) == (core.stats().forced_tokens > 20) == (not asked)
+
+
+def test_the_wait_for_drafts_is_one_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = RecordingRunner(small_shapes(drafting=Speculation(3, 1, 2)))
+
+    def read_drafts(step: PackedBurst, drafted: float, read: Any = runner.read_drafts) -> Drafts:
+        time.sleep(0.02)
+        return read(step, drafted)
+
+    monkeypatch.setattr(runner, "read_drafts", read_drafts)
+    core = core_of(runner, clock=lambda: 0)
+    core.add_request(constrained("a", tokens=10, toy=Toy(5, 40, forces=False)))
+    run(core)
+    stats = core.stats()
+    assert stats.mask_wait_seconds > 0.018 * stats.speculate_steps > 0.1
+    assert stats.constrain_seconds < 0.5 * stats.mask_wait_seconds
 
 
 @pytest.mark.parametrize("at", FAULTS)

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxinfer.sampling import SamplingParams
 from tests.engine.rules_model import kept
+from tests.engine.toy_grammar import Toy
 
 GREEDY_MARGIN = 1e-4
 CDF_MARGIN = 1e-5
@@ -18,7 +19,7 @@ CDF_MARGIN = 1e-5
 def adjusted(
     logits: np.ndarray, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], stop_ids: Collection[int]
 ) -> np.ndarray:
-    """Logit bias, min_tokens, penalties, allowed_token_ids and bad words: [V] -> [V] float64."""
+    """Logit bias, min_tokens, penalties, toy grammars, allowed_token_ids and bad words: [V] -> [V] float64."""
     logits = np.array(logits, np.float64)
     for token, bias in params.logit_bias.items():
         logits[token] += bias
@@ -31,7 +32,9 @@ def adjusted(
             logits[token] *= params.repetition_penalty
     for token, count in Counter(output).items():
         logits[token] -= params.frequency_penalty * count + params.presence_penalty
-    legal = kept(params, range(len(logits)), output, stop_ids)
+    toy = Toy.of(params)
+    ids = range(len(logits)) if toy is None else toy.allowed(output, frozenset(stop_ids), len(logits))
+    legal = kept(params, ids, output, stop_ids)
     return np.where(np.isin(np.arange(len(logits)), legal), logits, -np.inf)
 
 

@@ -11,7 +11,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
-from jaxinfer.runner.jax_runner import BurstInFlight, Forwarded, JaxRunner, SampledStep
+from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, SampledStep
 from tests.engine.ledger import free, unread
 
 
@@ -41,6 +41,15 @@ class PoisoningRunner(JaxRunner):
     def burst(self, step: PackedBurst) -> BurstInFlight:
         self._poison(self._free)
         handle = super().burst(step)
+        self._poison(partial(unread, self.core))
+        return handle
+
+    def draft(self, step: PackedBurst) -> DraftedStep:
+        self._poison(self._free)
+        return super().draft(step)
+
+    def verify(self, step: PackedBurst, drafted: DraftedStep, counts: np.ndarray) -> BurstInFlight:
+        handle = super().verify(step, drafted, counts)
         self._poison(partial(unread, self.core))
         return handle
 

@@ -12,8 +12,9 @@ from jaxinfer.speculation import Method, Speculation
 from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories
 from tests.engine.outputs import Output
+from tests.engine.toy_grammar import ToyConstraints
 from tests.runner.poisoning import PoisoningRunner
-from tests.runner.tiny import Judge, make_core, near_model, tiny_model, tiny_shapes
+from tests.runner.tiny import VOCABULARY, Judge, make_core, near_model, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
 BLOCK = 4
@@ -54,6 +55,7 @@ class RealHistories(Histories):
         self.flips = 0
         device = runner(windows, drafter)
         asked = {"caching": caching, "eos": EOS, "long_prefill_token_threshold": chunk, "clock": lambda: 0}
+        asked["constraints"] = ToyConstraints(VOCABULARY)
         device.core = core = make_core(device, ahead=ahead, **asked)
         self.begin(core, eos=EOS)
 

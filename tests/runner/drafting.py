@@ -1,0 +1,55 @@
+"""Engines that draft, over a tiny model, and what is asked of them."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Method, Speculation
+from tests.engine.outputs import Outputs
+from tests.runner.tiny import near_model, random_prompt, tiny_model, tiny_shapes
+
+EOS = (9,)
+
+
+def standing() -> int:
+    """With such a clock every step drafts."""
+    return 0
+
+
+def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
+    """tokens: drafts of a row; 0 for none."""
+    model = tiny_model((None, 12))
+    drafting = Speculation(tokens, 1, 3, method) if tokens else None
+    if method == "draft_model":
+        model = with_draft(model, near_model(model))
+    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
+    runner = JaxRunner(model, shapes)
+    runner.warm_up()
+    return runner
+
+
+runner = cache(made)
+
+
+def repeating(seed: int, count: int) -> list[int]:
+    """A prompt that says a few tokens over and over."""
+    return (random_prompt(np.random.default_rng(seed), 3) * count)[:count]
+
+
+def params(**changes) -> SamplingParams:
+    return SamplingParams(**{"max_tokens": 30, "temperature": 1.0, "seed": 5, "ignore_eos": True, **changes})
+
+
+def check_equal(plain: Outputs, found: Outputs) -> None:
+    assert plain.keys() == found.keys()
+    for key, output in plain.items():
+        told = found[key]
+        assert (told.tokens, told.reason, told.stopped_by) == (output.tokens, output.reason, output.stopped_by), key
+        assert len(told.logprobs) == len(output.logprobs)
+        for one, other in zip(told.logprobs, output.logprobs, strict=True):
+            assert (one.token_id, one.rank) == (other.token_id, other.rank)
+            assert abs(one.logprob - other.logprob) < 1e-4
