@@ -15,6 +15,7 @@ import scipy.stats
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner import speculate
 from jaxinfer.runner.sampler import adjust
+from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method
 from tests.engine.outputs import Outputs
 from tests.runner.drafting import EOS, check_equal, made, params, repeating, runner, standing
