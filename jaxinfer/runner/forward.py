@@ -46,7 +46,7 @@ class Scored(NamedTuple):
 class Forward(NamedTuple):
     """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed.
 
-    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.counted` has it; None for a model without
+    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without
     experts.
     """
 
@@ -199,7 +199,7 @@ class ForwardPrograms:
             return out, (*kv[:group], written, *kv[group + 1 :])
 
         dispatch = self._model.dispatch(step.real)
-        hidden, own, load = decoder.counted(step.tokens, step.positions, kv[:groups], load, attend, dispatch)
+        hidden, own, load, _ = decoder.run(step.tokens, step.positions, kv[:groups], load, attend, dispatch)
         return hidden, (*own, *kv[groups:]), load
 
     def _build(self, weights: Arrays) -> Decoder:
