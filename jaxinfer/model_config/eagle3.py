@@ -1,7 +1,7 @@
 """Eagle3Config: what an EAGLE-3 head declares (Li et al., arXiv:2503.01840). Nothing here imports jax."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jaxinfer.errors import ModelError, quoted
@@ -25,9 +25,10 @@ class Eagle3Config:
     """One EAGLE-3 head.
 
     decoder: its one layer, its norm and its output matrix; its `vocab_size` is that of the draft vocabulary.
-    vocab_size, target_hidden: of the target. layers: of the target, those whose inputs are the features; the number of all layers
-    stands for the output of the last. norm_before_residual: the normed hidden state goes on past attention, not the one
-    before its norm (heads of `speculators`). own_embedding: it has an embedding and does not read the target's.
+    vocab_size, target_hidden: of the target. layers: of the target, those whose inputs are the features; the number of
+    all layers stands for the output of the last. norm_before_residual: the normed hidden state goes on past attention,
+    not the one before its norm (heads of `speculators`). own_embedding: it has an embedding and does not read the
+    target's.
     """
 
     decoder: DecoderConfig
@@ -36,6 +37,10 @@ class Eagle3Config:
     layers: tuple[int, ...]
     norm_before_residual: bool = False
     own_embedding: bool = False
+
+    def over(self, heads: int, vocabulary: int, experts: int = 1, redundant: int = 0) -> "Eagle3Config":
+        """The same head over devices, as `DecoderConfig.over` has them; it has no experts to copy."""
+        return replace(self, decoder=self.decoder.over(heads, vocabulary))
 
 
 def is_eagle3(raw: Mapping[str, Any]) -> bool:

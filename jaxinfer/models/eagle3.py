@@ -88,6 +88,10 @@ class Eagle3Model(LoadedModel):
     eagle: Eagle3Config
 
     @property
+    def structure(self) -> object:
+        return self.eagle
+
+    @property
     def feature_layers(self) -> tuple[int, ...]:
         return self.eagle.layers
 

@@ -78,6 +78,11 @@ class LoadedModel:
         return tuple(leaf for one in self.drafting for leaf in one.weights)
 
     @property
+    def structure(self) -> object:
+        """All that its programs follow from, beside how it lies on its devices."""
+        return self.config
+
+    @property
     def feature_layers(self) -> tuple[int, ...]:
         """Of what drafts for another model: that model's layers whose inputs it reads."""
         return ()

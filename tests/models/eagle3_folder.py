@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from jaxinfer.models.eagle3 import Eagle3Model
+from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
+from jaxinfer.models.loaded import LoadedModel
 from tests.models.eagle3_numpy import Tensors
 
 RAW: dict[str, Any] = {
@@ -68,3 +72,10 @@ def write_head(folder: Path, raw: dict[str, Any], tensors: Tensors) -> Path:
     (folder / "config.json").write_text(json.dumps(raw))
     save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, folder / "model.safetensors")
     return folder
+
+
+def tiny_head(target: LoadedModel, **changes: Any) -> Eagle3Model:
+    """A head of `RAW` that drafts for a tiny model."""
+    with TemporaryDirectory() as name:
+        folder = write_head(Path(name), RAW | changes, random_tensors(RAW | changes))
+        return load_eagle3(folder, declared_eagle3(folder, target.config), dtype=target.dtype, mesh=target.mesh)

@@ -18,6 +18,7 @@ from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
+from tests.models.eagle3_folder import tiny_head
 from tests.runner.tiny import Judge, check_all, drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
 
 EOS = (9,)
@@ -34,6 +35,8 @@ def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
     drafting = Speculation(tokens, 1, 3, method) if tokens else None
     if method == "draft_model":
         model = with_draft(model, near_model(model))
+    elif method == "eagle3":
+        model = with_draft(model, tiny_head(model))
     shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
     runner.warm_up()
@@ -102,6 +105,12 @@ def run(
 
 
 METHODS: tuple[Method, ...] = ("ngram", "draft_model")
+
+
+def test_tokens_are_those_of_plain_decoding_with_a_head() -> None:
+    """Its weights are random: hardly a draft is kept."""
+    found, _ = run(3, requests(), method="eagle3")
+    check_equal(run(0, requests())[0], found)
 
 
 @pytest.mark.parametrize("method", METHODS)
