@@ -104,7 +104,8 @@ class Decoder(nnx.Module):
             return Run(x, kv, load, tapped)
 
         x = self._embedded(tokens, positions)
-        last = layers(list(self.blocks), self.repeats, step, Run(x, kv, load, (jnp.zeros_like(x),) * len(taps)))
+        first = Run(x, kv, load, tuple(jnp.zeros_like(x) for _ in taps))
+        last = layers(list(self.blocks), self.repeats, step, first)
         return last._replace(tapped=_tapped(taps, self.config.num_layers, last.hidden, last.tapped))
 
     def _embedded(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
