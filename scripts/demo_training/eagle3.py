@@ -13,6 +13,7 @@ from demo_training.model import Params, packed
 from demo_training.tokens import Batch
 from jaxinfer.layers.attention import Heads
 from jaxinfer.layers.dispatch import Dispatch
+from jaxinfer.layers.embedding import scores as table_scores
 from jaxinfer.layers.param import held, matrix, value
 from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.models.decoder import KV, Attend, Place
@@ -101,7 +102,7 @@ class HeadTrainee:
         attend = chained(jnp.asarray(batch.segments))
         for _ in range(self._steps):
             hidden, kv = pupil.head(hidden, embedded, positions, kv, attend)
-            found.append((pupil.head.final_norm(hidden) @ held(pupil.table).T).reshape(*shape, -1))
+            found.append(table_scores(held(pupil.table), pupil.head.final_norm(hidden)).reshape(*shape, -1))
             hidden = jnp.roll(hidden.reshape(*shape, -1), 1, axis=1).reshape(hidden.shape)
         return found
 

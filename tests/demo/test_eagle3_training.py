@@ -1,6 +1,7 @@
 """An EAGLE-3 head in training computes what it computes when it drafts; and what is written can be loaded."""
 
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -88,8 +89,9 @@ def test_an_engine_drafts_with_a_head(tmp_path: Path) -> None:
     write_random(tmp_path, raw, random_tensors(raw))
     asked = {"method": "eagle3", "model": str(tmp_path), "num_speculative_tokens": 2}
     prompts, answers = ["The capital of France is", "1 2 3 4 5"], []
-    for more in ({}, {"speculative_config": asked}):
-        llm = LLM("demo", dtype="float32", max_num_seqs=1, max_model_len=64, lazy_compile=True, **more)
+    for config in (None, asked):
+        sizes: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 64, "speculative_config": config}
+        llm = LLM("demo", dtype="float32", lazy_compile=True, **sizes)
         found = llm.generate(prompts, SamplingParams(temperature=0.7, seed=3, max_tokens=24, ignore_eos=True))
         answers.append([output.outputs[0].token_ids for output in found])
         drafts = llm.engine.stats().draft_tokens
