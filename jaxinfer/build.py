@@ -131,12 +131,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     asked = served_mesh(config.parallel)
     prepare(config)
     from jaxinfer.models.declared import read_declared
+    from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
     from jaxinfer.models.loaded import load_model
     from jaxinfer.models.plan import plan_model
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.costs import step_costs
-    from jaxinfer.runner.draft_model import declared_draft, draft_shapes, with_draft
+    from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
     from jaxinfer.runner.experts import choose_dispatch, choose_experts
     from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
@@ -168,7 +169,13 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     check_asked(config.runner.attention_backend, mesh)
     sizes = plan_shapes(config, decoder, this_device(), asked.data)
     draft_folder = _draft_folder(config)
-    drafts = draft_folder and declared_draft(draft_folder, decoder, sizes.max_model_len).over(*asked.parts)
+    drafting, drafts, eagle = sizes.drafting, None, None
+    if drafting is not None and drafting.method == "eagle3":
+        assert draft_folder is not None
+        eagle = declared_eagle3(draft_folder, decoder).over(*asked.parts)
+        check_draft(draft_folder, decoder, eagle.decoder, sizes.max_model_len)
+    elif draft_folder is not None:
+        drafts = declared_draft(draft_folder, decoder, sizes.max_model_len).over(*asked.parts)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
     told = progress.loaded if progress else None
@@ -179,6 +186,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
 
     model = load(folder, decoder, told)
     draft = load(draft_folder, drafts) if draft_folder and drafts else None
+    if draft_folder and eagle:
+        draft = load_eagle3(draft_folder, eagle, dtype=dtype, mesh=mesh, rules=asked.rules)
     if needs_measuring(model):
         model = with_measured_scales(model, text)
     laps.end("load")

@@ -10,12 +10,12 @@ from jaxinfer.errors import ParameterError
 _SETTING = "speculative_config"
 _MOST_TOKENS = 16
 _MOST_LENGTH = 32
-Method = Literal["ngram", "draft_model"]
+Method = Literal["ngram", "draft_model", "eagle3"]
 _METHODS: dict[str, Method] = {
-    "ngram": "ngram", "[ngram]": "ngram", "prompt_lookup": "ngram", "draft_model": "draft_model",
+    "ngram": "ngram", "[ngram]": "ngram", "prompt_lookup": "ngram", "draft_model": "draft_model", "eagle3": "eagle3",
 }  # fmt: skip
 _OTHER_METHODS = (
-    "eagle", "eagle3", "medusa", "mtp", "mlp_speculator", "suffix", "deepseek_mtp", "dflash",
+    "eagle", "medusa", "mtp", "mlp_speculator", "suffix", "deepseek_mtp", "dflash",
 )  # fmt: skip
 _NUMBERS = {
     "num_speculative_tokens": (1, _MOST_TOKENS),
@@ -32,7 +32,8 @@ class Speculation:
 
     tokens: drafts of a row, at most. method: who drafts. `ngram` (Saxena, "Prompt Lookup Decoding", 2023): what
     followed the row's last tokens, `shortest` to `longest` of them, where they stood before. `draft_model` (Leviathan
-    et al., arXiv:2211.17192): a smaller model of the same vocabulary, of the folder or hub id `model`.
+    et al., arXiv:2211.17192): a smaller model of the same vocabulary, of the folder or hub id `model`. `eagle3` (Li et
+    al., arXiv:2503.01840): a head of the folder or hub id `model`, which reads the target's hidden states.
     """
 
     tokens: int
@@ -55,7 +56,7 @@ def read_speculation(text: str | None) -> Speculation | None:
     method = _method(values)
     numbers = {name: _number(values, name) for name in _NUMBERS}
     tokens = numbers["num_speculative_tokens"] or _DEFAULT_TOKENS
-    if method == "draft_model":
+    if method != "ngram":
         return Speculation(tokens, method=method, model=_model(values))
     shortest, longest = numbers["prompt_lookup_min"], numbers["prompt_lookup_max"]
     if shortest is not None and longest is not None and shortest > longest:
@@ -87,9 +88,9 @@ def _method(values: Mapping[str, Any]) -> Method:
         raise _error(f"{unknown[0]} is not known; {', '.join(known)} are")
     asked = values.get("method") or ("draft_model" if values.get("model") is not None else None)
     if asked in _OTHER_METHODS:
-        raise _error(f"method {asked} is not supported yet; ngram and draft_model are")
+        raise _error(f"method {asked} is not supported yet; ngram, draft_model and eagle3 are")
     if not isinstance(asked, str) or asked not in _METHODS:
-        raise _error(f"method must be ngram or draft_model, not {json.dumps(asked)}")
+        raise _error(f"method must be ngram, draft_model or eagle3, not {json.dumps(asked)}")
     method = _METHODS[asked]
     others = ("model",) if method == "ngram" else _OF_NGRAMS
     if strange := [name for name in others if values.get(name) is not None]:

@@ -51,7 +51,6 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
         # mixed program takes minutes to compile for a TPU.
         cases += model_cases(target, DENSE[1], _FEW_LAYERS, first, lambda shapes: _largest_forward(shapes)[:1])
         cases += model_cases(target, DENSE[0], _FEW_LAYERS, first, _drafting, drafting_shapes)
-        cases += model_cases(target, DENSE[1], _FEW_LAYERS, first, _drafted, drafted_shapes, draft=DENSE[0])
     for model in EXPERTS:
         for backend in (first, *others):
             cases += model_cases(target, model, 1, backend, lambda shapes: [("decode", make_buckets(shapes).rows[0])])
@@ -60,6 +59,8 @@ def program_cases(target: Target, everything: bool) -> list[Case]:
     if not everything and target.name in _FAMILY_TARGETS:
         for model in FAMILIES:
             cases += model_cases(target, model, 1, first, lambda _: _FAMILY_PROGRAMS)
+        names: list[Name] = [("speculate", _SMALL), ("copies", 0)]
+        cases += model_cases(target, DENSE[1], 1, first, lambda _: names, drafted_shapes, draft=DENSE[0])
     if not everything and target.name in _QUANTISED_TARGETS:
         cases += _quantised_cases(target, first)
     if target.name in FITTING:
@@ -90,12 +91,8 @@ def _largest_forward(shapes: EngineShapes) -> list[Name]:
 
 
 def _drafting(shapes: EngineShapes) -> list[Name]:
-    small: list[Name] = [(kind, _SMALL) for kind in ("speculate", "draft", "verify", "accept")]
-    return [*small, ("speculate", make_buckets(shapes).rows[-1])]
-
-
-def _drafted(shapes: EngineShapes) -> list[Name]:
-    return [("mixed", 192), ("speculate", _SMALL), ("copies", 0)]
+    """`verify` and `accept` are the halves of `speculate`."""
+    return [("draft", _SMALL), ("speculate", _SMALL), ("speculate", make_buckets(shapes).rows[-1])]
 
 
 def _every_name(shapes: EngineShapes) -> list[Name]:

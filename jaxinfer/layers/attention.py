@@ -31,25 +31,32 @@ class Heads(NamedTuple):
 class Attention(nnx.Module):
     """q, k, v and output projections.
 
-    qkv: [Hkv, G + 2, D, hidden]: for each KV head its G query heads, then k, then v, so that sharding over KV heads
+    qkv: [Hkv, G + 2, D, inputs]: for each KV head its G query heads, then k, then v, so that sharding over KV heads
     is sharding of one axis. out: [hidden, Hkv·G·D], one axis, since a TPU would copy the weight to merge its last
-    axes. `lead` axes come before. schemes: how they are held. parted: whether devices share the columns of out, which
-    `LoadedModel.build` says.
+    axes. `lead` axes come before. schemes: how they are held. inputs: columns of qkv; None: as many as `hidden`.
+    parted: whether devices share the columns of out, which `LoadedModel.build` says.
     """
 
     def __init__(
-        self, kind: AttentionKind, schemes: LayerSchemes, hidden: int, dtype: jnp.dtype, lead: tuple[int, ...] = ()
+        self,
+        kind: AttentionKind,
+        schemes: LayerSchemes,
+        hidden: int,
+        dtype: jnp.dtype,
+        lead: tuple[int, ...] = (),
+        inputs: int | None = None,
     ):
         self.kind, self.parted = kind, False
         heads, group, dim = kind.num_kv_heads, kind.group_size, kind.head_dim
         axes = ("layers",) * len(lead)
         qkv_axes = (*axes, "kv_heads", "q_per_kv", "head_dim", "embed")
-        self.qkv = matrix((*lead, heads, group + 2, dim, hidden), qkv_axes, dtype, hidden**-0.5, schemes.qkv)
+        inputs = hidden if inputs is None else inputs
+        self.qkv = matrix((*lead, heads, group + 2, dim, inputs), qkv_axes, dtype, inputs**-0.5, schemes.qkv)
         columns, out_axes = heads * group * dim, (*axes, "embed", "kv_heads")
         self.out = matrix((*lead, hidden, columns), out_axes, dtype, columns**-0.5, schemes.out)
 
     def split(self, x: jax.Array, vectors: LayerVectors, positions: jax.Array, by: Rotation | None) -> Heads:
-        """x [T, hidden] to heads; q and k normed, then turned where the layer knows positions ([T] int32)."""
+        """x [T, inputs] to heads; q and k normed, then turned where the layer knows positions ([T] int32)."""
         qkv = Linear(held(self.qkv), vectors.get("qkv_bias"))(x)
         q, k, v = qkv[:, :, :-2], qkv[:, :, -2], qkv[:, :, -1]
         if self.kind.qk_norm is not None:

@@ -1,6 +1,6 @@
 """The one decoder: token ids to hidden states, with KV in blocks that the caller attends over."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -37,6 +37,15 @@ Attend = Callable[[Heads, KV, Place], tuple[jax.Array, KV]]
 """attend(heads, kv, place) -> (out [T, Hq, D], kv)."""
 
 
+class Run(NamedTuple):
+    """What the layers give. hidden: [T, d], unnormed. load: of experts. tapped: inputs of some layers, [T, d] each."""
+
+    hidden: jax.Array
+    kv: KV
+    load: jax.Array | None
+    tapped: tuple[jax.Array, ...] = ()
+
+
 class Decoder(nnx.Module):
     """A decoder without its head. Parameters are descriptions until `LoadedModel.build` gives them arrays.
 
@@ -62,9 +71,9 @@ class Decoder(nnx.Module):
 
     def __call__(self, tokens: jax.Array, positions: jax.Array, kv: KV, attend: Attend) -> tuple[jax.Array, KV]:
         """tokens, positions: [T] int32. kv: an array of blocks a KV group. Returns hidden [T, d], unnormed; kv."""
-        return self.counted(tokens, positions, kv, None, attend, Dispatch())[:2]
+        return self.run(tokens, positions, kv, None, attend, Dispatch())[:2]
 
-    def counted(
+    def run(
         self,
         tokens: jax.Array,
         positions: jax.Array,
@@ -72,13 +81,16 @@ class Decoder(nnx.Module):
         load: jax.Array | None,
         attend: Attend,
         dispatch: Dispatch,
-    ) -> tuple[jax.Array, KV, jax.Array | None]:
+        taps: Sequence[int] = (),
+    ) -> Run:
         """As `__call__`, with rows dispatched to experts as is asked for. load: [layers with experts, E] uint32, rows
-        that each expert has got so far, None where nobody wants to know; returned with those of this call."""
+        that each expert has got so far, None where nobody wants to know; returned with those of this call. taps: layers
+        whose inputs are given too; the number of all layers stands for the output of the last."""
         rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
 
-        def step(block: Block, number: int, repeat: jax.Array | int, carry: tuple[jax.Array, KV, jax.Array | None]):
-            (x, kv, load), kind = carry, block.kind.attention
+        def step(block: Block, number: int, repeat: jax.Array | int, carry: Run) -> Run:
+            (x, kv, load, tapped), kind = carry, block.kind.attention
+            tapped = _tapped(taps, number + self.repeats.period * repeat, x, tapped)
             group = places[number].group
             index = self.repeats.ordinal(groups[group].layers, number, repeat)
             assert index is not None
@@ -89,9 +101,12 @@ class Decoder(nnx.Module):
             if load is not None and sizes is not None:
                 layer = self.repeats.ordinal(self.config.expert_layers, number, repeat)
                 load = load.at[layer, : len(sizes)].add(sizes.astype(load.dtype))
-            return x, kv, load
+            return Run(x, kv, load, tapped)
 
-        return layers(list(self.blocks), self.repeats, step, (self._embedded(tokens, positions), kv, load))
+        x = self._embedded(tokens, positions)
+        first = Run(x, kv, load, tuple(jnp.zeros_like(x) for _ in taps))
+        last = layers(list(self.blocks), self.repeats, step, first)
+        return last._replace(tapped=_tapped(taps, self.config.num_layers, last.hidden, last.tapped))
 
     def _embedded(self, tokens: jax.Array, positions: jax.Array) -> jax.Array:
         x = embed(held(self.embed), tokens, self.dtype)
@@ -110,6 +125,15 @@ class Decoder(nnx.Module):
         """The norm before the head, over rows [S, d]."""
         bias = value(self.norm_bias) if self.config.norm.bias else None
         return norm(self.config.norm, hidden, value(self.norm), bias)
+
+
+def _tapped(
+    taps: Sequence[int], layer: jax.Array | int, x: jax.Array, tapped: tuple[jax.Array, ...]
+) -> tuple[jax.Array, ...]:
+    """`tapped` with x, the input of `layer`, in the places of those that are asked for."""
+    if isinstance(layer, int):
+        return tuple(x if tap == layer else before for tap, before in zip(taps, tapped, strict=True))
+    return tuple(jnp.where(tap == layer, x, before) for tap, before in zip(taps, tapped, strict=True))
 
 
 class Head(nnx.Module):

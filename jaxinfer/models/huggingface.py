@@ -99,23 +99,28 @@ class LayerTensors:
         return _SOURCES[name](self, part)
 
     def qkv(self, part: TensorPart) -> Source:
-        """[Hkv, G + 2, D, hidden], or the bias without the last axis."""
+        """[Hkv, G + 2, D, columns], or the bias without the last axis."""
         names, spread, dim = self._names, self._kind.attention.places, self._kind.attention.head_dim
+        columns = self._qkv_columns()
         if names.qkv is not None and names.qkv_rows == "heads":
             rows = spread.kv_heads * (spread.own_group_size + 2)
-            whole = self._placed(self._product(names.qkv, rows * dim, part), spread.fused_order)
+            whole = self._placed(self._product(names.qkv, rows * dim, part, columns), spread.fused_order)
             return self._halves(whole, 2)
         heads = {"q": spread.query_heads, "k": spread.kv_heads, "v": spread.kv_heads}
         if names.qkv is None:
-            parts = {kind: self._product(getattr(names, kind), n * dim, part) for kind, n in heads.items()}
+            parts = {kind: self._product(getattr(names, kind), n * dim, part, columns) for kind, n in heads.items()}
         else:
             ends = list(itertools.accumulate(n * dim for n in heads.values()))
-            whole = self._product(names.qkv, ends[-1], part)
+            whole = self._product(names.qkv, ends[-1], part, columns)
             cuts = zip(heads, [0, *ends], ends, strict=False)
             parts = {kind: Cut(whole, 0, start, stop) for kind, start, stop in cuts}
         orders = {"q": spread.query_order, "k": spread.kv_order, "v": spread.kv_order}
         q, k, v = (self._placed(source, orders[kind]) for kind, source in parts.items())
         return Joined((self._halves(q, 2), self._halves(k, 2), v), axis=1)
+
+    def _qkv_columns(self) -> int:
+        """Columns of q, k and v."""
+        return self._hidden
 
     def out(self, part: TensorPart) -> Source:
         """[hidden, Hq·D]."""

@@ -77,6 +77,26 @@ class LoadedModel:
         """`weights`, and after them the draft model's."""
         return tuple(leaf for one in self.drafting for leaf in one.weights)
 
+    @property
+    def structure(self) -> object:
+        """All that its programs follow from, beside how it lies on its devices."""
+        return self.config
+
+    @property
+    def feature_layers(self) -> tuple[int, ...]:
+        """Of what drafts for another model: that model's layers whose inputs it reads."""
+        return ()
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers of this model whose inputs what drafts for it reads."""
+        return () if self.draft is None else self.draft.feature_layers
+
+    @property
+    def step_weights(self) -> tuple[jax.Array, ...]:
+        """The leaves that every forward pass reads: with the draft's where that reads this model's hidden states."""
+        return self.weights_with_draft if self.taps else self.weights
+
     @cached_property
     def head_with_draft(self) -> tuple[jax.Array, ...]:
         """`head`, and after it the draft model's."""
@@ -89,6 +109,10 @@ class LoadedModel:
 
     def build(self, weights: tuple[jax.Array, ...]) -> Decoder:
         """The decoder over `weights`; meant for use inside jit, where it costs nothing at run time."""
+        return self.merged(weights)
+
+    def merged(self, weights: tuple[jax.Array, ...]) -> Any:
+        """The module whose leaves `weights` are."""
         built = nnx.merge(self.graph, jax.tree.unflatten(self.tree, weights))
         for _, part in nnx.iter_graph(built) if self.product_backends or self.mesh.size > 1 else ():
             if isinstance(part, QuantizedParam):

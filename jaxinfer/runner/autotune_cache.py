@@ -28,7 +28,7 @@ def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
 
 def _model_parts(model: LoadedModel) -> tuple[str, ...]:
     backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
-    return (repr(model.config), str(model.dtype), *backends, model.layout)
+    return (repr(model.structure), str(model.dtype), *backends, model.layout)
 
 
 def read_note(file: Path | None, key: str) -> Any:

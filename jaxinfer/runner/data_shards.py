@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.draft_model import draft_shapes
+from jaxinfer.runner.features import FEATURE_ARRAYS, feature_arrays
 
 _AXIS = "data"
 WHOLE = PartitionSpec()
@@ -32,18 +33,24 @@ def rows(mesh: Mesh) -> PartitionSpec:
 
 
 def kv_specs(model: LoadedModel) -> tuple[PartitionSpec, ...]:
-    """Of the KV blocks of each group, and after them of each of a draft model's: every shard has its own."""
+    """Of the KV blocks of each group, after them of each of a draft model's, and of features: every shard has its
+    own."""
     backends = [backend for one in model.drafting for backend in one.backends]
+    features = (rows(model.mesh),) * (FEATURE_ARRAYS if model.taps else 0)
     if num_shards(model.mesh) == 1:
-        return (WHOLE,) * len(backends)
-    return tuple(PartitionSpec(*[None] * backend.layout.page_axis, _AXIS) for backend in backends)
+        return (WHOLE,) * len(backends) + features
+    return (*(PartitionSpec(*[None] * backend.layout.page_axis, _AXIS) for backend in backends), *features)
 
 
 def kv_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The KV blocks of all shards: shape, dtype and sharding of each group's, and after them of each of a draft
-    model's."""
+    """The KV blocks of all shards: shape, dtype and sharding of each group's, after them of each of a draft model's,
+    and of features."""
     own = tuple(_kv_array(model, shapes, index) for index in range(len(shapes.groups)))
-    return own if model.draft is None else own + kv_arrays(model.draft, draft_shapes(model, shapes))
+    if model.draft is None:
+        return own
+    place = NamedSharding(model.mesh, rows(model.mesh))
+    features = (jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place) for x in feature_arrays(model, shapes))
+    return (*own, *kv_arrays(model.draft, draft_shapes(model, shapes)), *features)
 
 
 def _kv_array(model: LoadedModel, shapes: EngineShapes, index: int) -> jax.ShapeDtypeStruct:

@@ -39,11 +39,16 @@ def declared_draft(folder: Path, target: DecoderConfig, length: int) -> DecoderC
     """The decoder that a folder declares, to draft for another in sequences of `length` tokens. Raises ModelError where
     it cannot."""
     draft = read_declared(folder).config.at_context(length)
+    check_draft(folder, target, draft, length)
+    return draft
+
+
+def check_draft(folder: Path, target: DecoderConfig, draft: DecoderConfig, length: int) -> None:
+    """Raises ModelError where a decoder of a folder cannot draft for another in sequences of `length` tokens."""
     try:
         _check(target, draft, length)
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from None
-    return draft
 
 
 def _check(target: DecoderConfig, draft: DecoderConfig, length: int) -> None:

@@ -10,7 +10,8 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.draft_model import draft_shapes, followed_group
 from jaxinfer.runner.expert_load import load_shape
-from jaxinfer.runner.forward import Arrays, ForwardPrograms, Step, short_rows
+from jaxinfer.runner.features import FeatureStore
+from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
 from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
@@ -46,19 +47,42 @@ class Drafter(Protocol):
 
     Drafts never change what is drawn, so that they may come from anything: blocks with holes, stale or foreign."""
 
+    @property
+    def features(self) -> FeatureStore | None:
+        """The model's hidden states that it has yet to read; None where it reads none."""
+        ...
+
     def draft(
         self, weights: Arrays, head: Arrays, kv: Arrays, tables: Arrays, state: SlotState, params: jax.Array, rows: Rows
     ) -> Drafts:
         """The next tokens of rows."""
         ...
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step) -> Arrays:
-        """Blocks with what drafts will need of a step's tokens."""
+    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
+        """Blocks with what drafts will need of a mixed step's tokens."""
         ...
+
+
+def with_draw(
+    target: LoadedModel,
+    logits: jax.Array,
+    state: SlotState,
+    params: jax.Array,
+    rows: Rows,
+    at: jax.Array | int,
+    drafts: jax.Array,
+) -> jax.Array:
+    """drafts, int32 [R, K], with one more, the one after `at` others: drawn of `logits`, [R, vocabulary], with the
+    uniform number, penalties and thresholds of its position."""
+    asked, positions = unpack_params(params[rows.slots]), rows.length + at + 1
+    drawn = sampled_tokens(target, logits, state.counts, rows.slots, asked, positions, before=drafts).tokens
+    return drafts.at[:, at].set(jnp.maximum(drawn, 0))  # logits that are not finite draft anything
 
 
 class NgramDrafter:
     """Looks for what followed a row's last tokens before."""
+
+    features = None
 
     def __init__(self, shapes: EngineShapes):
         self._shapes = shapes
@@ -73,7 +97,7 @@ class NgramDrafter:
         found = ngram_drafts(state.history[rows.slots], rows.length, prediction, self._shapes.drafting)
         return Drafts(kv, found.tokens, jnp.clip(rows.room, 0, found.count), found.predicted)
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
         """The rows' history is what it needs."""
         return kv
 
@@ -83,6 +107,8 @@ class ModelDrafter:
 
     Each draft is drawn with the uniform number, penalties and thresholds of its position. target: has a `draft`.
     """
+
+    features = None
 
     def __init__(self, target: LoadedModel, shapes: EngineShapes, layouts: Layouts):
         assert target.draft is not None
@@ -94,7 +120,7 @@ class ModelDrafter:
         self._group = followed_group(target.config)
         self._forward = ForwardPrograms(target.draft, draft_shapes(target, shapes), layouts)
 
-    def follow(self, weights: Arrays, kv: Arrays, step: Step) -> Arrays:
+    def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
         """The draft model's keys and values of the tokens."""
         return self._layers(weights, kv, step)[1]
 
@@ -108,11 +134,7 @@ class ModelDrafter:
             """drafts with one more, the one after `at` others. hidden: [R, d]."""
             hidden = self._forward.normed(self._own(weights), hidden)
             logits = self._columns(self._draft.logits(head, hidden))
-            asked, positions = unpack_params(params[rows.slots]), rows.length + at + 1
-            drawn = sampled_tokens(
-                self._target, logits, state.counts, rows.slots, asked, positions, before=drafts
-            ).tokens
-            return drafts.at[:, at].set(jnp.maximum(drawn, 0))  # logits that are not finite draft anything
+            return with_draw(self._target, logits, state, params, rows, at, drafts)
 
         def go_on(at: jax.Array, carry: tuple[Arrays, jax.Array]) -> tuple[Arrays, jax.Array]:
             kv, drafts = carry
@@ -143,8 +165,8 @@ class ModelDrafter:
         shape = load_shape(self._draft)
         load = None if shape is None else jnp.zeros(shape, jnp.uint32)
         step = step._replace(tables=(step.tables[self._group],) * groups)
-        hidden, own, _ = self._forward.layers(self._own(weights), kv[-groups:], load, step)
-        return hidden, (*kv[:-groups], *own)
+        run = self._forward.layers(self._own(weights), kv[-groups:], load, step)
+        return run.hidden, (*kv[:-groups], *run.kv)
 
     def _own(self, weights: Arrays) -> Arrays:
         return weights[len(self._target.weights) :]
@@ -154,10 +176,3 @@ class ModelDrafter:
         columns = self._target.config.table_shape[0]
         more = max(columns - logits.shape[1], 0)
         return jnp.pad(logits, ((0, 0), (0, more)), constant_values=-jnp.inf)[:, :columns]
-
-
-def make_drafter(model: LoadedModel, shapes: EngineShapes, layouts: Layouts) -> Drafter | None:
-    """None where nothing is drafted."""
-    if shapes.drafting is None:
-        return None
-    return NgramDrafter(shapes) if model.draft is None else ModelDrafter(model, shapes, layouts)

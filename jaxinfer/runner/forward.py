@@ -12,9 +12,10 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
-from jaxinfer.models.decoder import Decoder, Place
+from jaxinfer.models.decoder import Attend, Decoder, Place, Run
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.draft_model import followed_groups
+from jaxinfer.runner.features import FeatureStore
 from jaxinfer.runner.group_attention import group_attention
 from jaxinfer.runner.state import Newest, unpack_newest
 
@@ -46,7 +47,7 @@ class Scored(NamedTuple):
 class Forward(NamedTuple):
     """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed.
 
-    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.counted` has it; None for a model without
+    scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without
     experts.
     """
 
@@ -74,22 +75,40 @@ class Step(NamedTuple):
     short_len: int = 1
 
 
-Follow = Callable[[Arrays, Arrays, Step], Arrays]
-"""follow(weights, kv, step): KV blocks with what else is kept of a step's tokens."""
+class MixedRows(NamedTuple):
+    """What else is known of a mixed step. slots: int32 [R]. next_tokens: int32 [T], the token after each; of the last
+    that is known, anything. tapped: of `Run`."""
+
+    slots: jax.Array
+    next_tokens: jax.Array
+    tapped: Arrays
+
+
+Follow = Callable[[Arrays, Arrays, Step, MixedRows | None], Arrays]
+"""follow(weights, kv, step, rows): KV blocks with what else is kept of a mixed step's tokens. rows: None where nothing
+that drafts reads the model's hidden states."""
 
 
 class ForwardPrograms:
     """The two families of forward of one model: decode by rows, mixed by tokens.
 
-    follow: what reads the tokens of mixed steps after the model. weights and kv of the methods: those of the model,
-    after which may come those of others.
+    follow: what reads the tokens of mixed steps after the model. features: where hidden states of other steps are kept
+    for what drafts. weights and kv of the methods: those of the model, after which may come those of others.
     """
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, follow: Follow | None = None):
+    def __init__(
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        layouts: Layouts,
+        follow: Follow | None = None,
+        features: FeatureStore | None = None,
+    ):
         self._model = model
         self._shapes = shapes
         self._layouts = layouts
         self._follow = follow
+        self._features = features
 
     def decode(
         self,
@@ -98,6 +117,7 @@ class ForwardPrograms:
         kv: Arrays,
         tables: Arrays,
         newest: jax.Array,
+        history: None,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
@@ -135,7 +155,9 @@ class ForwardPrograms:
             short_rows=rows,
             real=real,
         )
-        hidden, kv, load = self.layers(weights, kv, load, step)
+        hidden, kv, load, tapped = self.layers(weights, kv, load, step)
+        if self._features is not None:
+            kv = self._features.keep(weights, kv, slots, positions, step.tokens[:, None], tapped)
         return hidden, kv, load, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
 
     def mixed(
@@ -145,16 +167,19 @@ class ForwardPrograms:
         kv: Arrays,
         tables: Arrays,
         newest: jax.Array,
+        history: jax.Array | None,
         load: jax.Array | None,
         packed: jax.Array,
     ) -> Forward:
-        """Rows of any length; the first `num_decode` have one token, from slot state."""
+        """Rows of any length; the first `num_decode` have one token, from slot state. history: as in `SlotState`, where
+        what drafts reads the model's hidden states."""
         view = self._layouts.mixed(tokens).views(packed)
         tables = updated_tables(tables, view)
         step = self._unpack(view, tables, unpack_newest(newest))
-        hidden, kv, load = self.layers(weights, kv, load, step)
+        hidden, kv, load, tapped = self.layers(weights, kv, load, step)
         if self._follow is not None:
-            kv = self._follow(weights, kv, step)
+            rows = None if history is None else self._mixed_rows(view, step, history, tapped)
+            kv = self._follow(weights, kv, step, rows)
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
@@ -186,11 +211,23 @@ class ForwardPrograms:
             real=real,
         )
 
-    def layers(
-        self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step
-    ) -> tuple[jax.Array, Arrays, jax.Array | None]:
-        """The layers over a step's tokens: hidden states [T, d], kv, and the load of experts."""
-        decoder, groups = self._build(weights), len(self._model.backends)
+    def _mixed_rows(self, view: dict[str, jax.Array], step: Step, history: jax.Array, tapped: Arrays) -> MixedRows:
+        slots, ends = view["slots"], step.offset + step.count
+        token = jnp.arange(len(step.tokens), dtype=jnp.int32)
+        row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
+        after = jnp.minimum(step.positions + 1, history.shape[1] - 1)
+        return MixedRows(slots, history[slots[row], after], tapped)
+
+    def layers(self, weights: Arrays, kv: Arrays, load: jax.Array | None, step: Step) -> Run:
+        """The layers over a step's tokens."""
+        dispatch, groups = self._model.dispatch(step.real), len(self._model.backends)
+        run = self._build(weights).run(
+            step.tokens, step.positions, kv[:groups], load, self.attend(step), dispatch, self._model.taps
+        )
+        return run._replace(kv=(*run.kv, *kv[groups:]))
+
+    def attend(self, step: Step) -> Attend:
+        """Attention of a step's tokens over blocks of the model's groups."""
         attention = cache(partial(self._attention, step))
 
         def attend(heads: Heads, kv: Arrays, place: Place) -> tuple[jax.Array, Arrays]:
@@ -198,9 +235,7 @@ class ForwardPrograms:
             out, written = attention(group, place.scoring)(heads, kv[group], jnp.int32(place.index))
             return out, (*kv[:group], written, *kv[group + 1 :])
 
-        dispatch = self._model.dispatch(step.real)
-        hidden, own, load = decoder.counted(step.tokens, step.positions, kv[:groups], load, attend, dispatch)
-        return hidden, (*own, *kv[groups:]), load
+        return attend
 
     def _build(self, weights: Arrays) -> Decoder:
         return self._model.build(weights[: len(self._model.weights)])
@@ -259,14 +294,15 @@ def updated_tables(tables: Arrays, view: dict[str, jax.Array]) -> Arrays:
 
 
 def copied_blocks(model: LoadedModel, kv: Arrays, copies: jax.Array) -> Arrays:
-    """`copies`: forked blocks of every group are copied. kv, donated: the draft model's among them. copies:
-    int32 [groups, C, 2], (source, destination).
+    """`copies`: forked blocks of every group are copied. kv, donated: the draft model's among them, and what is kept of
+    slots, which stays. copies: int32 [groups, C, 2], (source, destination).
 
     A program of its own, since few steps need it: in every step it would copy blocks of padding over all layers.
     """
     groups = followed_groups(model)
     layouts = [backend.layout for one in model.drafting for backend in one.backends]
-    return tuple(
+    copied = tuple(
         copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout)
-        for x, layout, group in zip(kv, layouts, groups, strict=True)
+        for x, layout, group in zip(kv[: len(groups)], layouts, groups, strict=True)
     )
+    return (*copied, *kv[len(groups) :])

@@ -97,7 +97,8 @@ class JaxRunner:
 
     @cached_property
     def kv(self) -> tuple[jax.Array, ...]:
-        """Blocks of every group. Made when first used: compiling for a GPU tries products out, and needs room."""
+        """Blocks of every group, and features. Made when first used: compiling for a GPU tries products out, and needs
+        room."""
         return self._make_kv()
 
     @property
@@ -135,10 +136,11 @@ class JaxRunner:
         self.kv = self.programs["copies", 0](self.kv, packed)
 
     def forward(self, step: PackedForward) -> Forwarded:
-        program, newest = self.programs[step.kind, step.bucket], self._state.newest
+        program, (newest, _, history) = self.programs[step.kind, step.bucket], self._state
         decode = step.kind is StepKind.DECODE
-        weights = self.model.weights if decode else self.model.weights_with_draft
-        out = program(weights, self.kv, self._tables, newest, self._load.dispatched, step.array)
+        weights = self.model.step_weights if decode else self.model.weights_with_draft
+        known = (newest, None if decode or not self.model.taps else history)
+        out = program(weights, self.kv, self._tables, *known, self._load.dispatched, step.array)
         self.kv, self._tables = out.kv, out.tables
         load = self._load.dispatch(out.load)
         self._place_experts()
@@ -172,7 +174,7 @@ class JaxRunner:
         draft, verify = self.programs["draft", step.bucket], self.programs["verify", step.bucket]
         self.kv, self._tables, drafted = draft(weights, head, self.kv, self._tables, *state, step.array)
         drafted.copy_to_host_async()
-        out = verify(model.weights, self.kv, self._tables, drafted, self._load.dispatched, step.array)
+        out = verify(model.step_weights, self.kv, self._tables, drafted, self._load.dispatched, step.array)
         self.kv = out.kv
         load = self._load.dispatch(out.load)
         self._place_experts()

@@ -15,6 +15,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
 from jaxinfer.runner.draft_model import draft_shapes, followed_group
+from jaxinfer.runner.features import feature_arrays
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
@@ -126,6 +127,12 @@ def state_bytes(shapes: EngineShapes, columns: int, platform: str) -> int:
     return sum(held_bytes(array.shape, array.dtype, platform) for array in jax.tree.leaves(slots))
 
 
+def feature_bytes(model: LoadedModel, shapes: EngineShapes) -> int:
+    """Bytes of what is kept for an EAGLE-3 head of all slots of a shard, on one device; 0 without one."""
+    arrays = feature_arrays(model, replace(shapes, shards=1))
+    return sum(held_bytes(array.shape, array.dtype, platform_of(model.mesh)) for array in arrays)
+
+
 def device_blocks(
     model: LoadedModel,
     shapes: EngineShapes,
@@ -145,7 +152,7 @@ def device_blocks(
     arrays = (*model.weights_with_draft, *model.head_with_draft)
     weights = sum(map(_on_one_device, {id(array): array for array in arrays}.values()))
     columns = model.config.table_shape[0] // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
-    state = state_bytes(shapes, columns, platform_of(model.mesh))
+    state = state_bytes(shapes, columns, platform_of(model.mesh)) + feature_bytes(model, shapes)
     costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:

@@ -47,7 +47,7 @@ def program_key(model: LoadedModel, shapes: EngineShapes, options: Options) -> s
 def _model_key(model: LoadedModel) -> str:
     arrays = [(array.shape, str(array.dtype), str(array.sharding)) for array in (*model.weights, *model.head)]
     parts = (
-        model.config,
+        model.structure,
         model.dtype,
         model.backends,
         model.experts_backend,

@@ -14,7 +14,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit
 from jaxinfer.runner.data_shards import WHOLE, added_up, kv_arrays, kv_specs, over_data, rows
-from jaxinfer.runner.drafter import make_drafter
+from jaxinfer.runner.drafters import make_drafter
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, copied_blocks
 from jaxinfer.runner.multi_step import Burst, MultiStepProgram
@@ -48,7 +48,8 @@ class ProgramTable:
         self._layouts = Layouts(shapes)
         buckets = make_buckets(shapes)
         drafter = make_drafter(model, shapes, self._layouts)
-        self._forward = ForwardPrograms(model, shapes, self._layouts, None if drafter is None else drafter.follow)
+        reading = (None, None) if drafter is None else (drafter.follow, drafter.features)
+        self._forward = ForwardPrograms(model, shapes, self._layouts, *reading)
         own = (model, shapes, self._layouts, self._forward)
         self._multi_step = MultiStepProgram(*own)
         self._speculate = None if drafter is None else SpeculateProgram(*own, drafter)
@@ -107,12 +108,14 @@ class ProgramTable:
         function = self._forward.decode if kind == "decode" else self._forward.mixed
         slots, kv = self._slots(), self._kv()
         state, tables = slots.state, slots.tables
-        weights = self._model.weights if kind == "decode" else self._model.weights_with_draft
-        arguments = (tuple(map(_like, weights)), kv, tables, state.newest, self._load(), self._packed(layout.size))
+        weights = self._model.step_weights if kind == "decode" else self._model.weights_with_draft
+        history = state.history if kind == "mixed" and self._model.taps else None
+        packed = self._packed(layout.size)
+        arguments = (tuple(map(_like, weights)), kv, tables, state.newest, history, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
         given: list[Any] = [blocks, own, WHOLE, own, own]
         counted = self._counting(partial(function, size))
-        split = self._over_data(counted, (WHOLE, blocks, own, own, WHOLE, own), Forward(*given))
+        split = self._over_data(counted, (WHOLE, blocks, own, own, own, WHOLE, own), Forward(*given))
         shardings: list[Any] = [tuple(x.sharding for x in kv), tuple(x.sharding for x in tables)]
         return Program(split, arguments, (1, 2), Forward(*shardings, *self._results))
 
@@ -185,7 +188,7 @@ class ProgramTable:
     def _verify(self, size: int) -> Program:
         assert self._speculate is not None
         kv, tables, blocks, own = self._kv(), self._slots().tables, kv_specs(self._model), self._own
-        weights, drafted = tuple(map(_like, self._model.weights)), self._drafted(size)
+        weights, drafted = tuple(map(_like, self._model.step_weights)), self._drafted(size)
         packed = self._packed(self._layouts.burst(size).size)
 
         def verify(

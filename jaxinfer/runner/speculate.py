@@ -144,7 +144,10 @@ class SpeculateProgram(BurstProgram):
         """The forward pass over each row's newest token and its drafts. kv is donated."""
         slots, given = self._layouts.burst(rows).views(packed)["slots"], Drafted.unpacked(drafted)
         step = short_rows(given.tokens, given.length, given.counts, tuple(table[slots] for table in tables))
-        hidden, kv, load = self._forward.layers(weights, kv, load, step)
+        hidden, kv, load, tapped = self._forward.layers(weights, kv, load, step)
+        if self._drafter.features is not None:
+            own = jnp.where(given.open, slots, self._shapes.scratch_slot)
+            kv = self._drafter.features.keep(weights, kv, own, given.length, given.tokens, tapped)
         return Verified(kv, load, self._forward.normed(weights, hidden))
 
     def accept(

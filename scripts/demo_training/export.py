@@ -43,7 +43,7 @@ def named_tensors(config: DecoderConfig, params: Params) -> dict[str, np.ndarray
         else:
             parts, layers = [array], [int(path[1])] if path[0] == "blocks" else None
         for source, part in zip(weight_sources(config, path, layers), parts, strict=True):
-            tensors |= _split(source, part)
+            tensors |= split_source(source, part)
     return tensors
 
 
@@ -51,17 +51,17 @@ def _plain(key: object) -> str | int:
     return key if isinstance(key, int) else str(key)
 
 
-def _split(source: Source, array: np.ndarray) -> dict[str, np.ndarray]:
+def split_source(source: Source, array: np.ndarray) -> dict[str, np.ndarray]:
     """A weight as the tensors that it was made of, in the shapes of the file."""
     match source:
         case Tensor(name, _):
             return {name: array}
         case Split(inner, _):
-            return _split(inner, array.reshape(inner.shape))
+            return split_source(inner, array.reshape(inner.shape))
         case Joined(parts, axis):
             ends = np.cumsum([part.shape[axis] for part in parts])[:-1]
             arrays = np.split(array, ends, axis=axis)
-            return {k: x for part, one in zip(parts, arrays, strict=True) for k, x in _split(part, one).items()}
+            return {k: x for part, one in zip(parts, arrays, strict=True) for k, x in split_source(part, one).items()}
     raise TypeError(f"cannot be written: {source}")
 
 

@@ -10,6 +10,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
+from tests.models.eagle3_folder import tiny_head
 from tests.runner.tiny import near_model, random_prompt, tiny_model, tiny_shapes
 
 EOS = (9,)
@@ -26,6 +27,8 @@ def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
     drafting = Speculation(tokens, 1, 3, method) if tokens else None
     if method == "draft_model":
         model = with_draft(model, near_model(model))
+    elif method == "eagle3":
+        model = with_draft(model, tiny_head(model))
     shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
     runner.warm_up()

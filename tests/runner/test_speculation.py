@@ -62,6 +62,12 @@ def run(
 METHODS: tuple[Method, ...] = ("ngram", "draft_model")
 
 
+def test_tokens_are_those_of_plain_decoding_with_a_head() -> None:
+    """Its weights are random: hardly a draft is kept."""
+    found, _ = run(3, requests(), method="eagle3")
+    check_equal(run(0, requests())[0], found)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("tokens", "ahead"), [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)])
 def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int, method: Method) -> None:

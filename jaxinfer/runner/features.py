@@ -1,0 +1,82 @@
+"""FeatureStore: hidden states of a target that an EAGLE-3 head has yet to read, kept of each slot between steps.
+
+A head reads the features of a position together with the token after it, which the newest position of a row does not
+have yet, nor do drafted ones before they are accepted. So features of each slot's last positions stay on the device: in
+a ring by position, behind the KV blocks. Each has its position and token beside it: what does not fit a row's tokens,
+of a draft that was not kept or of the slot's last sequence, is not read.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.eagle3 import Eagle3Model
+from jaxinfer.models.loaded import LoadedModel
+
+Arrays = tuple[jax.Array, ...]
+
+FEATURE_ARRAYS = 2
+"""How many `feature_arrays` are."""
+_PLAIN_STEPS = 2
+"""Plain decode steps between steps that draft of which features are kept. More of them leave a hole in the head's
+blocks, which costs drafts alone."""
+
+
+def ring_size(shapes: EngineShapes) -> int:
+    """Positions of a slot whose features are kept: of a row's newest token and its drafts, and a few more."""
+    return shapes.burst + _PLAIN_STEPS
+
+
+def feature_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """What is kept of the slots of all shards, in this order at the end of KV blocks: features, [slots, ring, d]; and
+    of each one more than its position, and its token, int32 [slots, ring, 2]. Empty where nothing reads features."""
+    if not model.taps:
+        return ()
+    assert model.draft is not None
+    ring, draft = (shapes.num_slots * shapes.shards, ring_size(shapes)), model.draft
+    features = jax.ShapeDtypeStruct((*ring, draft.config.hidden_size), draft.dtype)
+    return features, jax.ShapeDtypeStruct((*ring, 2), np.int32)
+
+
+class FeatureStore:
+    """weights, kv: those of the target, and after them those of its head; the store is the last two of kv."""
+
+    def __init__(self, target: LoadedModel, head: Eagle3Model, shapes: EngineShapes):
+        self._first_weight = len(target.weights)
+        self._head = head
+        self._ring = ring_size(shapes)
+
+    def features(self, weights: Arrays, tapped: Arrays) -> jax.Array:
+        """The target's hidden states of each layer, [T, D] each, as the head reads them: [T, d]."""
+        return self._head.build_head(weights[self._first_weight :]).features(tapped)
+
+    def keep(
+        self, weights: Arrays, kv: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array, tapped: Arrays
+    ) -> Arrays:
+        """kv with features of rows of W tokens each, int32 [R, W], from positions `start` on, [R]. tapped: hidden
+        states [R·W, D] of each layer."""
+        features = self.features(weights, tapped)
+        return self.put(kv, slots, start, tokens, features.reshape(*tokens.shape, -1))
+
+    def put(self, kv: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array, features: jax.Array) -> Arrays:
+        """The same with features, [R, W, d]."""
+        *blocks, ring, tags = kv
+        positions = start[:, None] + jnp.arange(tokens.shape[1])
+        places = slots[:, None], positions % self._ring
+        tags = tags.at[places].set(jnp.stack([positions + 1, tokens], axis=-1))
+        return (*blocks, ring.at[places].set(features.astype(ring.dtype)), tags)
+
+    def last(
+        self, kv: Arrays, slots: jax.Array, length: jax.Array, history: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Of rows whose newest token is at `length`, the positions before it whose features are kept: the first of
+        them and how many, int32 [R] each, and features [R, ring, d]. history: of `SlotState`."""
+        ring, tags = kv[-FEATURE_ARRAYS:]
+        back = length[:, None] - 1 - jnp.arange(self._ring)
+        own = jnp.stack([back + 1, history[slots[:, None], jnp.maximum(back, 0)]], axis=-1)
+        fits = jnp.all(tags[slots[:, None], back % self._ring] == own, axis=-1) & (back >= 0)
+        count = jnp.sum(jnp.cumprod(fits, axis=1), axis=1, dtype=jnp.int32)
+        start = length - count
+        positions = start[:, None] + jnp.arange(self._ring)
+        return start, count, ring[slots[:, None], positions % self._ring]

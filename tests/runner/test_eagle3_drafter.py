@@ -1,0 +1,210 @@
+"""An EAGLE-3 head that drafts: its features and blocks have no holes, and its drafts are those of NumPy."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.step.layouts import Layouts
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.layers.dispatch import Dispatch
+from jaxinfer.models.eagle3 import Eagle3Model
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner import memory
+from jaxinfer.runner.autotune_cache import shapes_digest
+from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.program_key import program_key
+from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
+from tests.models.dense import dense_attention
+from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
+from tests.models.eagle3_numpy import NumpyEagle3
+from tests.runner.tiny import drive, make_core, random_prompt, tiny_model, tiny_shapes
+
+THREE = Speculation(3, method="eagle3")
+PROMPT = random_prompt(np.random.default_rng(4), 40)
+
+
+def runner_of(model: LoadedModel, **sizes) -> JaxRunner:
+    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, "drafting": THREE, **sizes})
+    runner = JaxRunner(model, shapes)
+    runner.warm_up(lazy=True)
+    return runner
+
+
+@cache
+def with_head(windows: tuple[int | None, ...] = (None, None), blocks: int = 400) -> JaxRunner:
+    target = tiny_model(windows)
+    return runner_of(with_draft(target, tiny_head(target)), blocks=blocks)
+
+
+def params(seed: int, **changes) -> SamplingParams:
+    return SamplingParams(**{"temperature": 1.0, "ignore_eos": True, "max_tokens": 24, "seed": seed, **changes})
+
+
+REQUESTS = [
+    GenerateRequest("long", PROMPT, params(1)),
+    GenerateRequest("hit", PROMPT[:30], params(2)),
+    GenerateRequest("forks", PROMPT[5:12], params(3, n=3)),
+    GenerateRequest("penalties", PROMPT[:9], params(4, frequency_penalty=0.7, top_p=0.9)),
+    GenerateRequest("greedy", PROMPT[:3], params(5, temperature=0.0)),
+    GenerateRequest("one", PROMPT[:1], params(6, temperature=0.0)),
+]
+
+
+def tokens_of(core: EngineCore, requests=None) -> dict[tuple[str, int], list[int]]:
+    return {key: output.tokens for key, output in drive(core, requests or REQUESTS).items()}
+
+
+@cache
+def plain_tokens() -> dict[tuple[str, int], list[int]]:
+    model = tiny_model()
+    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1))
+
+
+class NumpyChains:
+    """What a head drafts greedily after a text, by dense attention over all of it."""
+
+    def __init__(self, model: LoadedModel):
+        head = model.draft
+        assert isinstance(head, Eagle3Model)
+        self._model, self._layers = model, head.eagle.layers
+        embedding = np.asarray(model.build(model.weights).embed[...])  # pyright: ignore[reportIndexIssue]
+        self._head = NumpyEagle3(RAW, random_tensors(RAW) | {"embed_tokens.weight": embedding})
+        self._run = jax.jit(partial(_tapped, model, self._layers))
+
+    def drafts(self, text: list[int], count: int) -> list[int]:
+        padded = np.zeros(96, np.int32)
+        padded[: len(text)] = text
+        tapped = self._run(self._model.weights, padded)
+        features = self._head.features([np.asarray(x, np.float64)[: len(text) - 1] for x in tapped])
+        return self._head.chain(features, text, count)
+
+
+def _tapped(model: LoadedModel, layers: tuple[int, ...], weights, tokens):
+    attend = dense_attention(model.config)
+    run = model.build(weights).run(tokens, jnp.arange(len(tokens)), (), None, attend, Dispatch(), layers)
+    return run.tapped
+
+
+class Spy:
+    """Collects greedy rows' drafts: texts by the newest token's position, and what was drafted after them."""
+
+    def __init__(self, runner: JaxRunner, monkeypatch: pytest.MonkeyPatch):
+        self.found: list[tuple[list[int], list[int]]] = []
+        self._runner = runner
+        monkeypatch.setattr(runner, "burst", self._burst)
+
+    def _burst(self, step):
+        """By the programs that show drafts; they give the same as `speculate`."""
+        drafted = self._runner.draft(step)
+        rows = np.asarray(drafted.drafted)
+        history = np.asarray(self._runner._state.history)
+        slots = Layouts(self._runner.shapes).burst(step.bucket).views(step.array)["slots"]
+        for slot, (last, length, count, is_open, _, *drafts) in zip(slots, rows.tolist(), strict=True):
+            if is_open and count:
+                text = history[slot, : length + 1].tolist()
+                assert text[-1] == last
+                self.found.append((text, drafts[:count]))
+        return self._runner.verify(step, drafted, np.full(step.num_rows, 99, np.int32))
+
+
+def greedy_requests() -> list[GenerateRequest]:
+    asked = {"temperature": 0.0, "max_tokens": 16}
+    return [
+        GenerateRequest("long", PROMPT, params(1, **asked)),
+        GenerateRequest("hit", PROMPT[:30], params(2, **asked)),
+        GenerateRequest("short", PROMPT[5:8], params(3, **asked)),
+        GenerateRequest("one", PROMPT[:1], params(4, **asked)),
+        GenerateRequest("forks", PROMPT[5:12], params(5, n=3, **asked)),
+    ]
+
+
+@pytest.mark.parametrize("sizes", [{}, {"blocks": 30, "caching": False}])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After prompts in chunks of 16 tokens at most, hits in the prefix cache, forks, drafts that were kept and not,
+    and preemptions. The second time all prompts are in the cache, with the head's keys and values."""
+    runner = with_head(blocks=sizes.get("blocks", 400))
+    runner.reset()
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    core = make_core(runner, ahead=ahead, clock=lambda: 0, caching=sizes.get("caching", True))
+    for _ in range(2):
+        assert tokens_of(core, greedy_requests()) == plain_greedy()
+    assert len(spy.found) > 30
+    wrong = [(text, drafts) for text, drafts in spy.found if chains.drafts(text, len(drafts)) != drafts]
+    assert not wrong, f"{len(wrong)} of {len(spy.found)}"
+    if sizes:
+        assert core.stats().preemptions > 0
+    else:
+        assert core.stats().prefix_hits > 30
+
+
+@cache
+def plain_greedy() -> dict[tuple[str, int], list[int]]:
+    model = tiny_model()
+    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1), greedy_requests())
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
+    core = make_core(with_head(), ahead=ahead, clock=lambda: 0)
+    for _ in range(2):
+        assert tokens_of(core) == plain_tokens()
+    stats = core.stats()
+    assert stats.draft_tokens > 200
+    assert stats.prefix_hits > 0
+
+
+def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, calls = with_head(blocks=24), []
+
+    def burst(step, burst=device.burst):
+        calls.append(step)
+        if len(calls) in (3, 8):
+            raise RuntimeError("the device is gone")
+        return burst(step)
+
+    monkeypatch.setattr(device, "burst", burst)
+    core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
+    assert tokens_of(core) == plain_tokens()
+    assert core.stats().preemptions > 0
+    assert core.stats().step_faults == 2
+
+
+def test_broken_features_change_nothing() -> None:
+    """A head whose every number is NaN."""
+    target = tiny_model()
+    head = tiny_head(target)
+    broken = head.__class__(**{**vars_of(head), "weights": tuple(leaf * jnp.nan for leaf in head.weights)})
+    core = make_core(runner_of(with_draft(target, broken)), ahead=1, clock=lambda: 0)
+    assert tokens_of(core) == plain_tokens()
+    assert core.stats().draft_tokens > 100
+
+
+def vars_of(head: Eagle3Model) -> dict:
+    return {name: getattr(head, name) for name in head.__dataclass_fields__}
+
+
+def test_programs_follow_from_the_head() -> None:
+    target = tiny_model()
+    shapes = tiny_shapes(target, drafting=THREE)
+    heads = [tiny_head(target, **changes) for changes in ({}, {"norm_before_residual": True})]
+    models = [target, *(with_draft(target, head) for head in heads)]
+    for key in (lambda m: program_key(m, shapes, {}), lambda m: shapes_digest(m, shapes)):
+        assert len({key(model) for model in models}) == 3
+
+
+def test_features_and_blocks_are_counted() -> None:
+    target = tiny_model((12, None))
+    model = with_draft(target, tiny_head(target))
+    shapes = tiny_shapes(model, drafting=THREE)
+    kv = JaxRunner(model, shapes).kv
+    sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv[:3]]
+    assert memory.block_costs(model, shapes) == [sizes[0], sizes[1] + sizes[2]]
+    assert memory.feature_bytes(model, shapes) == sum(array.nbytes for array in kv[3:]) == 6 * (32 + 2) * 4 * 9
+    assert memory.feature_bytes(target, shapes) == 0

@@ -1,0 +1,36 @@
+"""An EAGLE-3 head over several devices, in a process of its own with CPU devices: tokens are those of one device."""
+
+import pytest
+
+from tests.runner.devices import run_on_devices
+
+_PROGRAM = """
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
+from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.speculation import Speculation
+from tests.models.eagle3_folder import tiny_head
+from tests.runner.test_eagle3_drafter import REQUESTS
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
+
+def run(mesh, head):
+    target = tiny_model(mesh=make_mesh(mesh))
+    model = with_draft(target, tiny_head(target)) if head else target
+    drafting = Speculation(3, method="eagle3") if head else None
+    sizes = dict(max_num_seqs=4, max_num_batched_tokens=16, shards=mesh.data, drafting=drafting)
+    runner = JaxRunner(model, tiny_shapes(model, **sizes))
+    runner.warm_up(lazy=True)
+    core = make_core(runner, clock=lambda: 0)
+    return {key: output.tokens for key, output in drive(core, REQUESTS).items()}, core.stats()
+
+plain, _ = run(ONE_DEVICE, False)
+found, stats = run(MeshConfig(AXES), True)
+assert plain == found, (plain, found)
+assert stats.draft_tokens > 100
+"""
+
+
+@pytest.mark.parametrize("axes", [{"tensor": 2}, {"data": 2}])
+def test_a_head_over_devices(axes: dict[str, int]) -> None:
+    run_on_devices(_PROGRAM.replace("AXES", repr(axes)), 2)
