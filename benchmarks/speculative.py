@@ -1,4 +1,4 @@
-"""Speculation beside plain decoding, in turns: the demo, by n-grams and with its draft model.
+"""Speculation beside plain decoding, in turns: the demo, by n-grams, with its draft model and with its EAGLE-3 head.
 
 Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
 are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of questions at batch 1 with the
@@ -29,8 +29,13 @@ from jaxinfer.runner.jax_runner import JaxRunner
 OUTPUT = 128
 _WARM = 3
 """Runs that are not counted: programs, caches, and what the engine has to try before it knows whether drafts pay."""
-TEXTS = {"ngram": ("repeating", "answers", "random"), "draft_model": ("questions", "random")}
+TEXTS = {
+    "ngram": ("repeating", "answers", "random"),
+    "draft_model": ("questions", "random"),
+    "eagle3": ("questions", "random"),
+}
 """By who drafts."""
+MODELS = {"draft_model": "demo/draft", "eagle3": "demo/eagle3"}
 EDITED = "edited"
 QUESTIONS = "questions"
 _ASKED = 8
@@ -62,7 +67,7 @@ def main() -> None:
     plain, rows = LLM("demo", **common), []
     for drafter, texts in TEXTS.items():
         drafting = {"method": drafter, "num_speculative_tokens": asked.tokens}
-        drafting |= {"model": "demo/draft"} if drafter == "draft_model" else {}
+        drafting |= {} if drafter == "ngram" else {"model": MODELS[drafter]}
         spec = LLM("demo", **common, speculative_config=drafting)
         edited = [(EDITED, 1)] if drafter == "ngram" else []
         for text, batch in [*((text, batch) for text in texts for batch in batches), *edited]:

@@ -83,10 +83,11 @@ def model_folder(config: EngineConfig) -> Path:
 
 
 def _folder(name: str, revision: str | None, needs: str) -> Path:
-    from jaxinfer.checkpoint.source import DEMO_DRAFT_NAME, DEMO_NAME, resolve
+    from jaxinfer.checkpoint.source import DEMO_DRAFTERS, DEMO_NAME, resolve
 
-    packaged = {DEMO_NAME: DEMO_FOLDER, DEMO_DRAFT_NAME: DEMO_FOLDER / "draft"}
-    return packaged.get(name) or resolve(name, revision, needs=needs)
+    if name in (DEMO_NAME, *DEMO_DRAFTERS):
+        return DEMO_FOLDER.parent / name
+    return resolve(name, revision, needs=needs)
 
 
 def _draft_folder(config: EngineConfig) -> Path | None:

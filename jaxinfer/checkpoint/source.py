@@ -22,8 +22,8 @@ _NO_GGUF = "GGUF is not supported yet; give a folder or a hub id with safetensor
 
 DEMO_NAME = "demo"
 """The name of the model in the package."""
-DEMO_DRAFT_NAME = "demo/draft"
-"""The name of the one that drafts for it."""
+DEMO_DRAFTERS = ("demo/draft", "demo/eagle3")
+"""The names of those that draft for it: a smaller model, and an EAGLE-3 head."""
 
 
 def resolve(model: str, revision: str | None = None, *, needs: str = "config.json") -> Path:
