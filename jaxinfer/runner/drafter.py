@@ -16,7 +16,7 @@ from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
 
-_READ_AGAIN = 4
+_READ_AGAIN = 8
 """Last tokens of a row that a draft model reads before it drafts. The newest it has never seen, and after drafts that
 were all kept not the one before it either; so many plain decode steps less two, between steps that draft, leave no
 hole in its KV blocks."""

@@ -94,8 +94,8 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
 
 
 def test_plain_steps_leave_a_hole_that_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them between steps that draft; more leave a hole, after which drafts are worse and tokens the same."""
-    for steps, right in ((2, True), (9, False)):
+    """Six of them between steps that draft; more leave a hole, after which drafts are worse and tokens the same."""
+    for steps, right in ((6, True), (11, False)):
         for_itself().reset()  # what an earlier run has left would be right
         core = make_core(for_itself(), ahead=0, clock=lambda: 0)
         policy = core.scheduler.drafts
