@@ -43,8 +43,10 @@ def parameters(model: str) -> int:
 
 
 def test_the_pair_is_complete_and_small():
-    assert {file.name for file in DEMO_FOLDER.iterdir()} == FILES | {"README.md", "draft"}
+    assert {file.name for file in DEMO_FOLDER.iterdir()} == FILES | {"README.md", "draft", "eagle3"}
     assert {file.name for file in FOLDERS["draft"].iterdir()} == FILES
+    assert {file.name for file in (DEMO_FOLDER / "eagle3").iterdir()} == {"config.json", "model.safetensors"}
+    assert (DEMO_FOLDER / "eagle3/model.safetensors").stat().st_size < 1_000_000
     files = [file for file in DEMO_FOLDER.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) <= 16_000_000
     assert 3_000_000 <= parameters("target") <= 6_000_000
