@@ -1,10 +1,13 @@
 """Engines that draft, over a tiny model, and what is asked of them."""
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
+from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
@@ -45,6 +48,19 @@ def repeating(seed: int, count: int) -> list[int]:
 
 def params(**changes) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 30, "temperature": 1.0, "seed": 5, "ignore_eos": True, **changes})
+
+
+def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Collection[int]) -> None:
+    """Has these calls of `burst`, counted from 1, fail."""
+    calls = []
+
+    def burst(step: PackedBurst, burst: Any = device.burst) -> Any:
+        calls.append(step)
+        if len(calls) in numbers:
+            raise RuntimeError("the device is gone")
+        return burst(step)
+
+    monkeypatch.setattr(device, "burst", burst)
 
 
 def check_equal(plain: Outputs, found: Outputs) -> None:

@@ -20,6 +20,7 @@ from jaxinfer.runner.program_key import program_key
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
 from tests.models.goldens import GOLDENS
+from tests.runner.drafting import fail_bursts
 from tests.runner.tiny import drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="draft_model")
@@ -75,15 +76,8 @@ def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | Non
 
 
 def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, calls = for_itself(blocks=24), []
-
-    def burst(step, burst=device.burst):
-        calls.append(step)
-        if len(calls) in (3, 8):
-            raise RuntimeError("the device is gone")
-        return burst(step)
-
-    monkeypatch.setattr(device, "burst", burst)
+    device = for_itself(blocks=24)
+    fail_bursts(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     drive(core, REQUESTS)
     stats = core.stats()

@@ -23,6 +23,7 @@ from jaxinfer.speculation import Speculation
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
+from tests.runner.drafting import fail_bursts
 from tests.runner.tiny import drive, make_core, random_prompt, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="eagle3")
@@ -161,15 +162,8 @@ def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
 
 
 def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    device, calls = with_head(blocks=24), []
-
-    def burst(step, burst=device.burst):
-        calls.append(step)
-        if len(calls) in (3, 8):
-            raise RuntimeError("the device is gone")
-        return burst(step)
-
-    monkeypatch.setattr(device, "burst", burst)
+    device = with_head(blocks=24)
+    fail_bursts(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
     assert core.stats().preemptions > 0

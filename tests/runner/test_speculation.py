@@ -18,7 +18,7 @@ from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method
 from tests.engine.outputs import Outputs
-from tests.runner.drafting import EOS, check_equal, made, params, repeating, runner, standing
+from tests.runner.drafting import EOS, check_equal, fail_bursts, made, params, repeating, runner, standing
 from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt
 
 PARAMETERS = {
@@ -117,15 +117,8 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
 def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device forgets everything; what rows have said comes back with them."""
     plain, _ = run(0, requests(), ahead)
-    device, calls = runner(3, method), []
-
-    def burst(step, burst=device.burst):
-        calls.append(step)
-        if len(calls) in (3, 11):
-            raise RuntimeError("the device is gone")
-        return burst(step)
-
-    monkeypatch.setattr(device, "burst", burst)
+    device = runner(3, method)
+    fail_bursts(monkeypatch, device, (3, 11))
     core = make_core(device, ahead=ahead, eos=EOS, clock=standing)
     check_equal(plain, drive(core, requests()))
     assert core.stats().step_faults == 2
