@@ -37,10 +37,10 @@ class LegalRunner(SimulatedRunner):
         super().init_slots(packed)
 
     def set_masks(self, packed: PackedMasks) -> None:
-        """Kept here; the device would only copy them."""
+        """Kept here; the device would only copy them. A slot's one place has its number: nothing drafts."""
         view = self._layouts_of.masks(packed.bucket).views(packed.array)
-        self._current[view["slots"]] = view["masks"]
-        self._masked[view["slots"]] = True
+        self._current[view["places"]] = view["masks"]
+        self._masked[view["places"]] = True
 
     def sample(self, step: PackedForward, forwarded: float):
         """Draws from the masks as they are now."""
