@@ -153,6 +153,7 @@ class Rig:
             counts=counts,
             scored=np.ones(rows, np.int32),
             samples=np.ones(rows, np.int32),
+            unread=np.ones(rows, np.int32),
             num_decode=num_decode,
             tokens=tokens,
             targets=targets,

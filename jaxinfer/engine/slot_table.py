@@ -21,6 +21,7 @@ class SlotTable:
     constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
     num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
+    unread: as in `StepPlan`, of the next plan.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
@@ -40,6 +41,7 @@ class SlotTable:
         self.next_trim = np.zeros(num_slots, np.int32)
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
+        self.unread = np.ones(num_slots, np.int32)
         self.samples = np.zeros(num_slots, bool)
         self.awaits_first_token = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
@@ -96,6 +98,7 @@ class SlotTable:
         self.next_trim[slot] = 0
         self.limit[slot] = sequence.limit
         self.capacity[slot] = capacity
+        self.unread[slot] = 1
         self.samples[slot] = not sequence.is_parent
         self.awaits_first_token[slot] = sequence.num_outputs == 0
         self._set_stop_ids(slot, sorted(sequence.stop_ids))

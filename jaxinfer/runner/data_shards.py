@@ -76,7 +76,12 @@ def over_data(
 
 def any_shard(mesh: Mesh, here: jax.Array) -> jax.Array:
     """Whether `here`, a bool, is true in any shard."""
-    return here if num_shards(mesh) == 1 else jax.lax.pmax(here.astype(jnp.int32), _AXIS) > 0
+    return most_of_shards(mesh, here.astype(jnp.int32)) > 0
+
+
+def most_of_shards(mesh: Mesh, here: jax.Array) -> jax.Array:
+    """The largest of what each shard has, a number."""
+    return here if num_shards(mesh) == 1 else jax.lax.pmax(here, _AXIS)
 
 
 def added_up(mesh: Mesh, before: jax.Array | None, after: jax.Array | None) -> jax.Array | None:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.data_shards import most_of_shards
 from jaxinfer.runner.draft_model import draft_shapes, followed_group
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.features import FeatureStore
@@ -16,18 +17,23 @@ from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
 
-_READ_AGAIN = 8
-"""Last tokens of a row that a draft model reads before it drafts. The newest it has never seen, and after drafts that
-were all kept not the one before it either; so many plain decode steps less two, between steps that draft, leave no
-hole in its KV blocks."""
+_READ_AGAIN = 2
+"""Last tokens of a row that a draft model reads as it begins to draft: the newest it has never seen, and after drafts
+that were all kept not the one before it either. What it has missed before them, in steps that did not draft, it catches
+up with first."""
+_CATCH_UP = 512
+"""Tokens of all rows that it then reads at once, at most, as far as no row has more than `_LONGEST`."""
+_LONGEST = 64
 
 
 class Rows(NamedTuple):
     """Rows that drafts are made for, [R] each. slots, length: int32, each row's slot, and the position of its newest
-    token. room: int32, drafts that it can take; open: bool, rows that get tokens."""
+    token. unread: int32, of its tokens the last that a draft model may not have read. room: int32, drafts that it can
+    take; open: bool, rows that get tokens."""
 
     slots: jax.Array
     length: jax.Array
+    unread: jax.Array
     room: jax.Array
     open: jax.Array
 
@@ -118,6 +124,8 @@ class ModelDrafter:
         self._shapes = shapes
         self._tokens = shapes.drafting.tokens
         self._group = followed_group(target.config)
+        window = target.config.kv_groups[self._group].window
+        self._kept = shapes.max_model_len if window is None else window  # tokens of a row whose blocks it has
         self._forward = ForwardPrograms(target.draft, draft_shapes(target, shapes), layouts)
 
     def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
@@ -142,21 +150,40 @@ class ModelDrafter:
             hidden, kv = self._layers(weights, kv, short_rows(drafts[:, at - 1][:, None], rows.length + at, count, own))
             return kv, draw(hidden, at, drafts)
 
+        kv = self._caught_up(weights, kv, own, state, rows)
         first, last = self._first(state, rows, own)
         hidden, kv = self._layers(weights, kv, first)
         kv, drafts = jax.lax.fori_loop(1, self._tokens, go_on, (kv, draw(hidden[last], 0, none)))
         count = jnp.clip(rows.room, 0, self._tokens)
         return Drafts(kv, drafts, count, jnp.zeros_like(rows.open))
 
+    def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows) -> Arrays:
+        """kv with what rows have not read of the tokens before the last `_READ_AGAIN`."""
+        width = max(_READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
+        missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread, self._kept) - _READ_AGAIN, 0)
+        passes = most_of_shards(self._target.mesh, jnp.max(-(-missed // width)))
+
+        def read(done: jax.Array, kv: Arrays) -> Arrays:
+            left = jnp.maximum(missed - done * width, 0)
+            start = rows.length + 1 - _READ_AGAIN - left
+            return self._layers(weights, kv, self._known(state, rows, start, jnp.minimum(left, width), width, tables))[1]
+
+        return jax.lax.fori_loop(0, passes, read, kv)
+
     def _first(self, state: SlotState, rows: Rows, tables: Arrays) -> tuple[Step, jax.Array]:
         """Each row's last tokens as a step, and where of it the newest of each row are, int32 [R]."""
-        assert state.history is not None
-        width = min(_READ_AGAIN, self._shapes.max_model_len)
-        count = jnp.where(rows.room > 0, jnp.minimum(rows.length + 1, width), 0)
-        start = jnp.maximum(rows.length + 1 - width, 0)
-        places = jnp.minimum(start[:, None] + jnp.arange(width), self._shapes.max_model_len - 1)
-        step = short_rows(state.history[rows.slots[:, None], places], start, count, tables)
+        count = jnp.where(rows.room > 0, jnp.minimum(rows.length + 1, _READ_AGAIN), 0)
+        start = jnp.maximum(rows.length + 1 - _READ_AGAIN, 0)
+        step = self._known(state, rows, start, count, _READ_AGAIN, tables)
         return step, step.offset + jnp.maximum(count - 1, 0)
+
+    def _known(
+        self, state: SlotState, rows: Rows, start: jax.Array, count: jax.Array, width: int, tables: Arrays
+    ) -> Step:
+        """A step of `count` tokens, at most `width`, that each row has from `start` on: int32 [R] both."""
+        assert state.history is not None
+        places = jnp.clip(start[:, None] + jnp.arange(width), 0, self._shapes.max_model_len - 1)
+        return short_rows(state.history[rows.slots[:, None], places], start, count, tables)
 
     def _layers(self, weights: Arrays, kv: Arrays, step: Step) -> tuple[jax.Array, Arrays]:
         """The draft model over a step's tokens: hidden states [T, d], and the blocks of all groups. Experts' tokens are

@@ -126,7 +126,7 @@ class SpeculateProgram(BurstProgram):
         """kv and tables, which are donated, and packed `Drafted`."""
         view = self._layouts.burst(rows).views(packed)
         tables, slots = updated_tables(tables, view), view["slots"]
-        asked = self._rows(state, slots, view["counts"])
+        asked = self._rows(state, slots, view["counts"], view["unread"])
         kv, tokens, count, predicted = self._drafter.draft(weights, head, kv, tables, state, params, asked)
         last = unpack_newest(state.newest).last_token[slots]
         return kv, tables, Drafted(last, asked.length, count, asked.open, predicted, tokens).packed()
@@ -171,12 +171,13 @@ class SpeculateProgram(BurstProgram):
         counts = jnp.stack([gained, count, accepted, given.predicted & (count > 0)], axis=1)
         return Accepted(state, tokens, counts, logprobs)
 
-    def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array) -> Rows:
+    def _rows(self, state: SlotState, slots: jax.Array, most: jax.Array, unread: jax.Array) -> Rows:
         """most: tokens that each row may get, [R]."""
         newest = Newest(*(field[slots] for field in unpack_newest(state.newest)))
         room = jnp.minimum(most, newest.remaining)
         is_open = (slots != self._shapes.scratch_slot) & (room > 0)
-        return Rows(slots, jnp.where(is_open, newest.length, 0), jnp.where(is_open, room - 1, 0), is_open)
+        length, room = jnp.where(is_open, newest.length, 0), jnp.where(is_open, room - 1, 0)
+        return Rows(slots, length, jnp.minimum(unread, length + 1), room, is_open)
 
     def _sample(
         self,

@@ -45,6 +45,7 @@ def random_plan(rng: np.random.Generator, *, decode_only: bool) -> StepPlan:
         counts=counts,
         scored=scored,
         samples=samples,
+        unread=np.ones_like(slots),
         num_decode=held,
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
         targets=np.array(targets, np.int32),

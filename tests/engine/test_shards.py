@@ -87,6 +87,7 @@ def random_plan(rng: np.random.Generator) -> StepPlan:
         counts=counts,
         scored=scored,
         samples=samples,
+        unread=np.ones_like(slots),
         num_decode=held,
         tokens=rng.integers(0, 61, counts[held:].sum()).astype(np.int32),
         targets=targets,

@@ -40,6 +40,7 @@ def rows_plan(config: DecoderConfig, rows: Rows) -> StepPlan:
         counts=rows.tokens * of_row,
         scored=rows.scored * of_row,
         samples=of_row,
+        unread=of_row,
         tokens=np.zeros(rows.count * rows.tokens, np.int32),
         targets=np.full(rows.count * rows.scored, -1, np.int32),
         block_updates=(np.zeros((0, 3), np.int32),) * len(config.kv_groups),

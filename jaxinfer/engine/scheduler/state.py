@@ -14,7 +14,7 @@ from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
 from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
-from jaxinfer.engine.step.plan import BURSTS, StepPlan
+from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 _BY_RANK = attrgetter("rank")
@@ -106,6 +106,8 @@ class SchedulerState:
         if plan.kind in BURSTS:  # the last token that a row samples is not computed by it
             table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
+        if self.shapes.drafting is not None:
+            table.unread[slots] = _unread_after(plan)
         if table.num_constrained:
             table.foreseen[slots[plan.samples > 0]] = False
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
@@ -177,3 +179,13 @@ class SchedulerState:
             self._running_slots = None
         self.forks.leave(sequence)
         self.kv.release(sequence.kv)
+
+
+def _unread_after(plan: StepPlan) -> np.ndarray:
+    """`StepPlan.unread` of each row after a plan, int32. A draft model reads prompts with the model, and what it drafts
+    but the last: where all drafts are kept, that one and the newest token are new to it. Where it has read all but the
+    newest token of a row, it reads on with a mixed step; other decode steps pass it by."""
+    longer = plan.unread + plan.counts
+    if plan.kind is StepKind.MIXED:
+        return np.where(plan.unread > 1, longer, 1)
+    return np.where(plan.samples > 1, 2, longer) if plan.kind is StepKind.SPECULATE else longer

@@ -118,6 +118,7 @@ class PlanBuilder:
             counts=counts,
             scored=scored,
             samples=samples,
+            unread=table.unread[slots],
             num_decode=len(decode),
             tokens=tokens,
             targets=targets,

@@ -71,7 +71,9 @@ class Layouts:
         """`rows` rows, each of up to `burst` tokens that follow one another."""
         if rows not in self._burst:
             updates = rows * -(-self._shapes.burst // self._shapes.block_size)
-            self._burst[rows] = Layout({"slots": (rows,), "counts": (rows,), **self._updates(updates)})
+            self._burst[rows] = Layout(
+                {"slots": (rows,), "counts": (rows,), "unread": (rows,), **self._updates(updates)}
+            )
         return self._burst[rows]
 
     def mixed(self, tokens: int) -> Layout:

@@ -64,6 +64,7 @@ class Packer:
             return self._begin(self._layouts.decode(bucket), plan)[0]
         array, view = self._begin(self._layouts.burst(bucket), plan)
         view["counts"][: plan.num_rows] = plan.samples
+        view["unread"][: plan.num_rows] = plan.unread
         return array
 
     def _mixed(self, plan: StepPlan, bucket: int) -> np.ndarray:
@@ -269,6 +270,7 @@ def _empty_plan(kind: StepKind, groups: int) -> StepPlan:
         counts=none,
         scored=none,
         samples=none,
+        unread=none,
         num_decode=0,
         tokens=none,
         targets=none,

@@ -32,6 +32,7 @@ class StepPlan(NamedTuple):
     than that for a row that a step before gives fewer tokens than it might: the device knows better. counts are tokens
     that the host knows of; scored is how many of a row's last positions are scored. samples is the most tokens that the
     row samples: 0 or 1, or in a burst as many as it may get before a stop id.
+    unread: int32, an entry a row: how many of its last tokens a draft model has not read, at most; the newest is one.
     tokens: int32, the tokens of rows [num_decode:], one after another.
     targets: int32, an entry a scored position of rows [num_decode:]: the token whose log-probability
     is asked for, or -1 for a draw.
@@ -49,6 +50,7 @@ class StepPlan(NamedTuple):
     counts: np.ndarray
     scored: np.ndarray
     samples: np.ndarray
+    unread: np.ndarray
     num_decode: int
     tokens: np.ndarray
     targets: np.ndarray

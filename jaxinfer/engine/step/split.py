@@ -34,6 +34,7 @@ def _part(plan: StepPlan, shard: int, shard_slots: int) -> Part:
         counts=plan.counts[rows],
         scored=plan.scored[rows],
         samples=plan.samples[rows],
+        unread=plan.unread[rows],
         num_decode=int(np.count_nonzero(own[: plan.num_decode])),
         tokens=plan.tokens[np.repeat(own[chunks], plan.counts[chunks])],
         targets=plan.targets[np.repeat(own[chunks], plan.scored[chunks])],

@@ -19,10 +19,10 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, JaxRunner
 from jaxinfer.speculation import Method, Speculation
+from tests.drafts.drafting import EOS, check_equal, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.runner.devices import run_on_devices
-from tests.runner.drafting import EOS, check_equal, params, repeating, runner, standing
 from tests.runner.failing_programs import FailingPrograms
 from tests.runner.tiny import VOCABULARY, drive, make_core, near_model, tiny_model, tiny_shapes
 
@@ -273,8 +273,8 @@ from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.speculation import Speculation
-from tests.runner.test_constrained_drafts import core_of, requests
-from tests.runner.drafting import check_equal
+from tests.drafts.test_constrained_drafts import core_of, requests
+from tests.drafts.drafting import check_equal
 from tests.runner.tiny import drive, tiny_model, tiny_shapes
 
 def run(shards, drafting):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,15 +13,15 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import memory
+from jaxinfer.runner import drafter, memory
 from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_group, with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
+from tests.drafts.drafting import fail_bursts
 from tests.models.goldens import GOLDENS
-from tests.runner.drafting import fail_bursts
 from tests.runner.tiny import drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="draft_model")
@@ -87,18 +88,19 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 30
 
 
-def test_plain_steps_leave_a_hole_that_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six of them between steps that draft; more leave a hole, after which drafts are worse and tokens the same."""
-    for steps, right in ((6, True), (11, False)):
-        for_itself().reset()  # what an earlier run has left would be right
-        core = make_core(for_itself(), ahead=0, clock=lambda: 0)
-        policy = core.scheduler.drafts
-        assert policy is not None
-        asked = iter([True, True, *[False] * steps, *[True] * 30])
-        monkeypatch.setattr(policy, "drafts", lambda *_, asked=asked: next(asked))
-        assert drive(core, REQUESTS[:1])["long", 0].tokens == plain_tokens()["long", 0]
-        assert core.stats().speculate_steps > 2
-        assert (core.stats().accepted_tokens == core.stats().draft_tokens) is right
+@pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (6, 0), (11, 3)])
+def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows catch up with what they missed, in several passes, also beside rows that missed less."""
+    monkeypatch.setattr(drafter, "_LONGEST", 4)
+    core = make_core(runner_of(tiny_model(), tiny_model()), ahead=ahead, clock=lambda: 0)
+    policy = core.scheduler.drafts
+    assert policy is not None
+    asked = cycle([True, *[False] * steps, True])
+    monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
+    assert tokens_of(core) == plain_tokens()
+    stats = core.stats()
+    assert stats.accepted_tokens == stats.draft_tokens > 20
+    assert min(stats.decode_steps, stats.speculate_steps) > 4
 
 
 @pytest.mark.parametrize("rows", [288, 312])

@@ -20,10 +20,10 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
+from tests.drafts.drafting import fail_bursts
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
-from tests.runner.drafting import fail_bursts
 from tests.runner.tiny import drive, make_core, random_prompt, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="eagle3")

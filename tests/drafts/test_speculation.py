@@ -17,8 +17,8 @@ from jaxinfer.runner import speculate
 from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method
+from tests.drafts.drafting import EOS, check_equal, fail_bursts, made, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
-from tests.runner.drafting import EOS, check_equal, fail_bursts, made, params, repeating, runner, standing
 from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt
 
 PARAMETERS = {

@@ -11,7 +11,7 @@ from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.speculation import Speculation
 from tests.models.eagle3_folder import tiny_head
-from tests.runner.test_eagle3_drafter import REQUESTS
+from tests.drafts.test_eagle3_drafter import REQUESTS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
 def run(mesh, head):
