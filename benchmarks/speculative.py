@@ -6,7 +6,7 @@ draft model. `allowed`: what the programs' own times allow: the tokens of a step
 takes, by what a step with drafts takes, each run by itself over padding. The row `edited` brings the drafting engine a
 prediction: what plain decoding gives, every 40th token another one.
 
-    python benchmarks/speculative.py [--json FILE] [--batches 1,4,16] [--rounds 5] [--tokens 4]
+    python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--rounds 5] [--tokens 4]
 """
 
 import argparse
@@ -65,7 +65,8 @@ def main() -> None:
     batches = tuple(map(int, asked.batches.split(",")))
     common = {"max_num_seqs": max(batches), "dtype": asked.dtype, "enable_prefix_caching": False}
     plain, rows = LLM("demo", **common), []
-    for drafter, texts in TEXTS.items():
+    for drafter in asked.drafters.split(","):
+        texts = TEXTS[drafter]
         drafting = {"method": drafter, "num_speculative_tokens": asked.tokens}
         drafting |= {} if drafter == "ngram" else {"model": MODELS[drafter]}
         spec = LLM("demo", **common, speculative_config=drafting)
@@ -217,6 +218,7 @@ def _params(text: str, batch: int) -> list[SamplingParams]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--drafters", default=",".join(TEXTS))
     parser.add_argument("--batches", default="1,4,16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=4)

@@ -112,8 +112,9 @@ def test_admissions_bring_all_tokens_where_drafts_are_made() -> None:
 class Device:
     """Steps that take a set time by the clock that the policy reads."""
 
-    def __init__(self, *, plain: float, drafted: float, gain: float):
-        self.now, self.gain = 0, gain
+    def __init__(self, *, plain: float, drafted: float, gain: float, missed: float = 0.0):
+        """missed: seconds that a step that drafts takes more for each one before it that did not."""
+        self.now, self.gain, self.missed, self.plain_steps = 0, gain, missed, 0
         self.seconds = {StepKind.DECODE: plain, StepKind.SPECULATE: drafted}
         self.policy = DraftPolicy(lambda: self.now)
         self.index = 0
@@ -126,7 +127,8 @@ class Device:
             kind = StepKind.SPECULATE if drafted else StepKind.DECODE
             plan = RecordingPlan(kind, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
-            self.now += round(self.seconds[kind] * 1e9)
+            self.now += round((self.seconds[kind] + drafted * self.missed * self.plain_steps) * 1e9)
+            self.plain_steps = 0 if drafted else self.plain_steps + 1
             gained = self.gain if drafted else 1.0
             counts = np.full(rows, gained)
             result = StepResult(counts, counts, counts > 0, drafted=np.ones(rows) if drafted else None)
@@ -152,6 +154,20 @@ def test_drafts_that_do_not_pay_cost_little() -> None:
     drafts, seconds, tokens = Device(plain=0.01, drafted=0.02, gain=1.1).run(4000)
     assert 0 < drafts < 120
     assert tokens / seconds > 0.98 / 0.01
+
+
+def test_catching_up_is_no_reason_against_drafts() -> None:
+    """What a first step takes more says nothing of those that follow."""
+    device = Device(plain=0.01, drafted=0.02, gain=1.5, missed=0.002)
+    device.run(1000)
+    device.gain = 2.5
+    device.run(1500)
+    assert device.run(200)[0] > 170
+
+
+def test_catching_up_costs_little_where_drafts_do_not_pay() -> None:
+    _, seconds, tokens = Device(plain=0.01, drafted=0.02, gain=1.1, missed=0.0002).run(20000)
+    assert tokens / seconds > 0.97 / 0.01
 
 
 def test_drafting_begins_again_when_texts_change() -> None:

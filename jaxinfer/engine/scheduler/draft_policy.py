@@ -11,6 +11,8 @@ _TRIES = 3
 """Steps of a kind before it is judged: the first meet cold caches."""
 _SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
+_TRY = 3
+"""Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
 _PAUSE = 8
 """Steps between two tries, at least."""
 _WITHOUT = 24
@@ -39,15 +41,26 @@ class _Measured:
 
 
 class _Size:
-    """Steps of so many rows, with drafts and without. pause: steps until the slower kind is tried again. without:
-    first steps that found nothing to draft. plain: what is known of steps without drafts."""
+    """Steps of so many rows, with drafts and without. plain: what is known of steps without drafts.
+
+    pause: steps until the slower kind is tried again. resumes: whether the step that `drafts` was asked about is the
+    first to draft after others. without: first steps that found nothing to draft.
+    """
 
     def __init__(self, plain: _Measured | None = None) -> None:
         self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: plain or _Measured()}
         self.pause = _PAUSE
+        self.resumes = False
         self.without = 0
+        self._drafted = True
+        self._tried, self._tries_left = False, 0
 
     def drafts(self) -> bool:
+        chosen = self._choose()
+        self.resumes, self._drafted = chosen and not self._drafted, chosen
+        return chosen
+
+    def _choose(self) -> bool:
         drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
         if drafted.steps < _TRIES or not drafted.seconds:
             return True
@@ -55,12 +68,16 @@ class _Size:
             return False
         # By the time of a token.
         better = drafted.gain * plain.seconds >= drafted.seconds
+        if self._tries_left:
+            self._tries_left -= 1
+            return self._tried
         self.pause -= 1
         if self.pause > 0:
             return better
-        lost = abs(drafted.gain * plain.seconds - drafted.seconds)
+        lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds)
         self.pause = max(_PAUSE, round(lost / (_SHARE * plain.seconds)))
-        return not better
+        self._tried, self._tries_left = not better, _TRY - 1
+        return self._tried
 
 
 class DraftPolicy:
@@ -79,7 +96,7 @@ class DraftPolicy:
         self._sizes: dict[tuple[int, bool], _Size] = {}
         self._predicted_sizes: dict[tuple[int, bool], _Size] = {}
         self._prediction: int | None = None
-        self._begun: dict[int, tuple[int, _Size]] = {}
+        self._begun: dict[int, tuple[int, _Size, bool]] = {}
         self._last = 0
         self._asked: _Size | None = None
         self.pause = False
@@ -100,7 +117,8 @@ class DraftPolicy:
         """Notes a step that is dispatched now. Of those that it was not asked about it learns nothing: they may wait
         for masks or blocks."""
         if self._asked is not None:
-            self._begun[plan.index] = self._clock(), self._asked
+            resumes = self._asked.resumes and plan.kind is StepKind.SPECULATE
+            self._begun[plan.index] = self._clock(), self._asked, resumes
         self._asked = None
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
@@ -112,7 +130,9 @@ class DraftPolicy:
             del self._begun[index]
         if noted is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
             return
-        begun, size = noted
+        begun, size, resumes = noted
+        if resumes:
+            return
         measured = size.kinds[plan.kind]
         nothing = result.drafted is not None and not result.drafted.any()
         if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
