@@ -2,9 +2,9 @@
 
 Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
 are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of questions at batch 1 with the
-draft model. `allowed`: what the programs' own times allow: the tokens of a step that drafts, times what a plain step
-takes, by what a step with drafts takes, each run by itself over padding. The row `edited` brings the drafting engine a
-prediction: what plain decoding gives, every 40th token another one.
+draft model. `allowed`: what the programs' own times allow, each run by itself: those of the plain run's steps, by those
+of the same prompts and of as many steps with drafts as it takes for the same tokens. The row `edited` brings the
+drafting engine a prediction: what plain decoding gives, every 40th token another one.
 
     python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--rounds 5] [--tokens 4]
 """
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.device.rig import Rig
 from benchmarks.report import write_json
 from jaxinfer import LLM, SamplingParams
-from jaxinfer.llm import Prompt
+from jaxinfer.llm import Prompt, encode_prompt
 from jaxinfer.runner.jax_runner import JaxRunner
 
 OUTPUT = 128
@@ -40,7 +40,7 @@ EDITED = "edited"
 QUESTIONS = "questions"
 _ASKED = 8
 """Rounds of questions in a run: answers are short."""
-_STEPS_TIMED, _REPEATS = 100, 7
+_STEPS_TIMED, _PROMPTS_TIMED, _REPEATS = 100, 10, 7
 _EDIT_EVERY = 40
 _STORY = (
     "Tom had a red ball. He took it to the park. A big dog came and ran away with the ball. Tom was sad and sat down "
@@ -49,11 +49,13 @@ _STORY = (
 
 
 class Run(NamedTuple):
-    """One run of one engine: seconds, all tokens, and what the engine counted."""
+    """One run of one engine: seconds, all tokens, and what the engine counted. prompt_steps: those that computed any of a
+    prompt."""
 
     seconds: float
     tokens: list[tuple[int, ...]]
     steps: int
+    prompt_steps: int
     drafting_steps: int
     drafted: int
     accepted_at: tuple[int, ...]
@@ -72,7 +74,7 @@ def main() -> None:
         spec = LLM("demo", **common, speculative_config=drafting)
         edited = [(EDITED, 1)] if drafter == "ngram" else []
         for text, batch in [*((text, batch) for text in texts for batch in batches), *edited]:
-            rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds)})
+            rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds, asked.tokens)})
             print(_line(rows[-1]), flush=True)
         spec.close()
     first = [row["speedup"] for row in rows if (row["text"], row["batch"]) == (QUESTIONS, 1)]
@@ -93,7 +95,8 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['drafter']:11} {row['text']:9} batch {row['batch']:3}: {times}, {drafts}, tokens {equal}"
 
 
-def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict[str, Any]:
+def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int, tokens: int) -> dict[str, Any]:
+    """tokens: drafts of a row and step."""
     prompts, params = _prompts(plain, text, batch), _params(text, batch)
     predicting = _with_predictions(plain, prompts, params) if text == EDITED else prompts
     pairs = []
@@ -104,10 +107,14 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
         pairs.append((runs[False], runs[True]))
     counted = pairs[_WARM:]
     ratios = [one.seconds / other.seconds for one, other in counted]
-    last = counted[-1][1]
+    first, last = counted[-1]
     drafted = sum(pair[1].drafted for pair in counted)
-    tokens_a_step = 1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1)
-    plain_ms, drafting_ms = _step_ms(plain, batch), _step_ms(spec, batch)
+    tokens_a_step = 1 + tokens * sum(last.accepted_at) / max(last.drafted, 1)
+    length = len(encode_prompt(plain.get_tokenizer(), prompts[0], "prompt").token_ids)
+    (plain_ms, plain_prompt), (drafting_ms, prompt_ms) = (_step_ms(llm, batch, length) for llm in (plain, spec))
+    decode_steps = first.steps - first.prompt_steps
+    without = first.prompt_steps * plain_prompt + decode_steps * plain_ms
+    with_drafts = first.prompt_steps * prompt_ms + decode_steps / tokens_a_step * drafting_ms
     return {
         "text": text,
         "batch": batch,
@@ -120,7 +127,8 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
         "drafting_share": round(last.drafting_steps / last.steps, 3),
         "tokens_a_step": round(tokens_a_step, 3),
         "programs_ms": [round(plain_ms, 3), round(drafting_ms, 3)],
-        "allowed": round(max(tokens_a_step * plain_ms / drafting_ms, 1.0), 3),
+        "prompt_ms": [round(plain_prompt, 3), round(prompt_ms, 3)],
+        "allowed": round(max(without / with_drafts, 1.0), 3),
         "accepted": round(sum(sum(pair[1].accepted_at) for pair in counted) / max(drafted, 1), 3),
         "accepted_at": list(last.accepted_at),
         "equal": all(one.tokens == other.tokens for one, other in pairs),
@@ -139,13 +147,17 @@ def _with_predictions(plain: LLM, prompts: list[Prompt], params: list[SamplingPa
     return predicted
 
 
-def _step_ms(llm: LLM, batch: int) -> float:
-    """Of a step's programs, with drafts where the engine drafts, queued one behind the other."""
+def _step_ms(llm: LLM, batch: int, length: int) -> tuple[float, float]:
+    """Of a step's programs, with drafts where the engine drafts, queued one behind the other; and of a step that
+    computes as many prompts of so many tokens."""
     runner = llm.engine.runner
     assert isinstance(runner, JaxRunner)
     rig = Rig(runner)
     time_steps = rig.decode_seconds if runner.shapes.drafting is None else rig.drafting_seconds
-    return 1e3 * statistics.median(time_steps(batch, 64, _STEPS_TIMED, _REPEATS))
+    length = min(length, runner.shapes.max_num_batched_tokens // batch)
+    each = time_steps(batch, 64, _STEPS_TIMED, _REPEATS), rig.prefill_seconds(batch, length, _PROMPTS_TIMED, _REPEATS)
+    decode, prompt = (1e3 * statistics.median(seconds) for seconds in each)
+    return decode, prompt
 
 
 def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: int) -> Run:
@@ -164,6 +176,7 @@ def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: i
         seconds,
         [tuple(result.outputs[0].token_ids) for result in results],
         after.steps - before.steps,
+        after.mixed_steps - before.mixed_steps,
         after.speculate_steps - before.speculate_steps,
         after.draft_tokens - before.draft_tokens,
         tuple(new - old for new, old in zip(after.accepted_at, before.accepted_at, strict=True)),

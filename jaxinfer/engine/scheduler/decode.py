@@ -34,25 +34,29 @@ class Decode:
         plan.add_decode(decode)
         return everyone
 
-    def burst_counts(self) -> np.ndarray | None:
-        """Tokens that each running slot may get in one dispatch, int32; None where a single step must be planned.
+    def may_burst(self) -> bool:
+        """Whether running sequences may get several tokens in one dispatch: not where some are constrained, or report
+        log-probabilities, and nothing is drafted; nor where too many would draft under masks."""
+        state = self._state
+        if state.shapes.burst == 1 or state.must_drain or not state.running:
+            return False
+        table, slots = state.table, state.running_slots()
+        constrained = table.num_constrained and table.constrained[slots].any()
+        if state.shapes.drafting is None:
+            return not constrained and not table.logprobs[slots].any()
+        return not constrained or np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
-        That is where a row has a prompt to compute; where one is constrained, or reports log-probabilities, and nothing
-        is drafted; where too many would draft under masks; where nobody has more than one token left; and where blocks
-        are too few: then the next step evicts, preempts or waits.
+    def burst_counts(self) -> np.ndarray | None:
+        """Tokens that each of them may get, int32 by running slot; None where a single step must be planned.
+
+        That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
+        few: then the next step evicts, preempts or waits.
         """
         state = self._state
-        if state.shapes.burst == 1 or state.must_drain:
-            return None
         table, slots, size = state.table, state.running_slots(), state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        constrained = table.constrained[slots].any()
-        if state.shapes.drafting is None:
-            single = constrained or table.logprobs[slots].any()
-        else:
-            single = constrained and np.bincount(table.shards_of(slots)).max() > self._most_checked
         ready = (total - computed == 1) & table.samples[slots] & ~table.foreseen[slots]
-        if not len(slots) or single or not ready.all():
+        if not ready.all():
             return None
         counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)

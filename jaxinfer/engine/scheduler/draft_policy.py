@@ -11,13 +11,13 @@ _TRIES = 3
 """Steps of a kind before it is judged: the first meet cold caches."""
 _SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
-_TRY = 3
+_TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
 _PAUSE = 8
 """Steps between two tries, at least."""
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
-_WEIGHT = 0.2
+_WEIGHT = 0.1
 """Of a new measurement in a mean."""
 
 
@@ -37,47 +37,51 @@ class _Measured:
         self.gain += weight * (gain - self.gain)
 
     def _mean(self, old: float, new: float) -> float:
-        return old + _WEIGHT * (min(new, 4 * old) - old)  # a machine that pauses says nothing of its steps
+        return old + _WEIGHT * (min(new, 2 * old) - old)  # a machine that pauses says nothing of its steps
 
 
 class _Size:
     """Steps of so many rows, with drafts and without. plain: what is known of steps without drafts.
 
-    pause: steps until the slower kind is tried again. resumes: whether the step that `drafts` was asked about is the
-    first to draft after others. without: first steps that found nothing to draft.
+    pause: steps until the slower kind is tried again. without: first steps that found nothing to draft.
     """
 
     def __init__(self, plain: _Measured | None = None) -> None:
         self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: plain or _Measured()}
         self.pause = _PAUSE
-        self.resumes = False
         self.without = 0
         self._drafted = True
         self._tried, self._tries_left = False, 0
 
     def drafts(self) -> bool:
-        chosen = self._choose()
-        self.resumes, self._drafted = chosen and not self._drafted, chosen
-        return chosen
-
-    def _choose(self) -> bool:
+        """Whether the next step had better draft."""
         drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
-        if drafted.steps < _TRIES or not drafted.seconds:
-            return True
-        if plain.steps < _TRIES or not plain.seconds:
-            return False
+        if not self._is_judged:
+            return drafted.steps < _TRIES or not drafted.seconds
+        if self._tries_left:
+            return self._tried
         # By the time of a token.
         better = drafted.gain * plain.seconds >= drafted.seconds
+        return better if self.pause > 1 else not better
+
+    def goes_on(self, drafts: bool) -> bool:
+        """Notes that the next step drafts, or not, as was said. Returns whether it is the first to do so after
+        others."""
+        resumes, self._drafted = drafts and not self._drafted, drafts
         if self._tries_left:
             self._tries_left -= 1
-            return self._tried
-        self.pause -= 1
-        if self.pause > 0:
-            return better
-        lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds)
-        self.pause = max(_PAUSE, round(lost / (_SHARE * plain.seconds)))
-        self._tried, self._tries_left = not better, _TRY - 1
-        return self._tried
+        elif self._is_judged and self.pause > 1:
+            self.pause -= 1
+        elif self._is_judged:
+            drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
+            lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds)
+            self.pause = max(_PAUSE, round(lost / (_SHARE * plain.seconds)))
+            self._tried, self._tries_left = drafts, _TRY - 1
+        return resumes
+
+    @property
+    def _is_judged(self) -> bool:
+        return all(kind.steps >= _TRIES and kind.seconds for kind in self.kinds.values())
 
 
 class DraftPolicy:
@@ -98,7 +102,7 @@ class DraftPolicy:
         self._prediction: int | None = None
         self._begun: dict[int, tuple[int, _Size, bool]] = {}
         self._last = 0
-        self._asked: _Size | None = None
+        self._asked: tuple[_Size, bool] | None = None
         self.pause = False
 
     def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> bool:
@@ -110,16 +114,19 @@ class DraftPolicy:
         if prediction != self._prediction:
             self._prediction = prediction
             self._predicted_sizes.clear()
-        self._asked = self._size(rows, constrained)
-        return self._asked.drafts()
+        size = self._size(rows, constrained)
+        drafts = size.drafts()
+        self._asked = size, drafts
+        return drafts
 
     def planned(self, plan: StepPlan) -> None:
-        """Notes a step that is dispatched now. Of those that it was not asked about it learns nothing: they may wait
-        for masks or blocks."""
-        if self._asked is not None:
-            resumes = self._asked.resumes and plan.kind is StepKind.SPECULATE
-            self._begun[plan.index] = self._clock(), self._asked, resumes
-        self._asked = None
+        """Notes a step that is dispatched now. Of those that it was not asked about, or that are not what it said, it
+        learns nothing: they may wait for masks or blocks."""
+        asked, self._asked = self._asked, None
+        if asked is None or plan.kind is not (StepKind.SPECULATE if asked[1] else StepKind.DECODE):
+            return
+        size, drafts = asked
+        self._begun[plan.index] = self._clock(), size, size.goes_on(drafts)
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
@@ -128,7 +135,7 @@ class DraftPolicy:
         noted = self._begun.pop(plan.index, None)
         for index in [index for index in self._begun if index < plan.index]:
             del self._begun[index]
-        if noted is None or plan.kind not in (StepKind.DECODE, StepKind.SPECULATE) or not plan.num_rows:
+        if noted is None or not plan.num_rows:
             return
         begun, size, resumes = noted
         if resumes:
@@ -138,7 +145,9 @@ class DraftPolicy:
         if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
             size.without += 1
             return
-        measured.add((now - max(begun, before)) * 1e-9, float(np.mean(result.counts)))
+        gained = result.counts[result.counts > 0]
+        if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
+            measured.add((now - max(begun, before)) * 1e-9, float(gained.mean()))
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)

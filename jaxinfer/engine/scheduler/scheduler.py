@@ -95,18 +95,20 @@ class Scheduler:
 
     def _plan_burst(self, plan: PlanBuilder) -> bool:
         """Several tokens for all running sequences, unless a waiting one could enter now, or drafts do not pay."""
+        if not self._decode.may_burst() or not self._drafts_pay():
+            return False
         counts = self._decode.burst_counts()
         if counts is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        if self.drafts is not None and not self._drafts_pay(len(counts)):
-            return False
         self._decode.plan_burst(plan, counts)
         return True
 
-    def _drafts_pay(self, rows: int) -> bool:
-        assert self.drafts is not None
+    def _drafts_pay(self) -> bool:
+        """True where nothing is drafted."""
         table = self.state.table
-        return self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)
+        return self.drafts is None or self.drafts.drafts(
+            len(self.state.running), table.prediction, table.num_constrained > 0
+        )
