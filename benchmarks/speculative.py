@@ -49,8 +49,8 @@ _STORY = (
 
 
 class Run(NamedTuple):
-    """One run of one engine: seconds, all tokens, and what the engine counted. prompt_steps: those that computed any of a
-    prompt."""
+    """One run of one engine: seconds, all tokens, and what the engine counted. prompt_steps: those that computed any
+    of a prompt."""
 
     seconds: float
     tokens: list[tuple[int, ...]]

@@ -21,6 +21,12 @@ def followed_group(config: DecoderConfig) -> int:
     return windows.index(None) if None in windows else windows.index(max(filter(None, windows)))
 
 
+def kept_tokens(config: DecoderConfig, shapes: EngineShapes) -> int:
+    """How many of a sequence's last tokens surely have blocks of `followed_group`: others may be somebody else's."""
+    window = config.kv_groups[followed_group(config)].window
+    return shapes.max_model_len if window is None else window
+
+
 def followed_groups(model: LoadedModel) -> list[int]:
     """Of each KV array of a model and its draft model, the model's KV group that says which of its blocks are whose."""
     own = list(range(len(model.backends)))

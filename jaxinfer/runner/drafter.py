@@ -9,7 +9,7 @@ from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import most_of_shards
-from jaxinfer.runner.draft_model import draft_shapes, followed_group
+from jaxinfer.runner.draft_model import draft_shapes, followed_group, kept_tokens
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.features import FeatureStore
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
@@ -17,7 +17,7 @@ from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
 
-_READ_AGAIN = 2
+READ_AGAIN = 2
 """Last tokens of a row that a draft model reads as it begins to draft: the newest it has never seen, and after drafts
 that were all kept not the one before it either. What it has missed before them, in steps that did not draft, it catches
 up with first."""
@@ -124,8 +124,7 @@ class ModelDrafter:
         self._shapes = shapes
         self._tokens = shapes.drafting.tokens
         self._group = followed_group(target.config)
-        window = target.config.kv_groups[self._group].window
-        self._kept = shapes.max_model_len if window is None else window  # tokens of a row whose blocks it has
+        self._kept = kept_tokens(target.config, shapes)
         self._forward = ForwardPrograms(target.draft, draft_shapes(target, shapes), layouts)
 
     def follow(self, weights: Arrays, kv: Arrays, step: Step, rows: MixedRows | None) -> Arrays:
@@ -158,23 +157,25 @@ class ModelDrafter:
         return Drafts(kv, drafts, count, jnp.zeros_like(rows.open))
 
     def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows) -> Arrays:
-        """kv with what rows have not read of the tokens before the last `_READ_AGAIN`."""
-        width = max(_READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
-        missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread, self._kept) - _READ_AGAIN, 0)
+        """kv with what rows have not read of the tokens before the last `READ_AGAIN`."""
+        width = max(READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
+        missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread, self._kept) - READ_AGAIN, 0)
         passes = most_of_shards(self._target.mesh, jnp.max(-(-missed // width)))
 
         def read(done: jax.Array, kv: Arrays) -> Arrays:
             left = jnp.maximum(missed - done * width, 0)
-            start = rows.length + 1 - _READ_AGAIN - left
-            return self._layers(weights, kv, self._known(state, rows, start, jnp.minimum(left, width), width, tables))[1]
+            start = rows.length + 1 - READ_AGAIN - left
+            return self._layers(weights, kv, self._known(state, rows, start, jnp.minimum(left, width), width, tables))[
+                1
+            ]
 
         return jax.lax.fori_loop(0, passes, read, kv)
 
     def _first(self, state: SlotState, rows: Rows, tables: Arrays) -> tuple[Step, jax.Array]:
         """Each row's last tokens as a step, and where of it the newest of each row are, int32 [R]."""
-        count = jnp.where(rows.room > 0, jnp.minimum(rows.length + 1, _READ_AGAIN), 0)
-        start = jnp.maximum(rows.length + 1 - _READ_AGAIN, 0)
-        step = self._known(state, rows, start, count, _READ_AGAIN, tables)
+        count = jnp.where(rows.room > 0, jnp.minimum(rows.length + 1, READ_AGAIN), 0)
+        start = jnp.maximum(rows.length + 1 - READ_AGAIN, 0)
+        step = self._known(state, rows, start, count, READ_AGAIN, tables)
         return step, step.offset + jnp.maximum(count - 1, 0)
 
     def _known(

@@ -8,8 +8,9 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.param import held
 from jaxinfer.models.eagle3 import Eagle3Head, Eagle3Model
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.draft_model import draft_shapes, followed_group
-from jaxinfer.runner.drafter import Drafts, Rows, with_draw
+from jaxinfer.runner.data_shards import most_of_shards
+from jaxinfer.runner.draft_model import draft_shapes, followed_group, kept_tokens
+from jaxinfer.runner.drafter import READ_AGAIN, Drafts, Rows, with_draw
 from jaxinfer.runner.features import FEATURE_ARRAYS, FeatureStore
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
 from jaxinfer.runner.state import SlotState
@@ -30,6 +31,7 @@ class Eagle3Drafter:
         self._shapes = shapes
         self._tokens = shapes.drafting.tokens
         self._group = followed_group(target.config)
+        self._kept = kept_tokens(target.config, shapes)
         self._forward = ForwardPrograms(head, draft_shapes(target, shapes), layouts)
         self.features = FeatureStore(target, head, shapes)
 
@@ -69,12 +71,39 @@ class Eagle3Drafter:
     def _read(
         self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows
     ) -> tuple[jax.Array, Arrays]:
-        """What the head gives for the last position before each row's newest token, [R, d], and kv. It reads all
-        positions whose features are kept, among them some that it has read: these change nothing."""
+        """What the head gives for the last position before each row's newest token, [R, d], and kv.
+
+        It has to read, with features, what it has drafted last and what it has missed since: at most so many positions,
+        as far as their features are kept."""
         assert state.history is not None
-        start, count, features = self.features.last(kv, rows.slots, rows.length, state.history)
-        count, width = jnp.where(rows.open, count, 0), features.shape[1]
-        after = jnp.minimum(start[:, None] + 1 + jnp.arange(width), self._shapes.max_model_len - 1)
+        width = self._shapes.burst
+        kept = jnp.minimum(self.features.kept(kv, rows.slots, rows.length, state.history), self._kept)
+        count = jnp.where(rows.open, jnp.minimum(kept, rows.unread + width - READ_AGAIN), 0)
+        passes = most_of_shards(self._target.mesh, jnp.max(-(-count // width)))
+
+        def read(done: jax.Array, carry: tuple[jax.Array, Arrays]) -> tuple[jax.Array, Arrays]:
+            left = (passes - 1 - done) * width
+            now = jnp.clip(count - left, 0, width)
+            return self._read_some(weights, carry[1], tables, state, rows, rows.length - left - now, now)
+
+        hidden = jnp.zeros((len(rows.slots), self._head.config.hidden_size), self._head.dtype)
+        return jax.lax.fori_loop(0, passes, read, (hidden, kv))
+
+    def _read_some(
+        self,
+        weights: Arrays,
+        kv: Arrays,
+        tables: Arrays,
+        state: SlotState,
+        rows: Rows,
+        start: jax.Array,
+        count: jax.Array,
+    ) -> tuple[jax.Array, Arrays]:
+        """The same for the last of `count` positions, at most K + 1, from `start` on: int32 [R] both."""
+        assert state.history is not None
+        width = self._shapes.burst
+        features = self.features.at(kv, rows.slots, start, width)
+        after = jnp.clip(start[:, None] + 1 + jnp.arange(width), 0, self._shapes.max_model_len - 1)
         step = short_rows(state.history[rows.slots[:, None], after], start, count, tables)
         hidden, kv = self._layers(weights, kv, step, features.reshape(-1, features.shape[-1]))
         return hidden[step.offset + jnp.maximum(count - 1, 0)], kv

@@ -18,7 +18,7 @@ Arrays = tuple[jax.Array, ...]
 
 FEATURE_ARRAYS = 2
 """How many `feature_arrays` are."""
-_PLAIN_STEPS = 2
+_PLAIN_STEPS = 32
 """Plain decode steps between steps that draft of which features are kept. More of them leave a hole in the head's
 blocks, which costs drafts alone."""
 
@@ -67,16 +67,15 @@ class FeatureStore:
         tags = tags.at[places].set(jnp.stack([positions + 1, tokens], axis=-1))
         return (*blocks, ring.at[places].set(features.astype(ring.dtype)), tags)
 
-    def last(
-        self, kv: Arrays, slots: jax.Array, length: jax.Array, history: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Of rows whose newest token is at `length`, the positions before it whose features are kept: the first of
-        them and how many, int32 [R] each, and features [R, ring, d]. history: of `SlotState`."""
-        ring, tags = kv[-FEATURE_ARRAYS:]
+    def kept(self, kv: Arrays, slots: jax.Array, length: jax.Array, history: jax.Array) -> jax.Array:
+        """Of rows whose newest token is at `length`, for how many positions before it features are kept, one after
+        another: int32 [R]. history: of `SlotState`."""
+        tags = kv[-1]
         back = length[:, None] - 1 - jnp.arange(self._ring)
         own = jnp.stack([back + 1, history[slots[:, None], jnp.maximum(back, 0)]], axis=-1)
         fits = jnp.all(tags[slots[:, None], back % self._ring] == own, axis=-1) & (back >= 0)
-        count = jnp.sum(jnp.cumprod(fits, axis=1), axis=1, dtype=jnp.int32)
-        start = length - count
-        positions = start[:, None] + jnp.arange(self._ring)
-        return start, count, ring[slots[:, None], positions % self._ring]
+        return jnp.sum(jnp.cumprod(fits, axis=1), axis=1, dtype=jnp.int32)
+
+    def at(self, kv: Arrays, slots: jax.Array, start: jax.Array, width: int) -> jax.Array:
+        """What the ring has for `width` positions of each row from `start` on, [R, width, d]."""
+        return kv[-FEATURE_ARRAYS][slots[:, None], (start[:, None] + jnp.arange(width)) % self._ring]

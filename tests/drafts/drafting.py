@@ -2,11 +2,13 @@
 
 from collections.abc import Collection
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
 
+from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
@@ -61,6 +63,13 @@ def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Col
         return burst(step)
 
     monkeypatch.setattr(device, "burst", burst)
+
+
+def draft_in_turns(core: EngineCore, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has two steps draft and so many after them not, over and over."""
+    policy, asked = core.scheduler.drafts, cycle([True, *[False] * steps, True])
+    assert policy is not None
+    monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
 
 
 def check_equal(plain: Outputs, found: Outputs) -> None:

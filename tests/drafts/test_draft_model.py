@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import cycle
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +19,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import fail_bursts
+from tests.drafts.drafting import draft_in_turns, fail_bursts
 from tests.models.goldens import GOLDENS
 from tests.runner.tiny import drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
 
@@ -93,10 +92,7 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     """Rows catch up with what they missed, in several passes, also beside rows that missed less."""
     monkeypatch.setattr(drafter, "_LONGEST", 4)
     core = make_core(runner_of(tiny_model(), tiny_model()), ahead=ahead, clock=lambda: 0)
-    policy = core.scheduler.drafts
-    assert policy is not None
-    asked = cycle([True, *[False] * steps, True])
-    monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
+    draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core) == plain_tokens()
     stats = core.stats()
     assert stats.accepted_tokens == stats.draft_tokens > 20

@@ -20,7 +20,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import fail_bursts
+from tests.drafts.drafting import draft_in_turns, fail_bursts
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
@@ -145,6 +145,18 @@ def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.
         assert core.stats().prefix_hits > 30
 
 
+@pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (11, 3)])
+def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = with_head()
+    runner.reset()
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    core = make_core(runner, ahead=ahead, clock=lambda: 0)
+    draft_in_turns(core, steps, monkeypatch)
+    assert tokens_of(core, greedy_requests()) == plain_greedy()
+    assert min(core.stats().decode_steps, len(spy.found)) > 4
+    assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
+
+
 @cache
 def plain_greedy() -> dict[tuple[str, int], list[int]]:
     model = tiny_model()
@@ -200,5 +212,5 @@ def test_features_and_blocks_are_counted() -> None:
     kv = JaxRunner(model, shapes).kv
     sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv[:3]]
     assert memory.block_costs(model, shapes) == [sizes[0], sizes[1] + sizes[2]]
-    assert memory.feature_bytes(model, shapes) == sum(array.nbytes for array in kv[3:]) == 6 * (32 + 2) * 4 * 9
+    assert memory.feature_bytes(model, shapes) == sum(array.nbytes for array in kv[3:]) == 36 * (32 + 2) * 4 * 9
     assert memory.feature_bytes(target, shapes) == 0

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 
 _TRIES = 3
