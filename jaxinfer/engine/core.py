@@ -72,7 +72,7 @@ class EngineCore:
         self.info = info
         config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
-        self.steps_ahead = int(config.overlap) if steps_ahead is None else steps_ahead
+        self.steps_ahead = config.overlap * runner.shapes.stages if steps_ahead is None else steps_ahead
         self.max_waiting = config.max_waiting
         self.step_timeout = config.step_timeout
         self.eos_ids = eos_ids
@@ -243,9 +243,18 @@ class EngineCore:
             self.costs.add(plan)
             self.timer.end(DISPATCH)
             self.timer.in_flight = True
-        keep = self.steps_ahead if plan is not None and not self.scheduler.state.must_drain else 0
+        keep = self._steps_kept(plan)
         while len(self.in_flight) > keep:
             outputs.append(self._collect())
+
+    def _steps_kept(self, plan: StepPlan | None) -> int:
+        """How many steps stay in flight after a plan."""
+        if self.scheduler.state.must_drain:
+            return 0
+        if plan is not None:
+            return self.steps_ahead
+        # Of several stages the oldest result alone is read: with its rows the first stage goes on, while others compute.
+        return max(len(self.in_flight) - 1, 0) if self.runner.shapes.stages > 1 else 0
 
     def _constrain(
         self, plan: StepPlan, rows: np.ndarray, outputs: list[StepOutput], read: ReadDrafts | None

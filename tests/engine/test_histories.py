@@ -7,6 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
+from jaxinfer.engine.step.builder import PlanBuilder
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.speculation import Speculation
@@ -30,7 +32,7 @@ class SimulatedHistories(Histories):
         windows=st.sampled_from([(None,), (5,), (None, 5), (11, None)]),
         blocks=st.integers(14, 40),
         budget=st.sampled_from([4, 7, 16]),
-        ahead=st.sampled_from([0, 1, 3]),
+        ahead=st.sampled_from([0, 1, 2, 3, 4, 5]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
         policy=st.sampled_from(["fcfs", "priority", "sjf"]),
@@ -39,11 +41,13 @@ class SimulatedHistories(Histories):
         burst=st.sampled_from([1, 1, 2, 5]),
         drafts=st.sampled_from([0, 0, 1, 4]),
         shards=st.sampled_from([1, 1, 2, 3]),
+        stages=st.sampled_from([1, 1, 2, 4]),
     )
     def start(
         self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
-        drafts=0, retries=2, shards=1,
+        drafts=0, retries=2, shards=1, stages=1,
     ) -> None:  # fmt: skip
+        burst, drafts = (burst, drafts) if stages == 1 else (1, 0)
         kept = kept if caching else None
         self.now = self.dead_ends = 0
         groups = tuple(KVGroup(window, blocks) for window in windows)
@@ -61,6 +65,7 @@ class SimulatedHistories(Histories):
                 decode_steps=1 if drafts else burst,
                 drafting=Speculation(drafts, 1, 1) if drafts else None,
                 shards=shards,
+                stages=stages,
             ),
             hit_rate=0.6,
         )
@@ -118,15 +123,15 @@ def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: A
     """
     draw, faulty, ruling = random.Random(seed), random.Random(seed), random.Random(seed)
     machine = SimulatedHistories()
-    machine.start(
-        windows=draw.choice([(None, 5), (11, None), (None,), (5,)]),
-        blocks=draw.randint(14, 24),
-        budget=draw.choice([4, 7, 16]),
-        ahead=draw.choice([0, 1, 3]),
-        caching=draw.random() < 0.8,
-        chunk=draw.choice([None, 1, 3]),
-        **options,
-    )
+    sizes: dict[str, Any] = {
+        "windows": draw.choice([(None, 5), (11, None), (None,), (5,)]),
+        "blocks": draw.randint(14, 24),
+        "budget": draw.choice([4, 7, 16]),
+        "ahead": draw.choice([0, 1, 3]),
+        "caching": draw.random() < 0.8,
+        "chunk": draw.choice([None, 1, 3]),
+    }
+    machine.start(**sizes | options)
     for _ in range(operations):
         if faulty.random() < faults:
             machine.fault(faulty.choice(FAULTS))
@@ -183,6 +188,28 @@ def test_seeded_histories_of_several_shards(shards: int) -> None:
         policy, burst = ("fcfs", "priority", "sjf")[seed % 3], (1, 2, 7)[seed // 3 % 3]
         options: dict[str, Any] = {"policy": policy, "burst": burst, "partial": (None, 1, 2)[seed // 9 % 3]}
         _run_seeded(seed, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_seeded_histories_of_several_stages(stages: int) -> None:
+    for seed in range(40):
+        policy, shards, ahead = ("fcfs", "priority", "sjf")[seed % 3], 1 + seed // 3 % 2, seed % 6
+        options: dict[str, Any] = {"policy": policy, "partial": (None, 1, 2)[seed // 9 % 3], "ahead": ahead}
+        _run_seeded(seed, stages=stages, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
+
+
+def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has rows before their tokens are back."""
+    finish = PlanBuilder.finish
+
+    def too_early(self: PlanBuilder, index: int) -> StepPlan:
+        plan = finish(self, index)
+        return plan._replace(needs=plan.needs - 1)
+
+    monkeypatch.setattr(PlanBuilder, "finish", too_early)
+    with pytest.raises(AssertionError):
+        for seed in range(5):
+            _run_seeded(seed, stages=3, ahead=3)
 
 
 @pytest.mark.parametrize("policy", ["priority", "sjf"])

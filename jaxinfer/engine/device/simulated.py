@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, Drafts, LatePrograms
+from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.device.simulated_shard import SimulatedShard
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks, PackedStep
@@ -38,7 +39,7 @@ class SimulatedRunner:
     step_seconds: None runs a step when it is collected; else a thread runs it and its result is there
     that long after the step before it (or its own dispatch, where the device was idle). `draws=False`
     makes every token 0 and skips all reading, for measuring the host alone. hit_rate: how often a draft is what its
-    position draws.
+    position draws. pipeline: has a clock that runs by results, and takes the place of `step_seconds`.
     """
 
     # There is nothing to compile.
@@ -49,7 +50,13 @@ class SimulatedRunner:
     step_seconds: Mapping[tuple[StepKind, int], float] = MappingProxyType({})
 
     def __init__(
-        self, shapes: EngineShapes, *, step_seconds: float | None = None, draws: bool = True, hit_rate: float = 0.0
+        self,
+        shapes: EngineShapes,
+        *,
+        step_seconds: float | None = None,
+        draws: bool = True,
+        hit_rate: float = 0.0,
+        pipeline: SimulatedPipeline | None = None,
     ):
         self.shapes = shapes
         self._layouts = Layouts(shapes)
@@ -58,6 +65,7 @@ class SimulatedRunner:
         self._copies: list[np.ndarray] = []
         self._draws = draws
         self._hit_rate = hit_rate
+        self._pipeline = pipeline
         self._step_seconds = step_seconds
         self._thread: threading.Thread | None = None
         self._start()
@@ -73,6 +81,8 @@ class SimulatedRunner:
 
     def forward(self, step: PackedForward) -> float:
         """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
+        if self._pipeline is not None:
+            return self._pipeline.begin(step, self._num_tokens(step))
         return self._deadline()
 
     def set_masks(self, packed: PackedMasks) -> None:
@@ -109,6 +119,8 @@ class SimulatedRunner:
         return step
 
     def collect(self, handle: _Step) -> StepResult:
+        if self._pipeline is not None:
+            self._pipeline.wait(handle.deadline)
         if self._thread is None:
             return self._run(handle)
         result = self._done.get()
@@ -182,7 +194,7 @@ class SimulatedRunner:
             return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
         if not self._draws:
             return packed.result(np.zeros(packed.num_scored, np.int32), None)
-        given = [part.forward(packed.kind, packed.bucket, section) for part, section in sections]
+        given = [part.forward(packed, section) for part, section in sections]
         drawn = [[column[: packed.scored_bucket] for column in columns] for columns in given]
         tokens, targets = map(packed.of_scored, _joined(drawn))
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
@@ -198,6 +210,13 @@ class SimulatedRunner:
         drafted = np.maximum(counts - 1, 0)
         kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
         return packed.result(tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept))
+
+    def _num_tokens(self, step: PackedForward) -> int:
+        """Of all shards."""
+        if step.kind is StepKind.DECODE:
+            return step.num_rows
+        views = (self._layouts.mixed(step.bucket).views(section) for section in self._sections(step.array))
+        return sum(int(view["counts"].sum()) for view in views)
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)

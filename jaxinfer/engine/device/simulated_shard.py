@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxinfer.engine.device.first_stage import FirstStage
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
+from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -39,6 +41,7 @@ class SimulatedShard:
         self.tables = np.zeros((len(shapes.groups), slots, width), np.int32)
         self.length = np.zeros(slots, np.int32)
         self.last_token = np.zeros(slots, np.int32)
+        self._first = FirstStage(slots) if shapes.stages > 1 else None
         self._seed = np.zeros(slots, np.int64)
         self._sequence_index = np.zeros(slots, np.int64)
         self._stop_ids = np.full((slots, MAX_STOP_TOKEN_IDS), -1, np.int32)
@@ -53,6 +56,8 @@ class SimulatedShard:
         newest, params = NEWEST.views(view["newest"]), SLOT_PARAMS.views(view["params"])
         self.length[slots] = newest["length"]
         self.last_token[slots] = newest["last_token"]
+        if self._first is not None:
+            self._first.admit(slots, newest["length"], newest["last_token"])
         self._seed[slots] = (params["seed_high"].astype(np.int64) << 32) | (
             params["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
@@ -73,16 +78,30 @@ class SimulatedShard:
             source, destination = copies.T
             kv[destination] = kv[source]
 
-    def forward(self, kind: StepKind, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens drawn, and targets, an entry a scored position and its padding."""
-        return self._decode(bucket, packed) if kind is StepKind.DECODE else self._mixed(bucket, packed)
+    def forward(self, step: PackedForward, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens drawn, and targets, an entry a scored position and its padding. packed: the shard's section."""
+        is_decode = step.kind is StepKind.DECODE
+        compute, layout = (self._decode, self._layouts.decode) if is_decode else (self._mixed, self._layouts.mixed)
+        if self._first is None:
+            return compute(step.bucket, packed)
+        self._first.begin(step.needs)
+        drawn = compute(step.bucket, packed)
+        view = layout(step.bucket).views(packed)
+        slots = view["slots"] if is_decode else view["slots"][view["scored_row"][view["draws"] > 0]]
+        self._first.feed(step.index, np.unique(slots), self.length, self.last_token)
+        return drawn
+
+    def _held(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Position and newest token of slots, as the first stage knows them."""
+        known = self if self._first is None else self._first
+        return known.length[slots], known.last_token[slots]
 
     def _decode(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(bucket).views(packed)
         slots = view["slots"]
         self._update_tables(view)
-        self._write(slots, self.length[slots], self.last_token[slots])
-        positions = self.length[slots].copy()
+        positions, tokens = self._held(slots)
+        self._write(slots, positions, tokens)
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
@@ -134,12 +153,12 @@ class SimulatedShard:
         view = self._layouts.mixed(bucket).views(packed)
         held = int(view["num_decode"][0])
         slots, starts, counts = view["slots"], view["starts"].copy(), view["counts"]
-        starts[:held] = self.length[slots[:held]]
+        starts[:held], newest = self._held(slots[:held])
         row = np.repeat(np.arange(len(slots)), counts)
         first = np.cumsum(counts) - counts
         positions = starts[row] + np.arange(len(row)) - first[row]
         tokens = view["tokens"][: len(row)].copy()
-        tokens[:held] = self.last_token[slots[:held]]
+        tokens[:held] = newest
         self._update_tables(view)
         self._write(slots[row], positions, tokens)
         drawn = np.zeros(len(view["draws"]), np.int32)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
+from jaxinfer.engine.scheduler.stage_rows import StageRows
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.builder import PlanBuilder
@@ -16,23 +17,42 @@ class Decode:
         self._state = state
         self._blocks = blocks
         self._most_checked = max(make_buckets(state.shapes).checked, default=0)
+        self._stage_rows = StageRows(state) if state.shapes.stages > 1 else None
 
-    def plan(self, plan: PlanBuilder) -> bool:
-        """Adds every row that is ready; True where those are all running sequences."""
+    def plan(self, plan: PlanBuilder, step: int) -> bool:
+        """Adds every row that is ready, or of several stages those that are due; True where all running sequences
+        decode. step: the plan's index."""
+        decode, everyone = self._ready()
+        if self._stage_rows is not None:
+            decode = self._stage_rows.due(decode, step)
+        self._add(plan, decode)
+        if self._stage_rows is not None:
+            plan.limit_prompts(self._stage_rows.prompt_tokens())
+        return everyone
+
+    def plan_ahead(self, plan: PlanBuilder) -> None:
+        """Of several stages, where a plan is empty: adds rows that are due as soon as what they wait for is drawn."""
+        if self._stage_rows is not None and not self._state.must_drain:
+            self._add(plan, self._stage_rows.next_due(self._ready()[0]))
+
+    def _ready(self) -> tuple[np.ndarray, bool]:
+        """Slots of rows that decode, and whether those are all running sequences."""
         table, slots = self._state.table, self._state.running_slots()
-        computed = table.computed[slots]
-        ready = (table.total[slots] - computed == 1) & table.samples[slots]
+        ready = (table.total[slots] - table.computed[slots] == 1) & table.samples[slots]
         if table.num_constrained:
             ready &= ~table.foreseen[slots]
         everyone = bool(ready.all())
-        decode = slots if everyone else slots[ready]
-        full = slots[ready & (computed >= table.capacity[slots])]
+        return slots if everyone else slots[ready], everyone
+
+    def _add(self, plan: PlanBuilder, decode: np.ndarray) -> None:
+        """Rows of slots that have blocks for one more token, or get them."""
+        table = self._state.table
+        full = decode[table.computed[decode] >= table.capacity[decode]]
         if len(full) and not self._blocks.grow_each(plan, full):
             waiting = [slot for slot in full.tolist() if not self._blocks.grow_slot(plan, slot)]
             preempted = [slot for slot in decode.tolist() if table.sequences[slot] is None]
             decode = decode[~np.isin(decode, waiting + preempted)]
         plan.add_decode(decode)
-        return everyone
 
     def may_burst(self) -> bool:
         """Whether running sequences may get several tokens in one dispatch: not where some are constrained, or report

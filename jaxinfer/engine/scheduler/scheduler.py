@@ -79,11 +79,13 @@ class Scheduler:
         if self.state.kv.has_windows:
             self._blocks.trim_windows()
         if not self._plan_burst(plan):
-            if self._decode.plan(plan):
+            if self._decode.plan(plan, self._steps):
                 self.admission.num_partial = 0
             else:
                 self._prefill.plan(plan)
             self.admission.admit_waiting(plan)
+        if plan.empty and not plan.admissions:
+            self._decode.plan_ahead(plan)
         if plan.empty and not plan.admissions:
             return None
         finished = plan.finish(self._steps)

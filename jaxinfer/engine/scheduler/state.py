@@ -108,6 +108,8 @@ class SchedulerState:
         table.total[slots] += plan.samples
         if self.shapes.drafting is not None:
             table.unread[slots] = _unread_after(plan)
+        if self.shapes.stages > 1:
+            table.drawn_at[slots[plan.samples > 0]] = plan.index
         if table.num_constrained:
             table.foreseen[slots[plan.samples > 0]] = False
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():

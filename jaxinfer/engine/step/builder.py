@@ -34,6 +34,7 @@ class PlanBuilder:
 
     def __init__(self, shapes: EngineShapes, table: SlotTable):
         self._table = table
+        self._stages = shapes.stages
         self._updates: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
         self._each: list[np.ndarray] = []
         self._copies: list[list[tuple[int, int, int]]] = [[] for _ in shapes.groups]
@@ -78,6 +79,11 @@ class PlanBuilder:
         budget.tokens -= len(tokens)
         budget.scored -= len(targets)
         return None
+
+    def limit_prompts(self, tokens: int) -> None:
+        """Leaves at most so many tokens of each shard to rows that are added from now on."""
+        for budget in self.budgets:
+            budget.tokens = min(budget.tokens, tokens)
 
     def add_blocks(self, slot: int, first: int, blocks: Sequence[Sequence[int]]) -> None:
         """New blocks of a slot, a list a KV group, from index `first` of its block table on."""
@@ -125,6 +131,7 @@ class PlanBuilder:
             block_updates=tuple(self._block_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
+            needs=-1 if self._stages == 1 else int(table.drawn_at[decode].max(initial=-1)),
         )
 
     def _spend(self, slots: np.ndarray) -> None:

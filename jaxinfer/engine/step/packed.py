@@ -15,7 +15,7 @@ class PackedForward(NamedTuple):
     num_scored: without padding. scored_bucket: the size of its sample program; 0 where nothing is scored. sampled: the
     scored position at which each row samples, int [rows], -1 for none; None where row i samples at i.
     logprobs: whether any row asks for log-probabilities. places: of each scored position in the results, int
-    [num_scored]; None where position i lies at i.
+    [num_scored]; None where position i lies at i. index, needs: of its plan.
     """
 
     kind: StepKind
@@ -27,6 +27,8 @@ class PackedForward(NamedTuple):
     sampled: np.ndarray | None
     logprobs: bool
     places: np.ndarray | None = None
+    index: int = 0
+    needs: int = -1
 
     def of_scored(self, results: np.ndarray) -> np.ndarray:
         """Of what a sample program gave, with its padding, an entry a scored position."""

@@ -54,6 +54,8 @@ class Packer:
             None if plan.kind is StepKind.DECODE else np.where(plan.samples > 0, plan.last_scored, -1),
             plan.logprobs,
             _places([part.scored for part in parts], scored_bucket) if parts else None,
+            plan.index,
+            plan.needs,
         )
 
     def _array(self, plan: StepPlan, bucket: int) -> np.ndarray:

@@ -39,6 +39,8 @@ class StepPlan(NamedTuple):
     block_updates: a KV group, int32 [n, 3]: (slot, index in the block table, block).
     copies: a KV group, int32 [n, 3]: (shard, source, destination), blocks copied before anything is written.
     logprobs: whether any row wants log-probabilities.
+    needs: with several stages the last step by which a row of this one has drawn its newest token, which must have come
+    back to the first stage; -1 for none.
     """
 
     kind: StepKind
@@ -57,6 +59,7 @@ class StepPlan(NamedTuple):
     block_updates: tuple[np.ndarray, ...]
     copies: tuple[np.ndarray, ...]
     logprobs: bool
+    needs: int = -1
 
     @property
     def num_rows(self) -> int:

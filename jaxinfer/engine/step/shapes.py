@@ -47,6 +47,8 @@ class EngineShapes:
     drafting: Speculation | None = None
     """How the next tokens of rows are drafted; None: not at all."""
     shards: int = 1
+    stages: int = 1
+    """Stages of the pipeline, each of which has some of the layers."""
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -57,6 +59,9 @@ class EngineShapes:
             raise ParameterError("decode_steps", "must be at least 1")
         if self.decode_steps > 1 and self.drafting is not None:
             raise ParameterError("decode_steps", "must be 1 with speculative_config, whose steps give several tokens")
+        if self.stages > 1 and self.burst > 1:
+            name = "decode_steps" if self.drafting is None else "speculative_config"
+            raise ParameterError(name, "gives several tokens by a step, which a pipeline of several stages does not")
 
     @property
     def burst(self) -> int:

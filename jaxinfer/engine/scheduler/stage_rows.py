@@ -1,0 +1,64 @@
+"""StageRows: which decode rows a step takes where layers are stages of a pipeline.
+
+A row draws its next token once the last one is back at the first stage, as many steps later as there are stages. So a
+step takes a share of the rows, and as many steps as there are stages take them all: every stage always has rows. Prompts
+are cut so that steps take about as long as each other: a stage that is done sooner waits for the one before it
+(gLLM, arXiv:2504.14775, throttles both likewise).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxinfer.engine.scheduler.state import SchedulerState
+
+_LEAST_PROMPT_TOKENS = 32
+"""Of a step, where prompts have as many left: shorter ones cost as much."""
+
+
+class StageRows:
+    """Of an engine of several stages."""
+
+    def __init__(self, state: SchedulerState):
+        self._state = state
+        self._stages = state.shapes.stages
+
+    def due(self, slots: np.ndarray, step: int) -> np.ndarray:
+        """Of slots whose sequences decode, those that this step takes: an equal share of each shard's, the longest
+        waiting first, none that still waits for its token."""
+        drawn_at = self._state.table.drawn_at[slots]
+        order = np.argsort(drawn_at, kind="stable")
+        order = order[drawn_at[order] <= step - self._stages]
+        # Rounded so that a round of steps takes all of them.
+        turn = step % self._stages
+        return self._first(slots, order, lambda rows: rows * (turn + 1) // self._stages - rows * turn // self._stages)
+
+    def next_due(self, slots: np.ndarray) -> np.ndarray:
+        """Where nothing else can be computed, those that draw next, and have not been planned beyond that: their step
+        waits on the device and not for the host."""
+        table = self._state.table
+        drawn_at, waiting = table.drawn_at[slots], table.total[slots] - table.known[slots]
+        order = np.argsort(drawn_at, kind="stable")
+        return self._first(slots, order[waiting[order] <= 1], lambda rows: max(rows // self._stages, 1))
+
+    def prompt_tokens(self) -> int:
+        """Tokens of prompts that a step takes of each shard, at most: all that fit while sequences wait, and then an
+        equal part of what is left, so that the last steps of prompts are like those beside them."""
+        state = self._state
+        most = state.shapes.max_num_batched_tokens
+        if len(state.queue):
+            return most
+        table, slots = state.table, state.running_slots()
+        pending = table.total[slots] - table.computed[slots]
+        left = np.bincount(table.shards_of(slots), np.where(pending > 1, pending, 0), minlength=state.shapes.shards)
+        return int(np.clip(-(-left.max(initial=0) // self._stages), _LEAST_PROMPT_TOKENS, most))
+
+    def _first(self, slots: np.ndarray, order: np.ndarray, share: Callable[[int], int]) -> np.ndarray:
+        """Slots at the first of places `order`, of each shard `share` of how many of its slots there are; as they come
+        in `slots`."""
+        shards = self._state.table.shards_of(slots)
+        kept = [
+            order[shards[order] == shard][: share(np.count_nonzero(shards == shard))]
+            for shard in range(self._state.shapes.shards)
+        ]
+        return slots[np.sort(np.concatenate(kept))]
