@@ -253,7 +253,7 @@ class EngineCore:
             return 0
         if plan is not None:
             return self.steps_ahead
-        # Of several stages the oldest result alone is read: with its rows the first stage goes on, while others compute.
+        # Of several stages the oldest result alone is read: with its rows the first goes on, while others compute.
         return max(len(self.in_flight) - 1, 0) if self.runner.shapes.stages > 1 else 0
 
     def _constrain(

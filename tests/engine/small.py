@@ -57,7 +57,7 @@ class RecordingRunner(PlanDriven):
 def small_core(
     runner: Runner | None = None,
     *,
-    ahead: int = 0,
+    ahead: int | None = 0,
     policy: Policy | None = None,
     eos: tuple[int, ...] = (),
     watermark: float = 0.01,

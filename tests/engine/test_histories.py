@@ -208,8 +208,7 @@ def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(monkeypatch: pyte
 
     monkeypatch.setattr(PlanBuilder, "finish", too_early)
     with pytest.raises(AssertionError):
-        for seed in range(5):
-            _run_seeded(seed, stages=3, ahead=3)
+        _run_seeded(0, stages=3, ahead=3)
 
 
 @pytest.mark.parametrize("policy", ["priority", "sjf"])

@@ -5,16 +5,15 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.simulated_pipeline import SimulatedPipeline
 from jaxinfer.engine.scheduler.stage_rows import StageRows
 from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ParameterError
 from jaxinfer.speculation import Speculation
-from tests.engine.outputs import Outputs
 from tests.engine.small import RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
 
 STAGES = 4
@@ -34,11 +33,11 @@ def piped(
     return small_core(runner, ahead=ahead, clock=pipeline.clock), runner, pipeline
 
 
-def many(count: int, prompt: int, tokens: int) -> list:
+def many(count: int, prompt: int, tokens: int) -> list[GenerateRequest]:
     return [ask(f"r{number}", prompt, tokens, seed=number) for number in range(count)]
 
 
-def all_right(core: EngineCore, requests: list) -> None:
+def all_right(core: EngineCore, requests: list[GenerateRequest]) -> None:
     for request in requests:
         core.add_request(request)
     got = run(core)
@@ -46,7 +45,13 @@ def all_right(core: EngineCore, requests: list) -> None:
         assert tokens_of(got[request.request_id, 0]) == right(core, request)
 
 
-WIDE = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "max_scored": 16, "max_model_len": 400, "blocks": 2000}
+WIDE: dict[str, Any] = {
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 64,
+    "max_scored": 16,
+    "max_model_len": 400,
+    "blocks": 2000,
+}
 
 
 @pytest.mark.parametrize("rows", [4, 5, 10, 16])
@@ -99,10 +104,22 @@ def test_prompts_are_cut_into_equal_steps_when_nobody_waits() -> None:
     core, runner, _ = piped(**{**WIDE, "max_num_batched_tokens": 400, "max_model_len": 1500})
     all_right(core, [ask("long", 1000, 1)])
     counts = [int(plan.counts.sum()) for plan in runner.plans]
-    assert counts[0] == 400
-    assert counts[1] == 150
-    assert sum(counts) == 1000
-    assert counts == sorted(counts, reverse=True)
+    assert counts == [250, 188, 141, 106, 79, 64, 64, 64, 44]
+
+
+def test_prompts_beside_rows_that_decode_are_spread_over_more_steps() -> None:
+    core, runner, _ = piped(**{**WIDE, "max_num_batched_tokens": 400, "max_model_len": 4200})
+    for request in many(8, 5, 200):
+        core.add_request(request)
+    for _ in range(20):
+        core.step()
+    before = len(runner.plans)
+    core.add_request(ask("long", 4000, 1))
+    run(core)
+    counts = [len(plan.tokens) for plan in runner.plans[before:] if plan.kind is StepKind.MIXED]
+    assert counts[0] == 125
+    assert sum(counts) == 4000
+    assert set(counts[-5:-1]) == {64}
 
 
 def test_a_step_names_what_its_rows_need() -> None:
@@ -123,9 +140,7 @@ def test_one_that_needs_less_than_it_says_draws_wrong_tokens(
     """A plan that does not wait for the newest tokens: the first stage has old ones."""
     core, runner, _ = piped(stages=stages, ahead=stages, **WIDE)
     dispatch = runner.dispatch
-    monkeypatch.setattr(
-        runner, "dispatch", lambda plan, *rest: dispatch(plan._replace(needs=plan.needs - 1), *rest)
-    )
+    monkeypatch.setattr(runner, "dispatch", lambda plan, *rest: dispatch(plan._replace(needs=plan.needs - 1), *rest))
     with pytest.raises(AssertionError):
         all_right(core, many(rows, 5, 20))
 
@@ -139,7 +154,7 @@ def test_rows_that_are_planned_too_early_make_stages_wait(monkeypatch: pytest.Mo
 
 
 def test_as_many_steps_are_in_flight_as_there_are_stages_and_one() -> None:
-    core, runner, _ = piped(ahead=None, **WIDE)
+    core, _, _ = piped(ahead=None, **WIDE)
     most = 0
     for request in many(16, 5, 40):
         core.add_request(request)
@@ -151,7 +166,11 @@ def test_as_many_steps_are_in_flight_as_there_are_stages_and_one() -> None:
 
 
 def test_several_tokens_a_step_are_refused() -> None:
-    for name, asked in (("decode_steps", {"decode_steps": 2}), ("speculative_config", {"drafting": Speculation(2)})):
+    refused: dict[str, dict[str, Any]] = {
+        "decode_steps": {"decode_steps": 2},
+        "speculative_config": {"drafting": Speculation(2)},
+    }
+    for name, asked in refused.items():
         with pytest.raises(ParameterError, match="a pipeline of several stages does not") as error:
             small_shapes(stages=2, **asked)
         assert error.value.param == name

@@ -22,8 +22,8 @@ class StageRun(NamedTuple):
 class SimulatedPipeline:
     """The clock of a simulated device of several stages.
 
-    seconds(tokens): what each stage takes for a step of so many tokens. now: seconds of this clock; results move it, and
-    nothing else: the host takes no time. runs: all that was computed, a step after another.
+    seconds(tokens): what each stage takes for a step of so many tokens. now: seconds of this clock; results move it,
+    and nothing else: the host takes no time. runs: all that was computed, a step after another.
     """
 
     def __init__(self, stages: int, seconds: Callable[[int], float]):

@@ -19,7 +19,8 @@ class WaitingQueue:
     Long prompts that wait for others of their kind may be deferred: short ones pass them, and they keep their rank.
     Those that are to be computed alone come before all others. A fork whose shard has no room lets others pass, and
     keeps its rank; it has had its turn, so of a shard with room it is next unless a better rank is.
-    line: the order of all others. by_tenant: requests of which at least one sequence waits.
+    line: the order of all others. by_tenant: requests of which at least one sequence waits. num_tokens: of all
+    sequences that wait.
     """
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:
@@ -27,6 +28,7 @@ class WaitingQueue:
         self._isolated: Heap = []
         self._passed: dict[int, list[Sequence]] = {}
         self._length = 0
+        self.num_tokens = 0
         self._by_request: dict[str, int] = {}
         self._deferred: dict[str, set[Sequence]] = {}
         self.by_tenant = TenantCounts()
@@ -74,6 +76,7 @@ class WaitingQueue:
         else:
             self._line.push(sequence)
         self._length += 1
+        self.num_tokens += sequence.num_known
         number = self._by_request.get(sequence.request_id, 0)
         self._by_request[sequence.request_id] = number + 1
         if not number:
@@ -157,6 +160,7 @@ class WaitingQueue:
 
     def _forget(self, sequence: Sequence) -> None:
         self._length -= 1
+        self.num_tokens -= sequence.num_known
         left = self._by_request[sequence.request_id] - 1
         if left:
             self._by_request[sequence.request_id] = left

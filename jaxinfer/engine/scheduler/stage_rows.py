@@ -1,8 +1,8 @@
 """StageRows: which decode rows a step takes where layers are stages of a pipeline.
 
 A row draws its next token once the last one is back at the first stage, as many steps later as there are stages. So a
-step takes a share of the rows, and as many steps as there are stages take them all: every stage always has rows. Prompts
-are cut so that steps take about as long as each other: a stage that is done sooner waits for the one before it
+step takes a share of the rows, and as many steps as there are stages take them all: every stage always has rows.
+Prompts are cut so that steps take about as long as each other: a stage that is done sooner waits for the one before it
 (gLLM, arXiv:2504.14775, throttles both likewise).
 """
 
@@ -12,8 +12,11 @@ import numpy as np
 
 from jaxinfer.engine.scheduler.state import SchedulerState
 
-_LEAST_PROMPT_TOKENS = 32
-"""Of a step, where prompts have as many left: shorter ones cost as much."""
+_ROUNDS = 8
+"""Of steps, as many as there are stages, over which prompts are spread beside rows that decode
+(benchmarks/pipeline.py)."""
+_LEAST_PROMPT_TOKENS = 64
+"""Of a step, where prompts have as many left: fewer cost as much."""
 
 
 class StageRows:
@@ -42,23 +45,25 @@ class StageRows:
         return self._first(slots, order[waiting[order] <= 1], lambda rows: max(rows // self._stages, 1))
 
     def prompt_tokens(self) -> int:
-        """Tokens of prompts that a step takes of each shard, at most: all that fit while sequences wait, and then an
-        equal part of what is left, so that the last steps of prompts are like those beside them."""
+        """Tokens of prompts that a step takes of each shard, at most: a part of what is left of prompts that have a
+        slot, and of those that would get one now, so that what comes at once is spread over steps."""
         state = self._state
-        most = state.shapes.max_num_batched_tokens
-        if len(state.queue):
-            return most
-        table, slots = state.table, state.running_slots()
+        table, queue, slots = state.table, state.queue, state.running_slots()
         pending = table.total[slots] - table.computed[slots]
         left = np.bincount(table.shards_of(slots), np.where(pending > 1, pending, 0), minlength=state.shapes.shards)
-        return int(np.clip(-(-left.max(initial=0) // self._stages), _LEAST_PROMPT_TOKENS, most))
+        tokens = int(left.max(initial=0))
+        if len(queue):
+            free = max(table.free_in(shard) for shard in range(state.shapes.shards))
+            tokens += queue.num_tokens * min(free, len(queue)) // len(queue)
+        spread = self._stages * (_ROUNDS if (pending <= 1).any() else 1)
+        return min(max(-(-tokens // spread), _LEAST_PROMPT_TOKENS), state.shapes.max_num_batched_tokens)
 
     def _first(self, slots: np.ndarray, order: np.ndarray, share: Callable[[int], int]) -> np.ndarray:
         """Slots at the first of places `order`, of each shard `share` of how many of its slots there are; as they come
         in `slots`."""
         shards = self._state.table.shards_of(slots)
         kept = [
-            order[shards[order] == shard][: share(np.count_nonzero(shards == shard))]
+            order[shards[order] == shard][: share(int(np.count_nonzero(shards == shard)))]
             for shard in range(self._state.shapes.shards)
         ]
         return slots[np.sort(np.concatenate(kept))]
