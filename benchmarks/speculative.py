@@ -15,10 +15,13 @@ import random
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import jax
 
 from benchmarks.device.rig import Rig
 from benchmarks.report import write_json
@@ -68,15 +71,10 @@ def main() -> None:
     common = {"max_num_seqs": max(batches), "dtype": asked.dtype, "enable_prefix_caching": False}
     plain, rows = LLM("demo", **common), []
     for drafter in asked.drafters.split(","):
-        texts = TEXTS[drafter]
-        drafting = {"method": drafter, "num_speculative_tokens": asked.tokens}
-        drafting |= {} if drafter == "ngram" else {"model": MODELS[drafter]}
-        spec = LLM("demo", **common, speculative_config=drafting)
-        edited = [(EDITED, 1)] if drafter == "ngram" else []
-        for text, batch in [*((text, batch) for text in texts for batch in batches), *edited]:
-            rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds, asked.tokens)})
-            print(_line(rows[-1]), flush=True)
-        spec.close()
+        rows += _rows(plain, common, drafter, batches, asked)
+        # Of several engines a process has not memory mappings enough.
+        gc.collect()
+        jax.clear_caches()
     first = [row["speedup"] for row in rows if (row["text"], row["batch"]) == (QUESTIONS, 1)]
     result = {
         "drafts": asked.tokens,
@@ -86,6 +84,20 @@ def main() -> None:
         "rows": rows,
     }
     write_json(asked.json, result)
+
+
+def _rows(
+    plain: LLM, common: dict[str, Any], drafter: str, batches: Sequence[int], asked: argparse.Namespace
+) -> list[dict[str, Any]]:
+    drafting = {"method": drafter, "num_speculative_tokens": asked.tokens}
+    drafting |= {} if drafter == "ngram" else {"model": MODELS[drafter]}
+    spec, rows = LLM("demo", **common, speculative_config=drafting), []
+    edited = [(EDITED, 1)] if drafter == "ngram" else []
+    for text, batch in [*((text, batch) for text in TEXTS[drafter] for batch in batches), *edited]:
+        rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds, asked.tokens)})
+        print(_line(rows[-1]), flush=True)
+    spec.close()
+    return rows
 
 
 def _line(row: dict[str, Any]) -> str:
