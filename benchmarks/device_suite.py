@@ -41,7 +41,8 @@ _KERNELS = REPOSITORY / "kernels"
 class Suite(NamedTuple):
     """One run: its form, where its files go, and when it must be done (seconds since the epoch).
 
-    hardware: the devices, once a part has told of them: others need not take them to write them down.
+    hardware: the devices, once a part has told of them: others need not take them to write them down. acceptance: of
+    drafts.
     """
 
     form: Form
@@ -49,6 +50,7 @@ class Suite(NamedTuple):
     work: Path
     deadline: float
     hardware: dict[str, Any] | None = None
+    acceptance: float = 0.8
 
     def run(self, part: Part) -> dict[str, Any]:
         """What the part wrote, and how it ended: `done`, `failed`, `out of time`."""
@@ -76,6 +78,7 @@ class Suite(NamedTuple):
             "--file": file,
             "--began": began,
             "--deadline": deadline,
+            "--acceptance": self.acceptance,
         }
         pairs = [str(text) for pair in flags.items() for text in pair]
         pairs += ["--hardware", json.dumps(self.hardware)] if self.hardware else []
@@ -99,6 +102,7 @@ def main() -> int:
     with TemporaryDirectory(prefix="device-suite-") as work:
         began = time.time()
         suite = Suite(FORMS["tiny"], asked.out.resolve(), Path(work), began + min(_BUDGETS.values()))
+        suite = suite._replace(acceptance=asked.synthetic_acceptance)
         print(f"{ENVIRONMENT.name:16} {ENVIRONMENT.what} ...", flush=True)
         environment = suite.run(ENVIRONMENT)
         if message := _unusable(environment, asked.form):
@@ -219,6 +223,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", type=_parts, default=PARTS, metavar="a,b", help="only these, in this order")
     budget = "for everything; by default 530, on a TPU 1800"
     parser.add_argument("--budget", type=float, metavar="SECONDS", help=budget)
+    parser.add_argument(
+        "--synthetic-acceptance",
+        type=float,
+        default=0.8,
+        metavar="RATE",
+        help="how often a draft is kept whose predecessors are, in the parts `drafts-*`: weights are random (0.8)",
+    )
     parser.add_argument("--form", choices=list(FORMS), help="sizes; by default the device's")
     return parser.parse_args()
 

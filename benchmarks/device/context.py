@@ -21,7 +21,8 @@ class Context:
     work: a folder for models and compiled programs, shared by the parts of a run. file: where the result goes; it is
     written whenever something new is known, so that a part that is ended early leaves what it had. began: when the
     process was started, seconds since the epoch. deadline: when it will be ended. command: the suite's own.
-    hardware: the devices, where another process has asked for them; by default this one asks JAX.
+    hardware: the devices, where another process has asked for them; by default this one asks JAX. acceptance: how often
+    drafts are kept whose predecessors are, where that is drawn.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Context:
     deadline: float
     command: str
     hardware: dict[str, Any] | None = None
+    acceptance: float = 0.8
     result: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -25,9 +25,10 @@ def form_name(platform: str, memory: int | None) -> FormName:
 class Form:
     """Sizes of every part.
 
-    platform: what it is made for. patience: how many times as long as on a GPU's machine a part may take.
-    small, large: config.json of the two models. rows: rows of the decode steps timed. context: tokens in KV before a
-    timed step. prefills: (rows, tokens a row) of the prefill steps timed. steps: steps in one timed run. repeats:
+    platform: what it is made for. patience: how many times as long as on a GPU's machine a part may take. small,
+    large: config.json of the two models. draft, head: of a model and of an EAGLE-3 head that draft for the large one;
+    draft_rows: rows of the steps timed with them. rows: rows of the decode steps timed. context: tokens in KV before
+    a timed step. prefills: (rows, tokens a row) of the prefill steps timed. steps: steps in one timed run. repeats:
     timed runs. copy_bytes, matmul_sizes: of the ceilings. requests: of the serving workload, its lengths drawn from
     shortest to longest, in and out. slots: max_num_seqs. max_model_len: of the engine.
     """
@@ -37,6 +38,9 @@ class Form:
     patience: int
     small: dict[str, Any]
     large: dict[str, Any]
+    draft: dict[str, Any]
+    head: dict[str, Any]
+    draft_rows: tuple[int, ...]
     rows: tuple[int, ...]
     context: int
     prefills: tuple[tuple[int, int], ...]
@@ -76,12 +80,25 @@ def _decoder(family: str, vocabulary: int, hidden: int, inner: int, layers: int,
     }
 
 
+def _tied(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, "tie_word_embeddings": True}
+
+
+def _head(vocabulary: int, drafts: int, hidden: int, inner: int, heads: int, kv: int, head: int):
+    """An EAGLE-3 head as those that are published for the model of these sizes."""
+    layer = _decoder("llama", vocabulary, hidden, inner, 1, heads, kv, head)
+    return {**layer, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": drafts}
+
+
 GPU = Form(
     name="gpu",
     platform="gpu",
     patience=1,
     small=_decoder("qwen3", 151936, 1024, 3072, 28, 16, 8, 128),  # Qwen3-0.6B
     large=_decoder("llama", 128256, 4096, 14336, 32, 32, 8, 128),  # Llama-3.1-8B
+    draft=_tied(_decoder("llama", 128256, 2048, 8192, 16, 32, 8, 64)),  # Llama-3.2-1B
+    head=_head(128256, 32000, 4096, 14336, 32, 8, 128),
+    draft_rows=(1, 4, 16, 64, 128),
     rows=(1, 32, 256),
     context=1024,
     prefills=((1, 2048), (8, 256)),
@@ -102,13 +119,16 @@ _SHORT_PREFILLS = ((1, 1024), (8, 256))
 GPU_80GB = replace(GPU, name="gpu-80gb", prefills=_SHORT_PREFILLS)
 """For an H100 or an A100."""
 
-GPU_32GB = replace(GPU_80GB, name="gpu-32gb", rows=(1, 8, 32), slots=64)
+GPU_32GB = replace(GPU_80GB, name="gpu-32gb", rows=(1, 8, 32), draft_rows=(1, 4, 16, 32), slots=64)
 """For an A100 of 40 GB, an L40S or an RTX 5090: the large model with KV of fewer rows."""
 
 GPU_16GB = replace(
     GPU_32GB,
     name="gpu-16gb",
     large=_decoder("qwen3", 151936, 2560, 9728, 36, 32, 8, 128),  # Qwen3-4B
+    draft=GPU.small,
+    head=_head(151936, 32000, 2560, 9728, 32, 8, 128),
+    draft_rows=(1, 4, 16),
     copy_bytes=2 << 30,
     slots=32,
 )
@@ -122,7 +142,7 @@ TPU = replace(
 )
 """For a v5p or a v7x: rows and models are those of a GPU."""
 
-TPU_32GB = replace(TPU, name="tpu-32gb", rows=(1, 8, 32), slots=64)
+TPU_32GB = replace(TPU, name="tpu-32gb", rows=(1, 8, 32), draft_rows=(1, 4, 16, 32), slots=64)
 """For a v6e or a v4: the large model with KV of fewer rows."""
 
 TPU_16GB = replace(GPU_16GB, name="tpu-16gb", platform="tpu", patience=TPU.patience)
@@ -134,6 +154,9 @@ CPU = Form(
     patience=4,  # a CPU is often shared
     small=_decoder("qwen3", 4096, 128, 384, 2, 4, 2, 32),
     large=_decoder("llama", 4096, 256, 768, 2, 8, 2, 32),
+    draft=_decoder("llama", 4096, 64, 192, 1, 4, 2, 16),
+    head=_head(4096, 1024, 256, 768, 8, 2, 32),
+    draft_rows=(1, 8),
     rows=(1, 8),
     context=128,
     prefills=((1, 128),),
@@ -154,6 +177,9 @@ TINY = Form(
     patience=4,
     small=_decoder("qwen3", 512, 32, 64, 2, 4, 2, 8),
     large=_decoder("llama", 512, 32, 64, 2, 4, 2, 8),
+    draft=_decoder("llama", 512, 16, 32, 1, 2, 2, 8),
+    head=_head(512, 128, 32, 64, 4, 2, 8),
+    draft_rows=(1, 2),
     rows=(2,),
     context=32,
     prefills=((2, 16),),

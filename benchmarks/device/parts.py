@@ -43,6 +43,8 @@ PARTS: tuple[Part, ...] = (
     Part("idle", "idle", 100, "device idle between steps; a warm start"),
     Part("server", "server", 110, "the server under load: processes, HTTP, a stream for every slot"),
     _steps("steps-large", "large", 110, "steps of the large model"),
+    Part("drafts-model", "drafts", 150, "the large model with a draft model", {"method": "draft_model"}),
+    Part("drafts-head", "drafts", 110, "the large model with an EAGLE-3 head", {"method": "eagle3"}),
     Part("right", "right", 130, "kernels against float64: tests/kernels on the device", needs=("pytest", "hypothesis")),
     Part("kernels", "kernels", 150, "attention, KV write and matmul kernels, and what they are compared with"),
     Part(

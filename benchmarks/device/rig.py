@@ -20,12 +20,15 @@ from jaxinfer.runner.attention import choose_attention
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_table import Name
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 
 _ENDLESS = 1 << 30
 _NONE = np.zeros(0, np.int32)
 
 
-def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, block_size: int) -> EngineShapes:
+def rig_shapes(
+    config: DecoderConfig, *, rows: int, tokens: int, length: int, block_size: int, drafting: Speculation | None = None
+) -> EngineShapes:
     """Sizes for steps of up to `rows` rows or `tokens` tokens, each row of at most `length` tokens."""
     blocks = 1 + rows * -(-length // block_size)
     return EngineShapes(
@@ -36,6 +39,7 @@ def rig_shapes(config: DecoderConfig, *, rows: int, tokens: int, length: int, bl
         block_size=block_size,
         groups=tuple(KVGroup(group.window, blocks) for group in config.kv_groups),
         vocab_size=config.vocab_size,
+        drafting=drafting,
     )
 
 

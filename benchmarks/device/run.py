@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--deadline", type=float, required=True, help="when it will be ended")
     parser.add_argument("--suite", required=True, help="the suite's own command line")
     parser.add_argument("--hardware", type=json.loads, help="the devices, where they are known; as JSON")
+    parser.add_argument("--acceptance", type=float, default=0.8, help="how often drafts are kept")
     asked = parser.parse_args()
     part = BY_NAME[asked.part]
     context = Context(
@@ -32,6 +33,7 @@ def main() -> None:
         deadline=asked.deadline,
         command=asked.suite,
         hardware=asked.hardware,
+        acceptance=asked.acceptance,
     )
     import_module(f"benchmarks.device.{part.module}").measure(context)
     context.save(complete=True, seconds=round(context.seconds_since_start, 2))

@@ -18,6 +18,7 @@ def lines(results: Results) -> Iterator[str]:
         yield f"copy {copied} GB/s, read {ceilings['read_gb_per_s']} GB/s, {products}"
     for name, result in results.items():
         yield from _steps(name, result, copied, multiplied)
+        yield from _drafts(name, result, copied)
         yield from _kernels(name, result)
         yield from _right(name, result)
         for kind in ("fewer", "serving"):
@@ -56,6 +57,17 @@ def _steps(name: str, result: Mapping[str, Any], copied: float | None, multiplie
         bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
         products = f"{row['tflops']} TFLOP/s ({share(row['tflops'], multiplied)} of matmul)"
         yield f"{name}: {row['kind']} {size}: {row['step_ms']} ms, {bandwidth if row['kind'] == 'decode' else products}"
+
+
+def _drafts(name: str, result: Mapping[str, Any], copied: float | None) -> Iterator[str]:
+    for row in result.get("batches", ()):
+        bandwidth = f"{row['gb_per_s']} GB/s ({share(row['gb_per_s'], copied)} of copy)"
+        steps = f"a step {row['plain_ms']} ms, with drafts {row['drafting_ms']} ms, {bandwidth}"
+        rates = f"{row['plain_tokens_per_s']} tokens/s, {row['decided_tokens_per_s']} as the engine decides"
+        yield f"{name}: {row['rows']} rows: {steps}; {rates} (x {row['speedup']}, {row['allowed']} allowed)"
+    if "batches" in result:
+        off = result["off_from"]
+        yield f"{name}: drafts are left out from {off} rows on" if off else f"{name}: drafts pay in every batch"
 
 
 def _kernels(name: str, result: Mapping[str, Any]) -> Iterator[str]:

@@ -45,7 +45,7 @@ CONSTRAINTS = {
     "choice": Constraint.choice(CHOICES),
     "grammar": Constraint.text("grammar", GRAMMAR),
 }
-RUNS = ("ahead", "step faults", "few blocks", "decode-steps 4", "tp 2", "draft model", "n-grams")
+RUNS = ("ahead", "step faults", "few blocks", "decode-steps 4", "tp 2", "draft model", "n-grams", "head")
 TABLE: dict[str, Sequence[Any]] = {
     "run": RUNS,
     "kind": tuple(CONSTRAINTS),

@@ -114,8 +114,10 @@ def small(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
 METHODS: tuple[Method, ...] = ("ngram", "draft_model")
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("tokens", "ahead"), [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)])
+@pytest.mark.parametrize(
+    ("method", "tokens", "ahead"),
+    [*((method, *case) for method in METHODS for case in [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)]), ("eagle3", 3, 1)],
+)
 def test_tokens_are_those_without_drafts(
     tokens: int, ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +126,7 @@ def test_tokens_are_those_without_drafts(
     steps = Steps(core, monkeypatch)
     check_equal(plain, drive(core, requests()))
     assert device.compiles_after_ready == compiles
-    assert steps.kept > 40
+    assert steps.kept > (40 if method in METHODS else 5)  # a head of random numbers is seldom right
     assert core.stats().constraint_failures == 0
 
 
@@ -138,7 +140,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
         monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, kind, at))
     check_equal(expected(ahead), drive(core, requests()))
     assert core.stats().step_faults == 2
-    assert steps.kept > 40
+    assert steps.kept > (40 if method in METHODS else 5)  # a head of random numbers is seldom right
 
 
 @pytest.mark.parametrize("method", ["ngram", pytest.param("draft_model", marks=pytest.mark.long)])

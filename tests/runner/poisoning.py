@@ -56,9 +56,11 @@ class PoisoningRunner(JaxRunner):
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
         """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
         groups = followed_groups(self.model)
-        self.kv = tuple(
-            _with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in zip(groups, self.kv, strict=True)
+        blocks, kept = self.kv[: len(groups)], self.kv[len(groups) :]
+        poisoned = (
+            _with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in zip(groups, blocks, strict=True)
         )
+        self.kv = (*poisoned, *kept)
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
         """Free blocks, but for those that are about to be copied, [groups, copies, (source, destination)]."""

@@ -13,6 +13,7 @@ from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories
 from tests.engine.outputs import Output
 from tests.engine.toy_grammar import ToyConstraints
+from tests.models.eagle3_folder import tiny_head
 from tests.runner.poisoning import PoisoningRunner
 from tests.runner.tiny import VOCABULARY, Judge, make_core, near_model, tiny_model, tiny_shapes
 
@@ -26,6 +27,8 @@ def runner(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoning
     model = tiny_model(windows)
     if drafter == "draft_model":
         model = with_draft(model, near_model(model))
+    elif drafter == "eagle3":
+        model = with_draft(model, tiny_head(model))
     drafting = None if drafter is None else Speculation(3, 1, 2, drafter)
     sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
     made = PoisoningRunner(
@@ -48,7 +51,7 @@ class RealHistories(Histories):
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
-        drafter=st.sampled_from([None, "ngram", "draft_model"]),
+        drafter=st.sampled_from([None, "ngram", "draft_model", "eagle3"]),
     )
     def start(self, windows, ahead, caching, chunk, drafter) -> None:
         self.windows = windows
