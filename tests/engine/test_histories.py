@@ -1,12 +1,13 @@
 """Random histories on the simulated device, against a model of the rules."""
 
 import random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
+from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
@@ -14,6 +15,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.speculation import Speculation
 from tests.draws import history_settings, random_cases, run_state_machines
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
+from tests.engine.followed import FailingCalls, Followed
 from tests.engine.histories import Histories, is_dead_end
 from tests.engine.ledger import live_names
 from tests.engine.outputs import Output
@@ -23,6 +25,7 @@ from tests.engine.toy_grammar import Toy, ToyConstraints
 
 EOS = (7,)
 CONTEXT = 48
+Machine = TypeVar("Machine", bound="SimulatedHistories")
 
 
 class SimulatedHistories(Histories):
@@ -51,7 +54,7 @@ class SimulatedHistories(Histories):
         kept = kept if caching else None
         self.now = self.dead_ends = 0
         groups = tuple(KVGroup(window, blocks) for window in windows)
-        self.runner = FaultyRunner(
+        self.runner = self.make_runner(
             EngineShapes(
                 4,
                 budget,
@@ -66,8 +69,7 @@ class SimulatedHistories(Histories):
                 drafting=Speculation(drafts, 1, 1) if drafts else None,
                 shards=shards,
                 stages=stages,
-            ),
-            hit_rate=0.6,
+            )
         )
         core = small_core(
             self.runner,
@@ -83,6 +85,9 @@ class SimulatedHistories(Histories):
             constraints=ToyConstraints(VOCABULARY),
         )
         self.begin(core, eos=EOS, retries=retries, partial=partial, kept=kept)
+
+    def make_runner(self, shapes: EngineShapes) -> Any:
+        return FaultyRunner(shapes, hit_rate=0.6)
 
     @rule(at=st.sampled_from(FAULTS))
     def fault(self, at: FaultAt) -> None:
@@ -109,6 +114,24 @@ class SimulatedHistories(Histories):
         assert output.tokens == expected
 
 
+class FollowedHistories(SimulatedHistories):
+    """With a second device, which repeats the first one's calls by their messages. Any call may fail."""
+
+    def make_runner(self, shapes: EngineShapes) -> Any:
+        self.device = FailingCalls(SimulatedRunner(shapes, hit_rate=0.6))
+        self.followed = Followed(self.device, SimulatedRunner(shapes, hit_rate=0.6))
+        return self.followed.leader
+
+    @rule(at=st.sampled_from(FAULTS))
+    def fault(self, at: FaultAt) -> None:
+        self.device.fail_once(at, after=self.made % 5)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "core"):
+            self.followed.check()
+
+
 def _to_stop(tokens: list[int]) -> list[int]:
     for i, token in enumerate(tokens):
         if token in EOS:
@@ -121,8 +144,11 @@ def _run_seeded(seed: int, operations: int = 60, faults: float = 0, **options: A
 
     faults: how likely it is that a fault comes before an operation.
     """
+    return _run_machine(SimulatedHistories(), seed, operations, faults, **options)
+
+
+def _run_machine(machine: Machine, seed: int, operations: int = 60, faults: float = 0, **options: Any) -> Machine:
     draw, faulty, ruling = random.Random(seed), random.Random(seed), random.Random(seed)
-    machine = SimulatedHistories()
     sizes: dict[str, Any] = {
         "windows": draw.choice([(None, 5), (11, None), (None,), (5,)]),
         "blocks": draw.randint(14, 24),
@@ -228,6 +254,34 @@ def test_seeded_histories_with_bursts(burst: int) -> None:
     for seed in range(30):
         faults = (0, 0.1)[seed % 2]
         _run_seeded(seed, faults=faults, burst=burst, partial=(None, 1)[seed // 2 % 2], retries=1000)
+
+
+FOLLOWED: list[dict[str, Any]] = [
+    {},
+    {"shards": 2},
+    {"burst": 5},
+    {"drafts": 3},
+    {"drafts": 1, "shards": 3},
+    {"stages": 3, "ahead": 3},
+]
+
+
+@pytest.mark.parametrize("options", FOLLOWED, ids=str)
+def test_a_follower_repeats_seeded_histories(options: dict[str, Any]) -> None:
+    """Half of them with calls that fail on the leader alone."""
+    compared = failed = 0
+    for seed in range(10):
+        faults = (0, 0.1)[seed % 2]
+        machine = _run_machine(FollowedHistories(), seed, faults=faults, retries=1000, **options)
+        compared += machine.followed.compared
+        failed += machine.core.stats().step_faults
+    assert compared > 500
+    assert failed > 10
+
+
+@pytest.mark.smoke
+def test_a_follower_repeats_random_histories() -> None:
+    run_state_machine_as_test(FollowedHistories, settings=history_settings(40))
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
