@@ -21,9 +21,9 @@ READ_AGAIN = 2
 """Last tokens of a row that a draft model reads as it begins to draft: the newest it has never seen, and after drafts
 that were all kept not the one before it either. What it has missed before them, in steps that did not draft, it catches
 up with first."""
-_CATCH_UP = 512
-"""Tokens of all rows that it then reads at once, at most, as far as no row has more than `_LONGEST`."""
-_LONGEST = 64
+_CATCH_UP, _LONGEST, _PASSES = 512, 64, 8
+"""How: tokens of all rows that it reads at once, though no row fewer than `READ_AGAIN` or more than `_LONGEST`; and how
+often, at most. What lies before them stays unread, a hole, or one step would hold up all streams for long."""
 
 
 class Rows(NamedTuple):
@@ -159,7 +159,8 @@ class ModelDrafter:
     def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows) -> Arrays:
         """kv with what rows have not read of the tokens before the last `READ_AGAIN`."""
         width = max(READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
-        missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread, self._kept) - READ_AGAIN, 0)
+        most = min(_PASSES * width, self._kept - READ_AGAIN)
+        missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread - READ_AGAIN, most), 0)
         passes = most_of_shards(self._target.mesh, jnp.max(-(-missed // width)))
 
         def read(done: jax.Array, kv: Arrays) -> Arrays:

@@ -77,7 +77,7 @@ class Eagle3Drafter:
         as far as their features are kept."""
         assert state.history is not None
         width = self._shapes.burst
-        kept = jnp.minimum(self.features.kept(kv, rows.slots, rows.length, state.history), self._kept)
+        kept = jnp.minimum(self.features.kept(kv, rows.slots, rows.length, state.history), self._kept - 1)
         count = jnp.where(rows.open, jnp.minimum(kept, rows.unread + width - READ_AGAIN), 0)
         passes = most_of_shards(self._target.mesh, jnp.max(-(-count // width)))
 

@@ -83,8 +83,7 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
     stats = core.stats()
     assert stats.preemptions > 0
     assert stats.step_faults == 2
-    # Where blocks are few, plain steps come between those that draft, and leave holes.
-    assert stats.accepted_tokens > 0.8 * stats.draft_tokens > 30
+    assert stats.accepted_tokens == stats.draft_tokens > 40
 
 
 @pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (6, 0), (11, 3)])

@@ -157,6 +157,23 @@ def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.M
     assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
 
 
+def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row decodes beside another's prompt: the token after its newest one is not known yet."""
+    target = tiny_model()
+    runner = runner_of(with_draft(target, tiny_head(target)), max_num_batched_tokens=4)
+    spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
+    core = make_core(runner, ahead=1, clock=lambda: 0)
+    core.add_request(GenerateRequest("first", PROMPT[:5], params(1, temperature=0.0, max_tokens=40)))
+    for _ in range(3):
+        core.step()
+    core.add_request(GenerateRequest("late", PROMPT[10:34], params(2, temperature=0.0, max_tokens=4)))
+    while core.has_work():
+        core.step()
+    assert core.stats().mixed_steps > 6
+    assert len(spy.found) > 10
+    assert [drafts for _, drafts in spy.found] == [chains.drafts(text, len(drafts)) for text, drafts in spy.found]
+
+
 @cache
 def plain_greedy() -> dict[tuple[str, int], list[int]]:
     model = tiny_model()

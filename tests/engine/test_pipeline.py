@@ -29,8 +29,10 @@ def piped(
     """A core over a pipeline whose clock only results move."""
     stages = sizes.setdefault("stages", STAGES)
     pipeline = SimulatedPipeline(stages, seconds)
+    splits = sizes.pop("enable_chunked_prefill", True)
     runner = RecordingRunner(small_shapes(**sizes), pipeline=pipeline, draws=draws)
-    return small_core(runner, ahead=ahead, clock=pipeline.clock), runner, pipeline
+    core = small_core(runner, ahead=ahead, clock=pipeline.clock, enable_chunked_prefill=splits)
+    return core, runner, pipeline
 
 
 def many(count: int, prompt: int, tokens: int) -> list[GenerateRequest]:
@@ -120,6 +122,13 @@ def test_prompts_beside_rows_that_decode_are_spread_over_more_steps() -> None:
     assert counts[0] == 125
     assert sum(counts) == 4000
     assert set(counts[-5:-1]) == {64}
+
+
+@pytest.mark.parametrize("prompt", [100, 300])
+def test_prompts_that_may_not_be_split_are_not(prompt: int) -> None:
+    core, runner, _ = piped(**{**WIDE, "max_num_batched_tokens": 300}, enable_chunked_prefill=False)
+    all_right(core, [*many(4, 5, 20), ask("long", prompt, 3), ask("other", prompt, 3)])
+    assert sorted(len(plan.tokens) for plan in runner.plans if plan.kind is StepKind.MIXED)[-1] >= prompt
 
 
 def test_a_step_names_what_its_rows_need() -> None:

@@ -5,6 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+_BACK_AFTER = 64
+"""Steps: more than any pipeline has stages."""
+
 
 class _Fed(NamedTuple):
     step: int
@@ -34,9 +37,9 @@ class FirstStage:
         """What a step has drawn for some slots."""
         self._fed.append(_Fed(step, slots, length[slots], last_token[slots], self._epoch[slots]))
 
-    def begin(self, needs: int) -> None:
-        """Before a step that needs what steps up to this one have drawn."""
-        while self._fed and self._fed[0].step <= needs:
+    def begin(self, step: int, needs: int) -> None:
+        """Before a step that needs what steps up to another one have drawn; what is old is back in any case."""
+        while self._fed and self._fed[0].step <= max(needs, step - _BACK_AFTER):
             fed = self._fed.popleft()
             same = self._epoch[fed.slots] == fed.epoch
             self.length[fed.slots[same]] = fed.length[same]

@@ -84,7 +84,7 @@ class SimulatedShard:
         compute, layout = (self._decode, self._layouts.decode) if is_decode else (self._mixed, self._layouts.mixed)
         if self._first is None:
             return compute(step.bucket, packed)
-        self._first.begin(step.needs)
+        self._first.begin(step.index, step.needs)
         drawn = compute(step.bucket, packed)
         view = layout(step.bucket).views(packed)
         slots = view["slots"] if is_decode else view["slots"][view["scored_row"][view["draws"] > 0]]

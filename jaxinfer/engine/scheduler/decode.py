@@ -13,11 +13,12 @@ from jaxinfer.engine.step.plan import StepKind
 class Decode:
     """Adds decode rows to a plan, and the blocks that they need."""
 
-    def __init__(self, state: SchedulerState, blocks: BlockAllocator):
+    def __init__(self, state: SchedulerState, blocks: BlockAllocator, *, splits_prompts: bool):
         self._state = state
         self._blocks = blocks
         self._most_checked = max(make_buckets(state.shapes).checked, default=0)
         self._stage_rows = StageRows(state) if state.shapes.stages > 1 else None
+        self._splits_prompts = splits_prompts
 
     def plan(self, plan: PlanBuilder, step: int) -> bool:
         """Adds every row that is ready, or of several stages those that are due; True where all running sequences
@@ -26,7 +27,7 @@ class Decode:
         if self._stage_rows is not None:
             decode = self._stage_rows.due(decode, step)
         self._add(plan, decode)
-        if self._stage_rows is not None:
+        if self._stage_rows is not None and self._splits_prompts:
             plan.limit_prompts(self._stage_rows.prompt_tokens())
         return everyone
 

@@ -1,7 +1,8 @@
 """DraftPolicy: whether drafts pay in the next step, from what steps with and without them have taken and given."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 
@@ -26,13 +27,16 @@ class _Measured:
     steps: int = 0
     seconds: float = 0.0
     gain: float = 1.0
+    _first: list[float] = field(default_factory=list)
 
     def add(self, seconds: float, gain: float) -> None:
         self.steps += 1
-        weight = max(_WEIGHT, 1 / self.steps)
-        first = self.steps <= _TRIES
-        self.seconds = min(seconds, self.seconds or seconds) if first else self._mean(self.seconds, seconds)
-        self.gain += weight * (gain - self.gain)
+        if self.steps <= _TRIES:
+            self._first.append(seconds)
+            self.seconds = median(self._first)  # one may meet cold caches, and two be read at once
+        else:
+            self.seconds = self._mean(self.seconds, seconds)
+        self.gain += max(_WEIGHT, 1 / self.steps) * (gain - self.gain)
 
     def _mean(self, old: float, new: float) -> float:
         return old + _WEIGHT * (min(new, 2 * old) - old)  # a machine that pauses says nothing of its steps
@@ -41,13 +45,14 @@ class _Measured:
 class _Size:
     """Steps of so many rows, with drafts and without. plain: what is known of steps without drafts.
 
-    pause: steps until the slower kind is tried again. without: first steps that found nothing to draft.
+    without: first steps that found nothing to draft.
     """
 
     def __init__(self, plain: _Measured | None = None) -> None:
         self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: plain or _Measured()}
-        self.pause = _PAUSE
         self.without = 0
+        self._since = 0
+        self._resume_seconds = 0.0
         self._drafted = True
         self._tried, self._tries_left = False, 0
 
@@ -60,7 +65,7 @@ class _Size:
             return self._tried
         # By the time of a token.
         better = drafted.gain * plain.seconds >= drafted.seconds
-        return better if self.pause > 1 else not better
+        return better is not self._is_due
 
     def goes_on(self, drafts: bool) -> bool:
         """Notes that the next step drafts, or not, as was said. Returns whether it is the first to do so after
@@ -68,14 +73,22 @@ class _Size:
         resumes, self._drafted = drafts and not self._drafted, drafts
         if self._tries_left:
             self._tries_left -= 1
-        elif self._is_judged and self.pause > 1:
-            self.pause -= 1
+        elif self._is_judged and self._is_due:
+            self._tried, self._tries_left, self._since = drafts, _TRY - 1, 0
         elif self._is_judged:
-            drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
-            lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds)
-            self.pause = max(_PAUSE, round(lost / (_SHARE * plain.seconds)))
-            self._tried, self._tries_left = drafts, _TRY - 1
+            self._since += 1
         return resumes
+
+    def resumed(self, seconds: float) -> None:
+        """Notes the time of a step that was the first to draft after others."""
+        self._resume_seconds = max(seconds - self.kinds[StepKind.SPECULATE].seconds, 0.0)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether the slower kind is to be tried: what that takes is spread over the steps since it was."""
+        drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
+        lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds) + self._resume_seconds
+        return self._since + 1 >= max(_PAUSE, lost / (_SHARE * plain.seconds))
 
     @property
     def _is_judged(self) -> bool:
@@ -100,12 +113,13 @@ class DraftPolicy:
         self._prediction: int | None = None
         self._begun: dict[int, tuple[int, _Size, bool]] = {}
         self._last = 0
-        self._asked: tuple[_Size, bool] | None = None
+        self._asked: tuple[_Size, bool, int] | None = None
         self.pause = False
 
     def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> bool:
         """Whether the step that is planned now, of so many rows, is to draft. prediction: a number of the prediction
         that came last; None where no row has any. constrained: whether some rows draw under masks."""
+        self._asked = None
         if self.pause:
             self.pause = False
             return False
@@ -114,16 +128,18 @@ class DraftPolicy:
             self._predicted_sizes.clear()
         size = self._size(rows, constrained)
         drafts = size.drafts()
-        self._asked = size, drafts
+        self._asked = size, drafts, rows
         return drafts
 
     def planned(self, plan: StepPlan) -> None:
         """Notes a step that is dispatched now. Of those that it was not asked about, or that are not what it said, it
         learns nothing: they may wait for masks or blocks."""
         asked, self._asked = self._asked, None
-        if asked is None or plan.kind is not (StepKind.SPECULATE if asked[1] else StepKind.DECODE):
+        if asked is None:
             return
-        size, drafts = asked
+        size, drafts, rows = asked
+        if plan.kind is not (StepKind.SPECULATE if drafts else StepKind.DECODE) or plan.num_rows != rows:
+            return
         self._begun[plan.index] = self._clock(), size, size.goes_on(drafts)
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
@@ -136,7 +152,9 @@ class DraftPolicy:
         if noted is None or not plan.num_rows:
             return
         begun, size, resumes = noted
+        seconds = (now - max(begun, before)) * 1e-9
         if resumes:
+            size.resumed(seconds)
             return
         measured = size.kinds[plan.kind]
         nothing = result.drafted is not None and not result.drafted.any()
@@ -145,7 +163,7 @@ class DraftPolicy:
             return
         gained = result.counts[result.counts > 0]
         if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
-            measured.add((now - max(begun, before)) * 1e-9, float(gained.mean()))
+            measured.add(seconds, float(gained.mean()))
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)

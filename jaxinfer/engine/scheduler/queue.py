@@ -20,7 +20,7 @@ class WaitingQueue:
     Those that are to be computed alone come before all others. A fork whose shard has no room lets others pass, and
     keeps its rank; it has had its turn, so of a shard with room it is next unless a better rank is.
     line: the order of all others. by_tenant: requests of which at least one sequence waits. num_tokens: of all
-    sequences that wait.
+    sequences that wait, whatever of them is cached; of forks the last.
     """
 
     def __init__(self, line: RankOrder | FairOrder | None = None) -> None:
@@ -29,6 +29,7 @@ class WaitingQueue:
         self._passed: dict[int, list[Sequence]] = {}
         self._length = 0
         self.num_tokens = 0
+        self._tokens: dict[Sequence, int] = {}
         self._by_request: dict[str, int] = {}
         self._deferred: dict[str, set[Sequence]] = {}
         self.by_tenant = TenantCounts()
@@ -76,7 +77,8 @@ class WaitingQueue:
         else:
             self._line.push(sequence)
         self._length += 1
-        self.num_tokens += sequence.num_known
+        self._tokens[sequence] = 1 if sequence.is_waiting_fork else sequence.num_known
+        self.num_tokens += self._tokens[sequence]
         number = self._by_request.get(sequence.request_id, 0)
         self._by_request[sequence.request_id] = number + 1
         if not number:
@@ -160,7 +162,7 @@ class WaitingQueue:
 
     def _forget(self, sequence: Sequence) -> None:
         self._length -= 1
-        self.num_tokens -= sequence.num_known
+        self.num_tokens -= self._tokens.pop(sequence)
         left = self._by_request[sequence.request_id] - 1
         if left:
             self._by_request[sequence.request_id] = left

@@ -47,7 +47,7 @@ class Scheduler:
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
         self.drafts = None if shapes.drafting is None else DraftPolicy(clock)
-        self._decode = Decode(state, self._blocks)
+        self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0

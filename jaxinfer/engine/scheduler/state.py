@@ -16,6 +16,7 @@ from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.speculation import Method
 
 _BY_RANK = attrgetter("rank")
 
@@ -107,7 +108,7 @@ class SchedulerState:
             table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
         if self.shapes.drafting is not None:
-            table.unread[slots] = _unread_after(plan)
+            table.unread[slots] = _unread_after(plan, self.shapes.drafting.method)
         if self.shapes.stages > 1:
             table.drawn_at[slots[plan.samples > 0]] = plan.index
         if table.num_constrained:
@@ -183,11 +184,15 @@ class SchedulerState:
         self.kv.release(sequence.kv)
 
 
-def _unread_after(plan: StepPlan) -> np.ndarray:
+def _unread_after(plan: StepPlan, method: Method) -> np.ndarray:
     """`StepPlan.unread` of each row after a plan, int32. A draft model reads prompts with the model, and what it drafts
     but the last: where all drafts are kept, that one and the newest token are new to it. Where it has read all but the
-    newest token of a row, it reads on with a mixed step; other decode steps pass it by."""
+    newest token of a row, it reads on with a mixed step, but a head, which needs the token after each, does not: other
+    decode steps pass both by."""
     longer = plan.unread + plan.counts
     if plan.kind is StepKind.MIXED:
-        return np.where(plan.unread > 1, longer, 1)
+        passed_by = plan.unread > 1
+        if method == "eagle3":
+            passed_by |= np.arange(plan.num_rows) < plan.num_decode
+        return np.where(passed_by, longer, 1)
     return np.where(plan.samples > 1, 2, longer) if plan.kind is StepKind.SPECULATE else longer
