@@ -2,8 +2,8 @@
 
 The device is simulated and draws nothing, so all that is timed is what the host does between one
 dispatch and the next. Every sequence takes a new block each time it has filled one, and the prefix cache is on.
-The row of 256 is then timed in turns with and without 100,000 requests waiting, since what a machine
-does beside it moves one run by more than they could.
+The row of 256 is then timed with four drafts a row, of which three are kept, and in turns with and without 100,000
+requests waiting, since what a machine does beside it moves one run by more than they could.
 
     python benchmarks/host_cost.py [--json FILE] [--steps N] [--turns N]
 """
@@ -27,11 +27,15 @@ from jaxinfer.engine.stats.step_cost import StepCosts
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 
 RUNNING = (1, 16, 64, 256, 1024)
 WAITING = 100_000
 CROWDED = 256
 """Rows of the case with many requests waiting."""
+DRAFTS, HIT_RATE = 4, 0.8
+DRAFTING_STEPS = 1000
+"""At most: with as many tokens each, rows come to the end of their context."""
 CONTEXT, BLOCK, VOCABULARY = 8192, 16, 151_936
 ELSEWHERE = {
     "vLLM V1, schedule + update": {"1": 30, "16": 196, "64": 729, "256": 3032},
@@ -76,16 +80,29 @@ class TimedRunner(SimulatedRunner):
         self.dispatched = time.perf_counter()
         return handle
 
+    def burst(self, step):
+        handle = super().burst(step)
+        self.dispatched = time.perf_counter()
+        return handle
 
-def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
-    """An engine with `running` requests decoding, out of step, and more in its queue."""
+
+def make_engine(running: int, waiting: int, drafts: int = 0) -> tuple[EngineCore, TimedRunner]:
+    """An engine with `running` requests decoding, out of step, and more in its queue. drafts: of each row and step."""
     blocks = 1 + running * CONTEXT // BLOCK
     tokens = max(2048, running)
-    shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, (KVGroup(None, blocks),), VOCABULARY)
-    runner = TimedRunner(shapes, draws=False)
+    groups, drafting = (KVGroup(None, blocks),), Speculation(drafts) if drafts else None
+    shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, groups, VOCABULARY, drafting=drafting)
+    runner = TimedRunner(shapes, draws=False, hit_rate=HIT_RATE)
     info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, blocks)
     config = SchedulerConfig(max_num_seqs=running, max_waiting=running + waiting + 1)
-    core = EngineCore(runner, info, scheduler=config, eos_ids=(VOCABULARY - 1,), costs=StepCosts(1, 1, 1, (1,), (1,)))
+    core = EngineCore(
+        runner,
+        info,
+        scheduler=config,
+        eos_ids=(VOCABULARY - 1,),
+        costs=StepCosts(1, 1, 1, (1,), (1,)),
+        clock=(lambda: 0) if drafts else time.monotonic_ns,  # every step drafts
+    )
     for i in range(running + waiting):
         prompt = [(i * 131 + j) % 50_000 + 1 for j in range(100 + i % BLOCK if i < running else 8)]
         core.add_request(GenerateRequest(str(i), prompt, SamplingParams(max_tokens=None, temperature=0.0, seed=0)))
@@ -96,9 +113,10 @@ def make_engine(running: int, waiting: int) -> tuple[EngineCore, TimedRunner]:
     return core, runner
 
 
-def time_steps(running: int, waiting: int, steps: int) -> Row:
+def time_steps(running: int, waiting: int, steps: int, drafts: int = 0) -> Row:
     """Steady-state decode steps, each timed by itself."""
-    core, runner = make_engine(running, waiting)
+    core, runner = make_engine(running, waiting, drafts)
+    each = 1 + round(HIT_RATE * drafts)
     before, after = [], []
     for _ in range(steps):
         start = time.perf_counter()
@@ -107,17 +125,17 @@ def time_steps(running: int, waiting: int, steps: int) -> Row:
         before.append(runner.dispatched - start)
         after.append(end - runner.dispatched)
         counts = [output.num_tokens for output in outputs]
-        if counts != [running]:
-            raise RuntimeError(f"a step gave {counts} tokens for {running} running requests")
+        if counts != [running * each]:
+            raise RuntimeError(f"a step gave {counts} tokens for {running} running requests, {each} each")
     whole = [sum(pair) for pair in zip(before, after, strict=True)]
     values = median(before), median(after), median(whole), quantiles(whole, n=20)[-1]
     return Row(running, *(round(1e6 * value, 1) for value in values))
 
 
-def in_own_process(running: int, waiting: int, steps: int) -> Row:
+def in_own_process(running: int, waiting: int, steps: int, drafts: int = 0) -> Row:
     """`time_steps` in a fresh process: memory that a case before had cut up made allocations a third slower."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(time_steps, running, waiting, steps).result()
+        return pool.submit(time_steps, running, waiting, steps, drafts).result()
 
 
 def compare_crowd(turns: int, steps: int) -> Crowd:
@@ -155,6 +173,8 @@ def main() -> None:
     if options.turns < 1:
         parser.error("--turns must be at least 1")
     rows = time_rows(options.steps)
+    drafting = in_own_process(CROWDED, 0, min(options.steps, DRAFTING_STEPS), DRAFTS)
+    print(f"{CROWDED} running with {DRAFTS} drafts each: {drafting.step_us:.0f} µs (p95 {drafting.p95_us:.0f})")
     crowd = compare_crowd(options.turns, options.steps)
     print(
         f"{CROWDED} running, in turns: {spread(crowd.alone_us)} with none waiting, "
@@ -162,6 +182,7 @@ def main() -> None:
     )
     found = {
         "rows": [row._asdict() for row in rows],
+        "drafting": {"drafts": DRAFTS, **drafting._asdict()},
         "crowd": {"running": CROWDED, "waiting": WAITING, **crowd._asdict()},
         "elsewhere_us": ELSEWHERE,
     }

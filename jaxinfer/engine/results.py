@@ -83,10 +83,9 @@ def _take_back(state: SchedulerState, plan: StepPlan, result: StepResult, rows: 
     """Of `rows` that go on, what their plan allowed and they did not get."""
     counts = result.counts[rows]
     assert (counts > 0)[result.finite[rows]].all(), "a runner gave a row no token"
-    for row in rows[counts < plan.samples[rows]].tolist():
-        slot = int(plan.slots[row])
-        if state.table.epoch[slot] == plan.epochs[row]:
-            state.take_back(slot, int(plan.samples[row] - result.counts[row]))
+    missing = plan.samples[rows] - counts
+    less = (missing > 0) & (state.table.epoch[plan.slots[rows]] == plan.epochs[rows])
+    state.take_back(plan.slots[rows[less]], missing[less])
 
 
 def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:

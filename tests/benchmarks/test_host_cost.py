@@ -15,6 +15,8 @@ def test_it_writes_rows_and_ends_with_the_headline(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(file.read_text())
     assert [row["running"] for row in result["rows"]] == [1, 16, 64, 256, 1024]
+    assert (result["drafting"]["running"], result["drafting"]["drafts"]) == (256, 4)
+    assert result["drafting"]["step_us"] > 0
     crowd = result["crowd"]
     assert (crowd["running"], crowd["waiting"]) == (256, 100_000)
     assert len(crowd["alone_us"]) == len(crowd["crowded_us"]) == 2

@@ -93,13 +93,17 @@ class Decode:
 
     def plan_burst(self, plan: PlanBuilder, counts: np.ndarray) -> None:
         """Adds a row of `counts` tokens for every running slot, and the blocks that they need."""
-        table, slots = self._state.table, self._state.running_slots()
+        table, slots, size = self._state.table, self._state.running_slots(), self._state.shapes.block_size
         ends = table.computed[slots] + counts
-        for row in np.flatnonzero(ends > table.capacity[slots]).tolist():
+        blocks = -(-ends // size) - table.capacity[slots] // size
+        one = slots[blocks == 1]
+        grown = not len(one) or self._blocks.grow_each(plan, one)
+        for row in np.flatnonzero(blocks > 1).tolist():
             sequence = table.sequences[slots[row]]
             assert sequence is not None
-            if not self._state.kv.grow(sequence.kv, int(ends[row])):
-                raise RuntimeError("blocks that were available are not")
+            grown = grown and self._state.kv.grow(sequence.kv, int(ends[row]))
             self._blocks.send_new_blocks(plan, sequence)
+        if not grown:
+            raise RuntimeError("blocks that were available are not")
         kind = StepKind.MULTI_STEP if self._state.shapes.drafting is None else StepKind.SPECULATE
         plan.add_burst(kind, slots, counts)

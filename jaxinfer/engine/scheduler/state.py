@@ -131,16 +131,19 @@ class SchedulerState:
         table.foreseen[slot] = True
         return first
 
-    def take_back(self, slot: int, count: int) -> None:
-        """Withdraws the last `count` tokens that were planned for a sequence that goes on, so that they are planned
-        again: its step sampled fewer than it might have. A sequence that was draining runs again."""
-        self.table.computed[slot] -= count
-        self.table.total[slot] -= count
-        sequence = self.table.sequences[slot]
-        if sequence is not None and sequence.status is Status.DRAINING:
-            sequence.status = Status.RUNNING
-            insort(self.running, sequence, key=_BY_RANK)
-            self._running_slots = None
+    def take_back(self, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Withdraws the last `counts` tokens that were planned for sequences that go on, int [n], so that they are
+        planned again: their step sampled fewer than it might have. Sequences that were draining run again."""
+        table = self.table
+        drained = slots[table.total[slots] >= table.limit[slots]]
+        table.computed[slots] -= counts
+        table.total[slots] -= counts
+        for slot in drained.tolist():
+            sequence = table.sequences[slot]
+            if sequence is not None and sequence.status is Status.DRAINING:
+                sequence.status = Status.RUNNING
+                insort(self.running, sequence, key=_BY_RANK)
+                self._running_slots = None
 
     def finish(self, sequence: Sequence) -> None:
         """Takes a sequence out wherever it is; its slot and blocks are free for later plans."""
