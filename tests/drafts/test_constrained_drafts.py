@@ -111,12 +111,13 @@ def small(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
     return found
 
 
-METHODS: tuple[Method, ...] = ("ngram", "draft_model")
-
-
 @pytest.mark.parametrize(
     ("method", "tokens", "ahead"),
-    [*((method, *case) for method in METHODS for case in [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)]), ("eagle3", 3, 1)],
+    [
+        *(("ngram", *case) for case in [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)]),
+        *(("draft_model", 3, ahead) for ahead in (0, 1, 3)),
+        ("eagle3", 3, 1),
+    ],
 )
 def test_tokens_are_those_without_drafts(
     tokens: int, ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch
@@ -126,7 +127,7 @@ def test_tokens_are_those_without_drafts(
     steps = Steps(core, monkeypatch)
     check_equal(plain, drive(core, requests()))
     assert device.compiles_after_ready == compiles
-    assert steps.kept > (40 if method in METHODS else 5)  # a head of random numbers is seldom right
+    assert steps.kept > (5 if method == "eagle3" else 40)  # a head of random numbers is seldom right
     assert core.stats().constraint_failures == 0
 
 

@@ -192,7 +192,7 @@ def test_draws_follow_the_probabilities_of_the_model() -> None:
     """Chi-squared over answers of three tokens, each of the three likeliest, the last two of which may be drafted.
     JAXINFER_TEST_SAMPLES: how many answers."""
     device = runner(3, "draft_model", max_num_seqs=64, max_num_batched_tokens=256, blocks=2000)
-    judge, prompt, count = Judge(device.model), repeating(1, 12), int(os.environ.get("JAXINFER_TEST_SAMPLES", "8000"))
+    judge, prompt, count = Judge(device.model), repeating(1, 12), int(os.environ.get("JAXINFER_TEST_SAMPLES", "4000"))
     core = make_core(device, clock=standing)
     seen: Counter[tuple[int, ...]] = Counter()
     for first in range(0, count, 1000):
