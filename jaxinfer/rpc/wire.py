@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from jaxinfer.engine.array_coding import array, plain
 from jaxinfer.engine.types import EngineStats, GenerateRequest, ModelInfo, StepOutput
 from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError, QueueFullError
 from jaxinfer.sampling import SamplingParams
@@ -128,33 +129,15 @@ _ERRORS: dict[str, Any] = {
     "engine_dead": EngineDeadError,
     "other": JaxinferError,
 }
-_DTYPES = ("<i4", "<i8")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, np.ascontiguousarray(value).data
-    if isinstance(value, np.generic):  # a number that was read from an array, and stands for Python's
-        return value.item()
-    raise NotImplementedError(f"{type(value).__name__} has no place in a frame")
-
-
-def _array(kind: type, value: Any) -> np.ndarray:
-    dtype, data = value
-    if dtype not in _DTYPES:
-        raise ValueError(f"an array of {' or '.join(_DTYPES)} is expected, not of {dtype!r}")
-    return np.frombuffer(data, dtype)
-
-
-encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+encode = msgspec.msgpack.Encoder(enc_hook=plain).encode
 """The bytes of a command or of a list of events."""
 
-decode_command = msgspec.msgpack.Decoder(Command, dec_hook=_array).decode
+decode_command = msgspec.msgpack.Decoder(Command, dec_hook=array).decode
 """A Command. As with the next: raises ValueError, or RecursionError where much is nested."""
 
-decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=_array).decode
+decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=array).decode
 """A list of Events."""
 
 _decode_fields = msgspec.msgpack.Decoder(
-    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray], dec_hook=_array
+    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray], dec_hook=array
 ).decode

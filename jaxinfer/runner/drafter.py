@@ -166,9 +166,8 @@ class ModelDrafter:
         def read(done: jax.Array, kv: Arrays) -> Arrays:
             left = jnp.maximum(missed - done * width, 0)
             start = rows.length + 1 - READ_AGAIN - left
-            return self._layers(weights, kv, self._known(state, rows, start, jnp.minimum(left, width), width, tables))[
-                1
-            ]
+            step = self._known(state, rows, start, jnp.minimum(left, width), width, tables)
+            return self._layers(weights, kv, step)[1]
 
         return jax.lax.fori_loop(0, passes, read, kv)
 

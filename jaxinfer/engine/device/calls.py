@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from jaxinfer.engine.array_coding import DTYPES, array, plain
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 
 
@@ -79,8 +80,6 @@ class Reset(_Call):
 
 Call = InitSlots | SetHistory | CopyBlocks | Forward | Sample | SetMasks | Burst | Draft | Verify | Reset
 
-_DTYPES = ("<i4", "<i8")
-
 
 def decode(data: bytes | bytearray) -> Call:
     """The call that was encoded. Its arrays are read-only, and own their memory. Raises msgspec.ValidationError or
@@ -89,23 +88,11 @@ def decode(data: bytes | bytearray) -> Call:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        if value.ndim != 1 or value.dtype.str not in _DTYPES:
-            raise ValueError(f"an array is of one axis and of {' or '.join(_DTYPES)}, not {value.shape} {value.dtype}")
-        return value.dtype.str, np.ascontiguousarray(value).data
-    if isinstance(value, np.generic):  # a number that was read from an array, and stands for Python's
-        return value.item()
-    raise NotImplementedError(f"{type(value).__name__} has no place in a call")
-
-
-def _array(kind: type, value: Any) -> np.ndarray:
-    dtype, data = value
-    if dtype not in _DTYPES:
-        raise ValueError(f"an array of {' or '.join(_DTYPES)} is expected, not of {dtype!r}")
-    # NOTE: `data` is a copy of the message's bytes that nobody can write. A program may read it at any later time.
-    return np.frombuffer(data, dtype)
+    if isinstance(value, np.ndarray) and (value.ndim != 1 or value.dtype.str not in DTYPES):
+        raise ValueError(f"an array is of one axis and of {' or '.join(DTYPES)}, not {value.shape} {value.dtype}")
+    return plain(value)
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 """The bytes of a call."""
-_DECODER: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call, dec_hook=_array)
+_DECODER: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call, dec_hook=array)
