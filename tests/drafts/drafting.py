@@ -10,6 +10,7 @@ import pytest
 
 from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.packed import PackedBurst
+from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
@@ -50,6 +51,23 @@ def repeating(seed: int, count: int) -> list[int]:
 
 def params(**changes) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 30, "temperature": 1.0, "seed": 5, "ignore_eos": True, **changes})
+
+
+PROMPT = random_prompt(np.random.default_rng(4), 40)
+
+
+def drawn(seed: int, **changes) -> SamplingParams:
+    return SamplingParams(**{"temperature": 1.0, "ignore_eos": True, "max_tokens": 24, "seed": seed, **changes})
+
+
+REQUESTS = (
+    GenerateRequest("long", PROMPT, drawn(1)),
+    GenerateRequest("hit", PROMPT[:30], drawn(2)),
+    GenerateRequest("forks", PROMPT[5:12], drawn(3, n=3)),
+    GenerateRequest("penalties", PROMPT[:9], drawn(4, frequency_penalty=0.7, top_p=0.9)),
+    GenerateRequest("greedy", PROMPT[:3], drawn(5, temperature=0.0)),
+)
+"""A prompt in chunks, a hit in the prefix cache, forks, and parameters that drafts must heed."""
 
 
 def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Collection[int]) -> None:

@@ -4,11 +4,9 @@ from dataclasses import replace
 from functools import cache
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
@@ -17,27 +15,12 @@ from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_group, with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
-from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import draft_in_turns, fail_bursts
+from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_bursts
 from tests.models.goldens import GOLDENS
-from tests.runner.tiny import drive, make_core, near_model, random_prompt, tiny_model, tiny_shapes
+from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="draft_model")
-PROMPT = random_prompt(np.random.default_rng(4), 40)
-
-
-def params(seed: int, **changes) -> SamplingParams:
-    return SamplingParams(**{"temperature": 1.0, "ignore_eos": True, "max_tokens": 24, "seed": seed, **changes})
-
-
-REQUESTS = [
-    GenerateRequest("long", PROMPT, params(1)),
-    GenerateRequest("hit", PROMPT[:30], params(2)),
-    GenerateRequest("forks", PROMPT[5:12], params(3, n=3)),
-    GenerateRequest("penalties", PROMPT[:9], params(4, frequency_penalty=0.7, top_p=0.9)),
-    GenerateRequest("greedy", PROMPT[:3], params(5, temperature=0.0)),
-]
 
 
 def tokens_of(core: EngineCore) -> dict[tuple[str, int], list[int]]:

@@ -18,16 +18,15 @@ from jaxinfer.runner.autotune_cache import shapes_digest
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
-from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
-from tests.drafts.drafting import draft_in_turns, fail_bursts
+from tests.drafts.drafting import PROMPT, draft_in_turns, drawn, fail_bursts
+from tests.drafts.drafting import REQUESTS as OTHERS
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
-from tests.runner.tiny import drive, make_core, random_prompt, tiny_model, tiny_shapes
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
 THREE = Speculation(3, method="eagle3")
-PROMPT = random_prompt(np.random.default_rng(4), 40)
 
 
 def runner_of(model: LoadedModel, **sizes) -> JaxRunner:
@@ -43,17 +42,9 @@ def with_head(windows: tuple[int | None, ...] = (None, None), blocks: int = 400)
     return runner_of(with_draft(target, tiny_head(target)), blocks=blocks)
 
 
-def params(seed: int, **changes) -> SamplingParams:
-    return SamplingParams(**{"temperature": 1.0, "ignore_eos": True, "max_tokens": 24, "seed": seed, **changes})
-
-
 REQUESTS = [
-    GenerateRequest("long", PROMPT, params(1)),
-    GenerateRequest("hit", PROMPT[:30], params(2)),
-    GenerateRequest("forks", PROMPT[5:12], params(3, n=3)),
-    GenerateRequest("penalties", PROMPT[:9], params(4, frequency_penalty=0.7, top_p=0.9)),
-    GenerateRequest("greedy", PROMPT[:3], params(5, temperature=0.0)),
-    GenerateRequest("one", PROMPT[:1], params(6, temperature=0.0)),
+    *OTHERS,
+    GenerateRequest("one", PROMPT[:1], drawn(6, temperature=0.0)),
 ]
 
 
@@ -117,11 +108,11 @@ class Spy:
 def greedy_requests() -> list[GenerateRequest]:
     asked = {"temperature": 0.0, "max_tokens": 16}
     return [
-        GenerateRequest("long", PROMPT, params(1, **asked)),
-        GenerateRequest("hit", PROMPT[:30], params(2, **asked)),
-        GenerateRequest("short", PROMPT[5:8], params(3, **asked)),
-        GenerateRequest("one", PROMPT[:1], params(4, **asked)),
-        GenerateRequest("forks", PROMPT[5:12], params(5, n=3, **asked)),
+        GenerateRequest("long", PROMPT, drawn(1, **asked)),
+        GenerateRequest("hit", PROMPT[:30], drawn(2, **asked)),
+        GenerateRequest("short", PROMPT[5:8], drawn(3, **asked)),
+        GenerateRequest("one", PROMPT[:1], drawn(4, **asked)),
+        GenerateRequest("forks", PROMPT[5:12], drawn(5, n=3, **asked)),
     ]
 
 
@@ -163,10 +154,10 @@ def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     runner = runner_of(with_draft(target, tiny_head(target)), max_num_batched_tokens=4)
     spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
     core = make_core(runner, ahead=1, clock=lambda: 0)
-    core.add_request(GenerateRequest("first", PROMPT[:5], params(1, temperature=0.0, max_tokens=40)))
+    core.add_request(GenerateRequest("first", PROMPT[:5], drawn(1, temperature=0.0, max_tokens=40)))
     for _ in range(3):
         core.step()
-    core.add_request(GenerateRequest("late", PROMPT[10:34], params(2, temperature=0.0, max_tokens=4)))
+    core.add_request(GenerateRequest("late", PROMPT[10:34], drawn(2, temperature=0.0, max_tokens=4)))
     while core.has_work():
         core.step()
     assert core.stats().mixed_steps > 6
