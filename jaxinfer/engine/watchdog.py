@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 STACKS = signal.SIGUSR1
 """The signal that asks a process for the stacks of its threads."""
+STACKS_AND_END = signal.SIGUSR2
+"""The signal that ends a process once it has written them: one that was stopped must not serve again meanwhile."""
 
 _MOST_INTERVAL = 1.0
 
@@ -42,9 +44,13 @@ class Watchdog:
 
 
 def dump_stacks_on_signal() -> None:
-    """From now on STACKS makes this process write where each of its threads is to standard error, and go on."""
+    """From now on STACKS makes this process write where each of its threads is to standard error, and go on.
+
+    So does STACKS_AND_END, which then ends it, as that signal does by default.
+    """
     with contextlib.suppress(OSError, RuntimeError):  # there is no standard error
         faulthandler.register(STACKS, all_threads=True)
+        faulthandler.register(STACKS_AND_END, all_threads=True, chain=True)
 
 
 def dump_stacks() -> None:

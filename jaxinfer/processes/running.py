@@ -10,7 +10,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from jaxinfer.engine.watchdog import STACKS, Watchdog
+from jaxinfer.engine.watchdog import STACKS_AND_END, Watchdog
 from jaxinfer.processes.child import unpack_error
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,8 @@ class RunningChild:
             await asyncio.sleep(self._watchdog.interval)
 
     async def end_stalled(self) -> None:
-        """Has it write its stacks, where it still can, and kills it. A stopped process runs on for that."""
-        self.send(STACKS)
+        """Has it write its stacks and end, or kills it where it cannot. A stopped process runs on for that."""
+        self.send(STACKS_AND_END)
         self.send(signal.SIGCONT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait(), _STACKS_SECONDS)
