@@ -19,6 +19,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.kernel_backends import kernel_interpreter
+from jaxinfer.runner.mappings import check_mappings
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.program_table import Name, ProgramTable
@@ -78,10 +79,11 @@ class Programs:
         return compiled if compiled is not None else self._compile_late(name)
 
     def compile_all(self, progress: CompileProgress | None = None) -> None:
-        """Makes everything that is not kept, the largest first."""
+        """Makes everything that is not kept, the largest first. Raises JaxinferError where the system has no room."""
         start = time.perf_counter()
         with closing(self._make_all()) as made:
             for done, (name, seconds, cached) in enumerate(made, start=1):
+                check_mappings()
                 if progress is not None:
                     progress(_label(name), done, len(self.names), seconds, cached)
         self.seconds = self.seconds._replace(total=time.perf_counter() - start)

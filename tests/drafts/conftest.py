@@ -6,13 +6,17 @@ from collections.abc import Iterator
 import jax
 import pytest
 
+from jaxinfer.runner.mappings import mappings
 from tests.drafts.drafting import runner
 
+_MANY = 20_000
 
-@pytest.fixture(autouse=True, scope="module")
+
+@pytest.fixture(autouse=True)
 def _few_programs() -> Iterator[None]:
-    """Those of a file's engines end with it: all together are more than a process has memory mappings for."""
+    """Those of all files together are more than a process has memory mappings for."""
     yield
-    runner.cache_clear()
-    jax.clear_caches()
-    gc.collect()
+    if mappings() > _MANY:
+        runner.cache_clear()
+        jax.clear_caches()
+        gc.collect()
