@@ -29,6 +29,13 @@ class GroupPlace(NamedTuple):
     index: int
 
 
+class Span(NamedTuple):
+    """Which layers of a whole decoder a stage of a pipeline has. first: how many come before. total: of the whole."""
+
+    first: int
+    total: int
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """One decoder: sizes in elements, the kind of every layer, and what lies before and after them.
@@ -43,7 +50,7 @@ class DecoderConfig:
     tables have rows of zeros behind their last ones, so that their number divides over as many devices. held: for a
     folder that holds leaves, how these are quantised, as `--quantization` or as the checkpoint that they were made of
     names it; None for safetensors. held_dtype: their type where they are not. held_kv_scales: the type that its scales
-    of keys and values are for.
+    of keys and values are for. span: of a stage of a pipeline, which has some of the layers; None: it has all.
     """
 
     vocab_size: int
@@ -67,6 +74,7 @@ class DecoderConfig:
     held: str | None = None
     held_dtype: str | None = None
     held_kv_scales: ScaledKVCodes | None = None
+    span: Span | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "hidden_size", "max_position_embeddings"):
@@ -82,6 +90,20 @@ class DecoderConfig:
     def expert_layers(self) -> tuple[int, ...]:
         """Layers with experts."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.mlp.experts is not None)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the embedding is a part of it: of every decoder, and of the first stage of one."""
+        return self.span is None or self.span.first == 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether the last norm and the head are a part of it: of every decoder, and of the last stage of one."""
+        return self.span is None or self.span.first + self.num_layers == self.span.total
+
+    def stage(self, first: int, last: int) -> "DecoderConfig":
+        """The stage that has the layers from `first` to before `last`."""
+        return replace(self, layers=self.layers[first:last], span=Span(first, self.num_layers))
 
     def at_context(self, length: int) -> "DecoderConfig":
         """The decoder for sequences of at most `length` tokens; differs for `longrope` only.

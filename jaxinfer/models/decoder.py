@@ -12,7 +12,7 @@ from jaxinfer.layers.block import Block
 from jaxinfer.layers.dispatch import Dispatch
 from jaxinfer.layers.embedding import embed, scores
 from jaxinfer.layers.norm import norm
-from jaxinfer.layers.param import Matrix, held, matrix, param, value
+from jaxinfer.layers.param import Matrix, QuantizedParam, held, matrix, param, value
 from jaxinfer.layers.rope import Rotation, rotation
 from jaxinfer.layers.stack import Layout, layers, repeats_of
 from jaxinfer.layers.vectors import Vectors
@@ -47,7 +47,8 @@ class Run(NamedTuple):
 
 
 class Decoder(nnx.Module):
-    """A decoder without its head. Parameters are descriptions until `LoadedModel.build` gives them arrays.
+    """A decoder without its head, or a stage of one: the first alone has the embedding, the last the norm behind the
+    layers. Parameters are descriptions until `LoadedModel.build` gives them arrays.
 
     layout `unrolled`: one set of leaves a layer. `stacked`: matrices of layers that repeat have a leading axis and run
     under lax.scan.
@@ -55,14 +56,14 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled"):
         self.config, self.dtype, hidden = config, jnp.dtype(dtype), config.hidden_size
-        std = 3 * hidden**-0.5
-        self.embed = matrix(
-            config.table_shape, ("vocab", "embed"), dtype, std / config.embedding_scale, config.tables.embed
-        )
-        if config.learned_positions:
-            self.positions = param((config.max_position_embeddings, hidden), (None, "embed"), dtype, std)
-        self.norm = param((hidden,), ("embed",), dtype, None, config.norm.offset)
-        if config.norm.bias:
+        if config.embeds:
+            self.embed = embedding(config, dtype)
+        if config.embeds and config.learned_positions:
+            shape = (config.max_position_embeddings, hidden)
+            self.positions = param(shape, (None, "embed"), dtype, 3 * hidden**-0.5)
+        if config.ends:
+            self.norm = param((hidden,), ("embed",), dtype, None, config.norm.offset)
+        if config.ends and config.norm.bias:
             self.norm_bias = param((hidden,), ("embed",), dtype, 0.1)
         self.vectors = Vectors(config.layers, hidden, dtype)
         self.repeats = repeats_of(config.layers, layout)
@@ -83,7 +84,8 @@ class Decoder(nnx.Module):
         dispatch: Dispatch,
         taps: Sequence[int] = (),
     ) -> Run:
-        """As `__call__`, with rows dispatched to experts as is asked for. load: [layers with experts, E] uint32, rows
+        """As `__call__`, with rows dispatched to experts as is asked for. tokens: of a stage that is not the first,
+        hidden states [T, d], as the one before gives them. load: [layers with experts, E] uint32, rows
         that each expert has got so far, None where nobody wants to know; returned with those of this call. taps: layers
         whose inputs are given too; the number of all layers stands for the output of the last."""
         rotations, groups, places = self._rotations(positions), self.config.kv_groups, self.config.group_places
@@ -103,7 +105,7 @@ class Decoder(nnx.Module):
                 load = load.at[layer, : len(sizes)].add(sizes.astype(load.dtype))
             return Run(x, kv, load, tapped)
 
-        x = self._embedded(tokens, positions)
+        x = self._embedded(tokens, positions) if self.config.embeds else tokens
         first = Run(x, kv, load, tuple(jnp.zeros_like(x) for _ in taps))
         last = layers(list(self.blocks), self.repeats, step, first)
         return last._replace(tapped=_tapped(taps, self.config.num_layers, last.hidden, last.tapped))
@@ -134,6 +136,19 @@ def _tapped(
     if isinstance(layer, int):
         return tuple(x if tap == layer else before for tap, before in zip(taps, tapped, strict=True))
     return tuple(jnp.where(tap == layer, x, before) for tap, before in zip(taps, tapped, strict=True))
+
+
+def embedding(config: DecoderConfig, dtype: jnp.dtype) -> nnx.Param | QuantizedParam:
+    """The table of tokens, [rows, hidden]."""
+    std = 3 * config.hidden_size**-0.5 / config.embedding_scale
+    return matrix(config.table_shape, ("vocab", "embed"), dtype, std, config.tables.embed)
+
+
+class TiedHead(nnx.Module):
+    """The output matrix of a stage that has a tied head and not the embedding: a table of its own with its values."""
+
+    def __init__(self, config: DecoderConfig, dtype: jnp.dtype):
+        self.embed = embedding(config, dtype)
 
 
 class Head(nnx.Module):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,12 +44,12 @@ class LoadedModel:
     """A model on its devices.
 
     weights: the decoder's leaves, flat, to be passed to jit as they are. head: the leaves that `logits` needs: the
-    embedding where it is tied (the same array), else leaves of its own that are not among `weights`. backends: what
-    attends in each KV group; until they are chosen `xla`, over the layout of the platform. experts_backend: what
-    multiplies in layers with experts, of `grouped_matmul`. dispatch_form: how a step's rows come to experts on other
-    devices. product_backends: what multiplies quantised matrices, of `quantized_matmul`, by the shape of one device's
-    part; those that are not named, `xla`. layout: of its layers, as `Decoder` has it. draft: a smaller model that
-    drafts this one's next tokens, on the same devices.
+    embedding where it is tied (the same array), else leaves of its own that are not among `weights`; none of a stage of
+    a pipeline that is not the last. backends: what attends in each KV group; until they are chosen `xla`, over the
+    layout of the platform. experts_backend: what multiplies in layers with experts, of `grouped_matmul`. dispatch_form:
+    how a step's rows come to experts on other devices. product_backends: what multiplies quantised matrices, of
+    `quantized_matmul`, by the shape of one device's part; those that are not named, `xla`. layout: of its layers, as
+    `Decoder` has it. draft: a smaller model that drafts this one's next tokens, on the same devices.
     """
 
     config: DecoderConfig
@@ -217,6 +217,36 @@ def load_model(
     return _assemble(opened.plan, arrays, dtype, mesh, rules, layout)
 
 
+def load_stages(
+    folder: Path,
+    config: DecoderConfig,
+    spans: Sequence[tuple[int, int]],
+    *,
+    dtype: jnp.dtype,
+    meshes: Sequence[Mesh],
+    rules: ShardingRules = DEFAULT_RULES,
+    layout: Layout = "unrolled",
+    progress: Progress | None = None,
+) -> tuple[LoadedModel, ...]:
+    """As `load_model`, the stages of a pipeline: each on its mesh, with the layers from a first one to before a last
+    one."""
+    dtype = jnp.dtype(dtype)
+    with open_model(folder, config, dtype, layout) as opened:
+        plans = [plan_model(opened.config.stage(*span), dtype, layout) for span in spans]
+        parts = [opened.part(plan.numbered) for plan in plans]
+        sizes = [part.bytes(mesh.devices.flat[0].platform) for part, mesh in zip(parts, meshes, strict=True)]
+        stages: list[LoadedModel] = []
+        for number, (plan, part, mesh) in enumerate(zip(plans, parts, meshes, strict=True)):
+            told = None if progress is None else partial(_told, progress, sum(sizes[:number]), sum(sizes))
+            stages.append(_assemble(plan, list(part.load(rules, mesh, told)), dtype, mesh, rules, layout))
+    return tuple(stages)
+
+
+def _told(progress: Progress, before: int, total: int, done: int, _: int) -> None:
+    """Tells of a part as of the whole."""
+    progress(before + done, total)
+
+
 def random_model(
     config: DecoderConfig,
     *,
@@ -231,7 +261,8 @@ def random_model(
     The same seed gives the same model in both layouts.
     """
     plan, mesh = plan_model(config, jnp.dtype(dtype), layout), mesh or make_mesh()
-    arrays = [leaf for one in (*plan.weights, *plan.head) for leaf in weight.random(one, seed, rules, mesh)]
+    every = (*plan.numbered.weights, *plan.head)
+    arrays = [leaf for one in every for leaf in weight.random(one, seed, rules, mesh)]
     return _assemble(plan, arrays, jnp.dtype(dtype), mesh, rules, layout)
 
 
@@ -258,7 +289,9 @@ def _assemble(
 ) -> LoadedModel:
     count = sum(map(_num_leaves, plan.weights))
     weights = tuple(arrays[:count])
-    head = tuple(arrays[count:]) or _embedding(plan, weights)
+    head = tuple(arrays[count:])
+    if not head and plan.config.ends:
+        head = _embedding(plan, weights)
     backend = GroupBackend("xla", platform_layout(mesh.devices.flat[0].platform))
     backends = (backend,) * len(plan.config.kv_groups)
     fixed = (plan.config, dtype, mesh, rules, plan.graph, plan.tree)

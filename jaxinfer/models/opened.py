@@ -45,7 +45,13 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def plan(self) -> ModelPlan: ...
+    def plan(self) -> ModelPlan:
+        """What `load` reads."""
+        ...
+
+    def part(self, plan: ModelPlan) -> "OpenModel":
+        """The same folder, to read a part of the decoder: a plan whose layers are numbered as the folder's are."""
+        ...
 
     @property
     def reader(self) -> Reader:
@@ -65,6 +71,10 @@ class OpenModel(Protocol):
         none that keys and values could be kept with. Raises ModelError where a layer lacks them."""
         ...
 
+    def bytes(self, platform: str) -> int:
+        """What `load` tells as bytes in all, for devices of a platform."""
+        ...
+
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         """All leaves, in the order of the plan's."""
         ...
@@ -80,7 +90,7 @@ def open_model(
         return
     with Checkpoint(folder) as checkpoint:
         config = _placed(config, checkpoint, dtype)
-        opened = OpenCheckpoint(plan_model(config, dtype, layout), checkpoint)
+        opened = OpenCheckpoint(config, plan_model(config, dtype, layout), checkpoint)
         checkpoint.check(opened.tensors, unused_tensors(config))
         yield opened
 
@@ -92,20 +102,20 @@ def _open_leaves(folder: Path, config: DecoderConfig, dtype: jnp.dtype, layout: 
     codes = config.layers[0].attention.kv.codes
     if codes is not None and codes == config.held_kv_scales:
         config = replace(config, kv_scales=("k_scale", "v_scale"))
-    return OpenLeaves(plan_model(config, dtype, layout), leaves, HeldWeights(config, dtype))
+    return OpenLeaves(config, plan_model(config, dtype, layout), leaves, HeldWeights(config, dtype))
 
 
 @dataclass(frozen=True)
 class OpenLeaves:
     """A folder of leaves. Leaves that lie in it as devices take them are restored part by part."""
 
+    config: DecoderConfig
     plan: ModelPlan
     reader: Leaves
     held: HeldWeights
 
-    @property
-    def config(self) -> DecoderConfig:
-        return self.plan.config
+    def part(self, plan: ModelPlan) -> "OpenLeaves":
+        return replace(self, plan=plan)
 
     def sources(self, one: Weight) -> list[list[Source]]:
         return self.held.sources(one)
@@ -119,10 +129,13 @@ class OpenLeaves:
         scales = Tensor(KV_SCALES, (self.config.num_layers, 2))
         return self.config.held_kv_scales, [Element(scales, layer) for layer in range(self.config.num_layers)]
 
+    def bytes(self, platform: str) -> int:
+        return sum(one.bytes(platform) for one in (*self.plan.weights, *self.plan.head))
+
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
         platform = mesh.devices.flat[0].platform
-        total, done = sum(one.bytes(platform) for one in every), 0
+        total, done = self.bytes(platform), 0
         for _, group in itertools.groupby(every, lambda one: part_of(".".join(map(str, one.path)))):
             weights = list(group)
             yield from self._load_part(weights, rules, mesh)
@@ -150,12 +163,12 @@ class OpenLeaves:
 class OpenCheckpoint:
     """A folder of safetensors."""
 
+    config: DecoderConfig
     plan: ModelPlan
     reader: Checkpoint
 
-    @property
-    def config(self) -> DecoderConfig:
-        return self.plan.config
+    def part(self, plan: ModelPlan) -> "OpenCheckpoint":
+        return replace(self, plan=plan)
 
     @property
     def tensors(self) -> Collection[Tensor]:
@@ -178,6 +191,9 @@ class OpenCheckpoint:
         for tensor in () if found is None else _tensors([[found[1]]]):
             self.reader.check_tensor(tensor)
         return found
+
+    def bytes(self, platform: str) -> int:
+        return self._size(self.sources(one) for one in (*self.plan.weights, *self.plan.head))
 
     def load(self, rules: ShardingRules, mesh: Mesh, progress: Progress | None) -> Iterator[jax.Array]:
         every = (*self.plan.weights, *self.plan.head)
@@ -202,7 +218,8 @@ def check_tensors(config: DecoderConfig, dtype: jnp.dtype, checkpoint: Checkpoin
     """Raises ModelError where a checkpoint's tensors are not those of a model of `config`. Reads no weights but where a
     tied head might differ from the embedding, and numbers of groups."""
     config = _placed(config, checkpoint, dtype)
-    checkpoint.check(OpenCheckpoint(plan_model(config, dtype), checkpoint).tensors, unused_tensors(config))
+    opened = OpenCheckpoint(config, plan_model(config, dtype), checkpoint)
+    checkpoint.check(opened.tensors, unused_tensors(config))
 
 
 def _placed(config: DecoderConfig, checkpoint: Checkpoint, dtype: jnp.dtype) -> DecoderConfig:

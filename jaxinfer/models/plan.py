@@ -1,6 +1,6 @@
 """ModelPlan: a model's structure without values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jaxinfer.layers.stack import Layout
 from jaxinfer.layers.vectors import EXPERT_SLOTS
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models import weight
-from jaxinfer.models.decoder import Decoder, Head
+from jaxinfer.models.decoder import Decoder, Head, TiedHead
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.expert_placement import first_placement
 
@@ -28,14 +28,40 @@ class ModelPlan:
     head: tuple[Weight, ...]
     layout: Layout = "unrolled"
 
+    @property
+    def numbered(self) -> "ModelPlan":
+        """Of a stage, the same with layers as the whole decoder numbers them."""
+        span = self.config.span
+        if span is None or not span.first:
+            return self
+        return replace(self, weights=tuple(_numbered(one, span.first) for one in self.weights))
+
 
 def plan_model(config: DecoderConfig, dtype: jnp.dtype, layout: Layout = "unrolled") -> ModelPlan:
     """The structure of a model of `config`; allocates nothing."""
     model = Decoder(config, dtype, layout)
     graph, state = nnx.split(model)
     weights = tuple(_placed(one, config) for one in weight.describe(state, model.repeats, model.vectors.layers))
-    head = () if config.tie_word_embeddings else weight.describe(nnx.state(Head(config, dtype)), model.repeats, {})
-    return ModelPlan(config, graph, jax.tree.structure(state), weights, head, layout)
+    head = _head(config, dtype)
+    parts = () if head is None else weight.describe(nnx.state(head), model.repeats, {})
+    return ModelPlan(config, graph, jax.tree.structure(state), weights, parts, layout)
+
+
+def _head(config: DecoderConfig, dtype: jnp.dtype) -> nnx.Module | None:
+    """None where it is the embedding, and of a stage that is not the last."""
+    if not config.ends:
+        return None
+    if not config.tie_word_embeddings:
+        return Head(config, dtype)
+    return None if config.embeds else TiedHead(config, dtype)
+
+
+def _numbered(one: Weight, first: int) -> Weight:
+    if one.layers is None:
+        return one
+    kind, number, *rest = one.path
+    path = (kind, int(number) + first, *rest) if kind == "blocks" and not one.stacked else one.path
+    return one._replace(path=path, layers=tuple(layer + first for layer in one.layers))
 
 
 def _placed(one: Weight, config: DecoderConfig) -> Weight:

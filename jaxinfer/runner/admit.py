@@ -1,5 +1,7 @@
 """`admit`: writes what sequences that enter a slot bring with them into slot state."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
@@ -13,16 +15,33 @@ Tables = tuple[jax.Array, ...]
 
 
 def admit(
-    model: LoadedModel, layout: Layout, state: SlotState, params: jax.Array, tables: Tables, packed: jax.Array
+    model: LoadedModel,
+    layout: Layout,
+    groups: Sequence[int],
+    state: SlotState,
+    params: jax.Array,
+    tables: Tables,
+    packed: jax.Array,
 ) -> tuple[SlotState, jax.Array, Tables]:
-    """One call of `admit`; state, params and tables are donated. packed: int32 [layout.size]."""
+    """One call of `admit`; state, params and tables are donated. groups: of which of the engine's KV groups the tables
+    are. packed: int32 [layout.size]."""
     view = layout.views(packed)
     slots = view["slot"]
-    tables = tuple(table.at[slots].set(rows) for table, rows in zip(tables, view["tables"], strict=True))
-    state = state._replace(
-        newest=state.newest.at[slots].set(view["newest"]), counts=_admit_counts(model, state.counts, view)
-    )
+    newest, tables = admit_tables(layout, groups, state.newest, tables, packed)
+    assert newest is not None
+    state = state._replace(newest=newest, counts=_admit_counts(model, state.counts, view))
     return state, params.at[slots].set(view["params"]), tables
+
+
+def admit_tables(
+    layout: Layout, groups: Sequence[int], newest: jax.Array | None, tables: Tables, packed: jax.Array
+) -> tuple[jax.Array | None, Tables]:
+    """The same of a stage of a pipeline that draws no tokens. newest: as in `SlotState`; None where tokens are not
+    read, either."""
+    view = layout.views(packed)
+    slots, rows = view["slot"], view["tables"]
+    tables = tuple(table.at[slots].set(rows[group]) for table, group in zip(tables, groups, strict=True))
+    return None if newest is None else newest.at[slots].set(view["newest"]), tables
 
 
 def _admit_counts(model: LoadedModel, counts: jax.Array, view: dict[str, jax.Array]) -> jax.Array:

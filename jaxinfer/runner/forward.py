@@ -1,6 +1,6 @@
 """`forward`: the layers over one step's tokens. Writes KV, and gathers the positions that will be scored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -45,7 +45,8 @@ class Scored(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed.
+    """What `forward` returns: kv and tables are its donated arguments, hidden is [max_scored, d], normed; of a stage of
+    a pipeline that is not the last [T, d], not normed, and `scored` is None.
 
     scored: int32 [max_scored, 4], a packed `Scored`. load: as `Decoder.run` has it; None for a model without
     experts.
@@ -55,13 +56,14 @@ class Forward(NamedTuple):
     tables: Arrays
     load: jax.Array | None
     hidden: jax.Array
-    scored: jax.Array
+    scored: jax.Array | None
 
 
 class Step(NamedTuple):
     """One step unpacked: tokens and positions [T], rows as attention takes them (block tables a KV group).
 
-    real: [T] bool, tokens that are not padding. short_len: tokens of a short row, at most.
+    tokens: of a stage that is not the first, hidden states [T, d], as the one before gives them. real: [T] bool, tokens
+    that are not padding. short_len: tokens of a short row, at most.
     """
 
     tokens: jax.Array
@@ -126,7 +128,7 @@ class ForwardPrograms:
         view = self._layouts.decode(rows).views(packed)
         tables = updated_tables(tables, view)
         hidden, kv, load, scored = self.decode_rows(weights, kv, tables, unpack_newest(newest), load, view["slots"])
-        return self._finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
+        return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
     def decode_rows(
         self,
@@ -142,11 +144,19 @@ class ForwardPrograms:
 
         Rows of the scratch slot compute nothing and draw nothing.
         """
+        step = self.single(tables, slots, newest.length[slots], newest.last_token[slots])
+        hidden, kv, load, tapped = self.layers(weights, kv, load, step)
+        if self._features is not None:
+            kv = self._features.keep(weights, kv, slots, step.positions, step.tokens[:, None], tapped)
+        return hidden, kv, load, drawn(slots, step)
+
+    def single(self, tables: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array) -> Step:
+        """A step of one token a row, int32 [rows] each: position and token. tables: of all slots."""
         rows = len(slots)
         real = slots != self._shapes.scratch_slot
-        positions = jnp.where(real, newest.length[slots], 0)
-        step = Step(
-            tokens=newest.last_token[slots],
+        positions = jnp.where(real, start, 0)
+        return Step(
+            tokens=tokens,
             positions=positions,
             tables=tuple(table[slots] for table in tables),
             start=positions,
@@ -155,10 +165,6 @@ class ForwardPrograms:
             short_rows=rows,
             real=real,
         )
-        hidden, kv, load, tapped = self.layers(weights, kv, load, step)
-        if self._features is not None:
-            kv = self._features.keep(weights, kv, slots, positions, step.tokens[:, None], tapped)
-        return hidden, kv, load, Scored(slots, positions + 1, jnp.full_like(slots, -1), real.astype(jnp.int32))
 
     def mixed(
         self,
@@ -175,33 +181,40 @@ class ForwardPrograms:
         what drafts reads the model's hidden states."""
         view = self._layouts.mixed(tokens).views(packed)
         tables = updated_tables(tables, view)
-        step = self._unpack(view, tables, unpack_newest(newest))
+        slots, own = view["slots"], unpack_newest(newest)
+        held = jnp.arange(len(slots)) < view["num_decode"]
+        step = self.unpack(view, tables, jnp.where(held, own.length[slots], view["starts"]), own.last_token[slots])
         hidden, kv, load, tapped = self.layers(weights, kv, load, step)
         if self._follow is not None:
             rows = None if history is None else self._mixed_rows(view, step, history, tapped)
             kv = self._follow(weights, kv, step, rows)
+        hidden, scored = self.scored(view, step, hidden)
+        return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
+
+    def scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored]:
+        """Of a mixed step, hidden states of the positions that are scored, and what is known of them."""
         slots = view["slots"][view["scored_row"]]
         used = (view["draws"] > 0) | (view["targets"] >= 0)
         at = view["scored_token"]
-        scored = Scored(
+        return hidden[at], Scored(
             slots=jnp.where(used, slots, self._shapes.scratch_slot),
             positions=step.positions[at] + 1,
             targets=view["targets"],
             draws=view["draws"],
         )
-        return self._finish(weights, hidden[at], scored, kv=kv, tables=tables, load=load)
 
-    def _unpack(self, view: dict[str, jax.Array], tables: Arrays, newest: Newest) -> Step:
+    def unpack(self, view: dict[str, jax.Array], tables: Arrays, start: jax.Array, newest: jax.Array) -> Step:
+        """A mixed step. start, newest: int32 [R], of each row its first position and its newest token, which is its
+        one token where the device holds that."""
         slots, count = view["slots"], view["counts"]
         held = jnp.arange(len(slots)) < view["num_decode"]
-        start = jnp.where(held, newest.length[slots], view["starts"])
         ends = jnp.cumsum(count)
         offset = ends - count
         token = jnp.arange(len(view["tokens"]), dtype=jnp.int32)
         row = jnp.minimum(jnp.searchsorted(ends, token, side="right", method="compare_all"), len(slots) - 1)
         real = token < ends[-1]
         return Step(
-            tokens=jnp.where(real & held[row], newest.last_token[slots[row]], view["tokens"]),
+            tokens=jnp.where(real & held[row], newest[row], view["tokens"]),
             positions=jnp.where(real, start[row] + token - offset[row], 0),
             tables=tuple(table[slots] for table in tables),
             start=start,
@@ -255,7 +268,7 @@ class ForwardPrograms:
         """Hidden states as the head takes them."""
         return self._build(weights).final_norm(hidden)
 
-    def _finish(self, weights: Arrays, hidden: jax.Array, scored: Scored, **kept: Any) -> Forward:
+    def finish(self, weights: Arrays, hidden: jax.Array, scored: Scored, **kept: Any) -> Forward:
         """kept: fields of Forward that go out as they are."""
         missing = self._shapes.max_scored - hidden.shape[0]
         hidden = self.normed(weights, hidden)
@@ -263,6 +276,11 @@ class ForwardPrograms:
         fill = (self._shapes.scratch_slot, 0, -1, 0)  # in the order of Scored
         scored = Scored(*(jnp.pad(x, (0, missing), constant_values=f) for x, f in zip(scored, fill, strict=True)))
         return Forward(hidden=hidden, scored=scored.packed(), **kept)
+
+
+def drawn(slots: jax.Array, step: Step) -> Scored:
+    """What is drawn from a step of one token a row."""
+    return Scored(slots, step.positions + 1, jnp.full_like(slots, -1), step.real.astype(jnp.int32))
 
 
 def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Arrays) -> Step:
@@ -284,25 +302,25 @@ def short_rows(tokens: jax.Array, start: jax.Array, count: jax.Array, tables: Ar
     )
 
 
-def updated_tables(tables: Arrays, view: dict[str, jax.Array]) -> Arrays:
-    """Block tables with the step's new entries."""
+def updated_tables(tables: Arrays, view: dict[str, jax.Array], groups: Sequence[int] | None = None) -> Arrays:
+    """Block tables with the step's new entries. groups: of which of the engine's KV groups they are; None: of all."""
     updates = view["updates"]
     return tuple(
         table.at[updates[group, :, 0], updates[group, :, 1]].set(updates[group, :, 2])
-        for group, table in enumerate(tables)
+        for group, table in zip(range(len(tables)) if groups is None else groups, tables, strict=True)
     )
 
 
-def copied_blocks(model: LoadedModel, kv: Arrays, copies: jax.Array) -> Arrays:
+def copied_blocks(model: LoadedModel, kv: Arrays, copies: Sequence[jax.Array]) -> Arrays:
     """`copies`: forked blocks of every group are copied. kv, donated: the draft model's among them, and what is kept of
-    slots, which stays. copies: int32 [groups, C, 2], (source, destination).
+    slots, which stays. copies: a group, int32 [C, 2], (source, destination).
 
     A program of its own, since few steps need it: in every step it would copy blocks of padding over all layers.
     """
     groups = followed_groups(model)
     layouts = [backend.layout for one in model.drafting for backend in one.backends]
     copied = tuple(
-        copy_pages(x, copies[group, :, 0], copies[group, :, 1], layout)
+        copy_pages(x, copies[group][:, 0], copies[group][:, 1], layout)
         for x, layout, group in zip(kv[: len(groups)], layouts, groups, strict=True)
     )
     return (*copied, *kv[len(groups) :])

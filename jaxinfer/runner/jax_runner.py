@@ -1,19 +1,16 @@
 """JaxRunner: runs steps on the device."""
 
-import contextlib
 import time
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
-from jaxinfer.engine.step.layouts import LOGPROBS
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 from jaxinfer.engine.step.packing import Packer
-from jaxinfer.engine.step.plan import LogprobArrays, StepKind, StepResult
+from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
@@ -23,11 +20,11 @@ from jaxinfer.runner.expert_moves import ExpertMoves
 from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, Programs
+from jaxinfer.runner.results import SampledStep, drop, logprob_arrays, memory_of
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted, Drafted
-from jaxinfer.runner.state import zero_slots
-from jaxinfer.runner.vocabulary_shards import slot_shardings
 from jaxinfer.runner.xla_options import Options
+from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
 
 _LONG_RUN = 0.2
 """Seconds."""
@@ -41,12 +38,10 @@ class Forwarded(NamedTuple):
     load: StepLoad
 
 
-class SampledStep(NamedTuple):
-    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended."""
+class StepInFlight(NamedTuple):
+    """A step in flight, and the load of experts after it."""
 
-    step: PackedForward
-    hidden: jax.Array
-    sampled: SampledArrays | None
+    sampled: SampledStep
     load: StepLoad
 
 
@@ -86,8 +81,8 @@ class JaxRunner:
         self.shapes = shapes
         self.model = model
         self.programs = Programs(model, shapes, options, store)
-        self._make_slots = self._compile_slots()
-        self._make_kv = self._compile_kv()
+        self._make_slots = compiled_slots(model, shapes)
+        self._make_kv = compiled_zeros(kv_arrays(model, shapes))
         self._state, self._params, self._masks, self._tables = self._make_slots()
         self._load = ExpertLoad(model)
         copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
@@ -146,14 +141,11 @@ class JaxRunner:
         self._place_experts()
         return Forwarded(out.hidden, out.scored, load)
 
-    def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
+    def sample(self, step: PackedForward, forwarded: Forwarded) -> StepInFlight:
         if not step.num_scored:
-            return SampledStep(step, forwarded.hidden, None, forwarded.load)
+            return StepInFlight(SampledStep(step, forwarded.hidden, None), forwarded.load)
         sampled = self._sample(step.scored_bucket, forwarded)
-        sampled.tokens.copy_to_host_async()
-        if step.logprobs:
-            sampled.logprobs.copy_to_host_async()
-        return SampledStep(step, forwarded.hidden, sampled, forwarded.load)
+        return StepInFlight(SampledStep.begun(step, forwarded.hidden, sampled), forwarded.load)
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
@@ -200,8 +192,8 @@ class JaxRunner:
             logprobs.copy_to_host_async()
         return BurstInFlight(step, out.tokens, out.counts, logprobs, load)
 
-    def collect(self, handle: SampledStep | BurstInFlight) -> StepResult:
-        result = self._result(handle)
+    def collect(self, handle: StepInFlight | BurstInFlight) -> StepResult:
+        result = _burst_result(handle) if isinstance(handle, BurstInFlight) else handle.sampled.result()
         self._load.collect(handle.load)
         return result
 
@@ -212,40 +204,19 @@ class JaxRunner:
         if self._moves is not None:
             self.model = self._moves.after_step(self.model)
 
-    def _result(self, handle: SampledStep | BurstInFlight) -> StepResult:
-        if isinstance(handle, BurstInFlight):
-            tokens, counts = np.asarray(handle.tokens), np.asarray(handle.counts)
-            if counts.ndim == 1:
-                return handle.step.result(tokens, counts)
-            logprobs, (gained, *drafts) = None, counts.T
-            if handle.logprobs is not None:
-                logprobs = _logprob_arrays(handle.step.of_rows(np.asarray(handle.logprobs)))
-            return handle.step.result(tokens, gained, *drafts, logprobs=logprobs)
-        step, sampled = handle.step, handle.sampled
-        if sampled is None:
-            handle.hidden.block_until_ready()
-            return step.result(np.zeros(0, np.int32), None)
-        tokens = step.of_scored(np.asarray(sampled.tokens))
-        if not step.logprobs:
-            return step.result(tokens, None)
-        return step.result(tokens, _logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
-
     def reset(self) -> None:
         """Makes blocks and slot state anew, with the programs of the first time. Raises where the device is gone.
 
         The old arrays go first, which leaves room for the new; those that a failed step was given are gone already.
         """
-        for array in jax.tree.leaves((self._state, self._params, self._masks, self._tables, self.kv)):
-            with contextlib.suppress(Exception):  # a fault that was reported already; its step must have ended
-                array.block_until_ready()
-            array.delete()
+        drop((self._state, self._params, self._masks, self._tables, self.kv))
         self._load.reset()
         self._state, self._params, self._masks, self._tables = self._make_slots()
         self.kv = self._make_kv()
         jax.block_until_ready((self._state, self._params, self._masks, self._tables, self.kv))
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        return tuple(map(_memory_of, self.model.mesh.devices.flat))
+        return tuple(map(memory_of, self.model.mesh.devices.flat))
 
     def close(self) -> None:
         """Drops the device's arrays."""
@@ -256,19 +227,6 @@ class JaxRunner:
         own = (self._state, self._params, self._masks)
         self._state, sampled = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
         return sampled
-
-    def _compile_slots(self) -> jax.stages.Compiled:
-        make = partial(zero_slots, self.shapes, self.model.config.table_shape[0])
-        places = slot_shardings(self.model, jax.eval_shape(make))
-        return jax.jit(make, out_shardings=places).lower().compile()
-
-    def _compile_kv(self) -> jax.stages.Compiled:
-        arrays = kv_arrays(self.model, self.shapes)
-
-        def make() -> tuple[jax.Array, ...]:
-            return tuple(jnp.zeros(array.shape, array.dtype) for array in arrays)
-
-        return jax.jit(make, out_shardings=tuple(array.sharding for array in arrays)).lower().compile()
 
     def _run_all(self) -> None:
         """Runs every program over padding alone."""
@@ -312,17 +270,11 @@ class JaxRunner:
         return forwarded
 
 
-def _logprob_arrays(rows: np.ndarray) -> LogprobArrays:
-    """rows: int32 [..., LOGPROBS.size]."""
-    view = LOGPROBS.views(rows)
-    floats = {name: view[name].view(np.float32) for name in ("logprobs", "top_logprobs")}
-    return LogprobArrays(**(view | floats))
-
-
-def _memory_of(device: Any) -> DeviceMemory:
-    """A device that has failed tells nothing."""
-    told = None
-    with contextlib.suppress(Exception):
-        told = device.memory_stats()
-    told = told or {}
-    return DeviceMemory(*(told.get(name, 0) for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")))
+def _burst_result(burst: BurstInFlight) -> StepResult:
+    tokens, counts = np.asarray(burst.tokens), np.asarray(burst.counts)
+    if counts.ndim == 1:
+        return burst.step.result(tokens, counts)
+    logprobs, (gained, *drafts) = None, counts.T
+    if burst.logprobs is not None:
+        logprobs = logprob_arrays(burst.step.of_rows(np.asarray(burst.logprobs)))
+    return burst.step.result(tokens, gained, *drafts, logprobs=logprobs)

@@ -1,6 +1,6 @@
 """ProgramTable: what each program is, and the shapes and shardings of all that it takes and gives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -40,12 +40,23 @@ class Program(NamedTuple):
 
 
 class ProgramTable:
-    """The programs of one model and engine, by name. names: all of them, the largest of a kind first."""
+    """The programs of one model and engine, by name. names: all of them, the largest of a kind first.
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes):
+    layouts: of packed arrays, by default for the same shapes; `groups` are then those of the layouts' KV groups that
+    the model has.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        layouts: Layouts | None = None,
+        groups: Sequence[int] | None = None,
+    ):
         self._model = model
         self._shapes = shapes
-        self._layouts = Layouts(shapes)
+        self._layouts = layouts or Layouts(shapes)
+        self._groups = range(len(shapes.groups)) if groups is None else groups
         buckets = make_buckets(shapes)
         drafter = make_drafter(model, shapes, self._layouts)
         reading = (None, None) if drafter is None else (drafter.follow, drafter.features)
@@ -100,7 +111,7 @@ class ProgramTable:
         state, params, _, tables = self._slots()
         arguments = (state, params, tables, self._packed(layout.size))
         out = jax.tree.map(lambda x: x.sharding, (state, params, tables))
-        function = self._over_data(partial(admit, self._model, layout), (self._own,) * 4, self._own)
+        function = self._over_data(partial(admit, self._model, layout, self._groups), (self._own,) * 4, self._own)
         return Program(function, arguments, (0, 1, 2), out)
 
     def _forward_program(self, kind: str, size: int) -> Program:
@@ -111,7 +122,7 @@ class ProgramTable:
         weights = self._model.step_weights if kind == "decode" else self._model.weights_with_draft
         history = state.history if kind == "mixed" and self._model.taps else None
         packed = self._packed(layout.size)
-        arguments = (tuple(map(_like, weights)), kv, tables, state.newest, history, self._load(), packed)
+        arguments = (tuple(map(like, weights)), kv, tables, state.newest, history, self._load(), packed)
         blocks, own = kv_specs(self._model), self._own
         given: list[Any] = [blocks, own, WHOLE, own, own]
         counted = self._counting(partial(function, size))
@@ -121,7 +132,7 @@ class ProgramTable:
 
     def _sample(self, size: int) -> Program:
         state, params, masks, _ = self._slots()
-        head = tuple(_like(leaf) for leaf in self._model.head)
+        head = tuple(like(leaf) for leaf in self._model.head)
         hidden, scored = self.scored_rows
         out = (jax.tree.map(lambda x: x.sharding, state), self._by_rows)
         own = self._own
@@ -155,7 +166,8 @@ class ProgramTable:
         layout, kv, blocks = self._layouts.copies, self._kv(), kv_specs(self._model)
 
         def copy(kv: Arrays, packed: jax.Array) -> Arrays:
-            return copied_blocks(self._model, kv, layout.views(packed)["copies"])
+            copies = layout.views(packed)["copies"]
+            return copied_blocks(self._model, kv, [copies[group] for group in self._groups])
 
         function = self._over_data(copy, (blocks, self._own), blocks)
         return Program(function, (kv, self._packed(layout.size)), (0,), tuple(x.sharding for x in kv))
@@ -188,7 +200,7 @@ class ProgramTable:
     def _verify(self, size: int) -> Program:
         assert self._speculate is not None
         kv, tables, blocks, own = self._kv(), self._slots().tables, kv_specs(self._model), self._own
-        weights, drafted = tuple(map(_like, self._model.step_weights)), self._drafted(size)
+        weights, drafted = tuple(map(like, self._model.step_weights)), self._drafted(size)
         packed = self._packed(self._layouts.burst(size).size)
 
         def verify(
@@ -211,7 +223,7 @@ class ProgramTable:
         given: list[Any] = [own] * 4
         function = self._over_data(partial(self._speculate.accept, size), (WHOLE, *[own] * 7), Accepted(*given))
         out: list[Any] = [jax.tree.map(lambda x: x.sharding, state), *[self._by_rows] * 3]
-        head = tuple(map(_like, self._model.head))
+        head = tuple(map(like, self._model.head))
         return Program(
             function, (head, state, params, masks, hidden, self._drafted(size), packed, legal), (1,), Accepted(*out)
         )
@@ -220,7 +232,7 @@ class ProgramTable:
     def _with_draft(self) -> tuple[tuple[jax.ShapeDtypeStruct, ...], ...]:
         """Weights and head, with the draft model's."""
         arrays = (self._model.weights_with_draft, self._model.head_with_draft)
-        return tuple(tuple(map(_like, each)) for each in arrays)
+        return tuple(tuple(map(like, each)) for each in arrays)
 
     def _drafted(self, rows: int) -> jax.ShapeDtypeStruct:
         shape = (rows * self._shapes.shards, drafted_width(self._shapes))
@@ -267,5 +279,6 @@ def _at(x: jax.ShapeDtypeStruct, place: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place)
 
 
-def _like(array: Any) -> jax.ShapeDtypeStruct:
+def like(array: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an array, and where and how it lies."""
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.format)

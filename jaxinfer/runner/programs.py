@@ -50,8 +50,8 @@ class Programs:
     """Compiled programs by name. A program never compiles again: other shapes are an error.
 
     options: of XLA, by default what the engine sets on the model's platform. store: where programs are kept from one
-    start to the next, by default nowhere. late: those that nothing compiled before they were needed. compiling: while
-    one of them is made. seconds: what `compile_all` took.
+    start to the next, by default nowhere. table: what they are, by default those of a whole model. late: those that
+    nothing compiled before they were needed. compiling: while one of them is made. seconds: what `compile_all` took.
     """
 
     def __init__(
@@ -60,12 +60,13 @@ class Programs:
         shapes: EngineShapes,
         options: Options | None = None,
         store: ProgramStore | None = None,
+        table: ProgramTable | None = None,
     ):
         self._store = store
         # A name that JAX's cache does not know: what comes from there cannot be kept, since XLA on a CPU writes no
         # program that it has read ("Function … not found" when it is run; jax 0.10.2).
         self._mark = f"_{secrets.token_hex(4)}" if store is not None and store.writable else ""
-        self._table = ProgramTable(model, shapes)
+        self._table = ProgramTable(model, shapes) if table is None else table
         self.names = self._table.names
         self._interpreter = partial(kernel_interpreter, model)
         self._compiled: dict[Name, Any] = {}

@@ -11,7 +11,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
-from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, SampledStep
+from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, StepInFlight
 from tests.engine.ledger import free, unread
 
 
@@ -33,7 +33,7 @@ class PoisoningRunner(JaxRunner):
         self._poison(self._free)
         return super().forward(step)
 
-    def sample(self, step: PackedForward, forwarded: Forwarded) -> SampledStep:
+    def sample(self, step: PackedForward, forwarded: Forwarded) -> StepInFlight:
         handle = super().sample(step, forwarded)
         self._poison(partial(unread, self.core))
         return handle

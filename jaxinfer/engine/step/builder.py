@@ -132,6 +132,7 @@ class PlanBuilder:
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
             needs=-1 if self._stages == 1 else int(table.drawn_at[decode].max(initial=-1)),
+            drawn=None if self._stages == 1 else (table.drawn_at[slots] >= 0).astype(np.int32),
         )
 
     def _spend(self, slots: np.ndarray) -> None:

@@ -64,7 +64,8 @@ class Layouts:
     def decode(self, rows: int) -> Layout:
         """`rows` rows of one token, held by the device."""
         if rows not in self._decode:
-            self._decode[rows] = Layout({"slots": (rows,), **self._updates(rows)})
+            staged = {"starts": (rows,)} if self._shapes.stages > 1 else {}
+            self._decode[rows] = Layout({"slots": (rows,), **staged, **self._drawn(rows), **self._updates(rows)})
         return self._decode[rows]
 
     def burst(self, rows: int) -> Layout:
@@ -93,6 +94,7 @@ class Layouts:
                     "scored_token": (scored,),
                     "draws": (scored,),
                     "targets": (scored,),
+                    **self._drawn(rows),
                     **self._updates(updates),
                 }
             )
@@ -124,6 +126,10 @@ class Layouts:
                 "counts": (s.admit_counts, 3),
             }
         )
+
+    def _drawn(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """With several stages, of which the first sees later than the last what was drawn."""
+        return {"drawn": (rows,)} if self._shapes.stages > 1 else {}
 
     def _updates(self, updates: int) -> dict[str, tuple[int, ...]]:
         return {"updates": (len(self._shapes.groups), updates, 3)}

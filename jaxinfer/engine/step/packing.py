@@ -63,7 +63,10 @@ class Packer:
         if plan.kind is StepKind.MIXED:
             return self._mixed(plan, bucket)
         if plan.kind is StepKind.DECODE:
-            return self._begin(self._layouts.decode(bucket), plan)[0]
+            packed, view = self._begin(self._layouts.decode(bucket), plan)
+            if plan.drawn is not None:
+                view["starts"][: plan.num_rows] = plan.starts
+            return packed
         array, view = self._begin(self._layouts.burst(bucket), plan)
         view["counts"][: plan.num_rows] = plan.samples
         view["unread"][: plan.num_rows] = plan.unread
@@ -85,6 +88,8 @@ class Packer:
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
         view["updates"][:, :, 0] = self._shapes.scratch_slot
+        if plan.drawn is not None:
+            view["drawn"][: plan.num_rows] = plan.drawn
         for group, updates in enumerate(plan.block_updates):
             view["updates"][group, : len(updates)] = updates
         return packed, view

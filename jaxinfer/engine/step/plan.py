@@ -40,7 +40,8 @@ class StepPlan(NamedTuple):
     copies: a KV group, int32 [n, 3]: (shard, source, destination), blocks copied before anything is written.
     logprobs: whether any row wants log-probabilities.
     needs: with several stages the last step by which a row of this one has drawn its newest token, which must have come
-    back to the first stage; -1 for none.
+    back to the first stage; -1 for none. drawn: with several stages int32, an entry a row: 1 where a step has drawn its
+    newest token since its sequence got the slot; None with one.
     """
 
     kind: StepKind
@@ -60,6 +61,7 @@ class StepPlan(NamedTuple):
     copies: tuple[np.ndarray, ...]
     logprobs: bool
     needs: int = -1
+    drawn: np.ndarray | None = None
 
     @property
     def num_rows(self) -> int:

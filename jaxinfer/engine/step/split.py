@@ -38,6 +38,7 @@ def _part(plan: StepPlan, shard: int, shard_slots: int) -> Part:
         num_decode=int(np.count_nonzero(own[: plan.num_decode])),
         tokens=plan.tokens[np.repeat(own[chunks], plan.counts[chunks])],
         targets=plan.targets[np.repeat(own[chunks], plan.scored[chunks])],
+        drawn=None if plan.drawn is None else plan.drawn[rows],
         block_updates=tuple(_updates(updates, shard, shard_slots) for updates in plan.block_updates),
     )
     return Part(part, rows, np.flatnonzero(np.repeat(own, plan.scored)))

@@ -1,0 +1,214 @@
+"""PipelineRunner: runs steps through the stages of a pipeline."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.packing import Packer
+from jaxinfer.engine.step.plan import StepKind, StepResult
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.runner.compiles import compile_counter
+from jaxinfer.runner.expert_load import StepLoad
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
+from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.pipeline.stage_device import LastStage, StageDevice
+from jaxinfer.runner.program_store import ProgramStore
+from jaxinfer.runner.programs import CompileProgress, MakingSeconds
+from jaxinfer.runner.results import SampledStep, memory_of
+from jaxinfer.runner.xla_options import Options
+
+
+class StagesForwarded(NamedTuple):
+    """A forward pass in flight: what the last stage gives, and each stage's load of experts."""
+
+    last: Forward
+    loads: tuple[StepLoad, ...]
+
+
+class StagesInFlight(NamedTuple):
+    """A step in flight, and the loads of experts after it."""
+
+    sampled: SampledStep
+    loads: tuple[StepLoad, ...]
+
+
+class PipelineRunner:
+    """As `JaxRunner`, over stages. A step is dispatched to all of them at once; each computes it when the one before
+    has handed over its hidden states. What is drawn comes back to the first stage on the devices."""
+
+    def __init__(
+        self,
+        model: StagedModel,
+        shapes: EngineShapes,
+        *,
+        options: Options | None = None,
+        stores: Sequence[ProgramStore | None] | None = None,
+        expert_placement_steps: int = 0,
+    ):
+        """stores: of each stage's programs."""
+        self.shapes = shapes
+        self.stages = tuple(
+            (LastStage if stage.is_last else StageDevice)(part, shapes, stage, options, store, expert_placement_steps)
+            for part, stage, store in zip(model.parts, model.stages, stores or [None] * len(model.parts), strict=True)
+        )
+        first, last = self.stages[0], self.stages[-1]
+        assert isinstance(last, LastStage)
+        self._last = last
+        self._newest = NewestTokens(first.hand_over(np.zeros_like(last.newest)), len(self.stages))
+        self._compiles_at_ready = 0
+        self.step_seconds: dict[tuple[StepKind, int], float] = {}
+
+    @property
+    def compiles_after_ready(self) -> int:
+        """Compilations in this process since `warm_up` ended."""
+        return compile_counter.count - self._compiles_at_ready
+
+    @property
+    def compiling(self) -> bool:
+        """True while a program is made in the midst of a step (`lazy_compile`)."""
+        return any(stage.programs.compiling for stage in self.stages)
+
+    @property
+    def late_programs(self) -> LatePrograms:
+        """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
+        late = [stage.programs.late for stage in self.stages]
+        return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
+
+    @property
+    def making_seconds(self) -> MakingSeconds:
+        """What making the programs of all stages took."""
+        each = [stage.programs.seconds for stage in self.stages]
+        return MakingSeconds(sum(one.tracing for one in each), sum(one.total for one in each))
+
+    def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
+        """Compiles every program and runs each once, so that nothing is left to do when requests come."""
+        if not lazy:
+            total, before = sum(len(stage.programs.names) for stage in self.stages), 0
+            for number, stage in enumerate(self.stages):
+                stage.programs.compile_all(progress and _of_stage(progress, number, before, total))
+                before += len(stage.programs.names)
+            self._run_all()
+            for stage in self.stages:
+                stage.warm_up_moves()
+        self._compiles_at_ready = compile_counter.count
+
+    def init_slots(self, packed: np.ndarray) -> None:
+        for stage in self.stages:
+            stage.init_slots(packed)
+
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        for stage in self.stages:
+            stage.copy_blocks(packed)
+
+    def forward(self, step: PackedForward) -> StagesForwarded:
+        given, loads = self._newest.after(step.needs), []
+        for stage in self.stages:
+            out, load = stage.forward(step, given if stage.stage.is_first else stage.hand_over(given))
+            given = out.hidden
+            loads.append(load)
+        return StagesForwarded(out, tuple(loads))
+
+    def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
+        hidden = forwarded.last.hidden
+        if not step.num_scored:
+            return StagesInFlight(SampledStep(step, hidden, None), forwarded.loads)
+        sampled = self._last.sample(step.scored_bucket, forwarded.last)
+        self._newest.add(step.index, self.stages[0].hand_over(self._last.newest))
+        return StagesInFlight(SampledStep.begun(step, hidden, sampled), forwarded.loads)
+
+    def set_masks(self, packed: PackedMasks) -> None:
+        self._last.set_masks(packed)
+
+    def collect(self, handle: StagesInFlight) -> StepResult:
+        result = handle.sampled.result()
+        for stage, load in zip(self.stages, handle.loads, strict=True):
+            stage.collect(load)
+        return result
+
+    def expert_load(self) -> ExpertTokens | None:
+        return _joined([load for stage in self.stages if (load := stage.expert_load()) is not None])
+
+    def reset(self) -> None:
+        """Makes blocks and slot state anew, with the programs of the first time. Raises where a device is gone."""
+        self._newest.clear()
+        for stage in self.stages:
+            stage.drop()
+        for stage in self.stages:
+            stage.reset()
+        for stage in self.stages:
+            stage.wait()
+
+    def memory(self) -> tuple[DeviceMemory, ...]:
+        return tuple(memory_of(device) for stage in self.stages for device in stage.model.mesh.devices.flat)
+
+    def close(self) -> None:
+        """Drops the devices' arrays."""
+        for stage in self.stages:
+            stage.kv = ()
+
+    # What gives a row several tokens by a step is refused by EngineShapes.
+
+    def set_history(self, packed: PackedHistory) -> None:
+        raise NotImplementedError
+
+    def burst(self, step: PackedBurst) -> Any:
+        raise NotImplementedError
+
+    def draft(self, step: PackedBurst) -> Any:
+        raise NotImplementedError
+
+    def read_drafts(self, step: PackedBurst, drafted: Any) -> Drafts:
+        raise NotImplementedError
+
+    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
+        raise NotImplementedError
+
+    def _run_all(self) -> None:
+        """Runs every program over padding alone."""
+        packer = Packer(self.shapes)
+        self.init_slots(packer.no_slots())
+        self.copy_blocks(packer.no_copies())
+        forwarded = None
+        for kind, size in self._last.programs.names:
+            if kind == "masks":
+                self.set_masks(packer.no_masks(size))
+            elif kind == "sample":
+                assert forwarded is not None
+                self._last.sample(size, forwarded.last).tokens.block_until_ready()
+            elif kind in ("decode", "mixed"):
+                step = packer.padding(StepKind(kind), size)
+                assert isinstance(step, PackedForward)
+                forwarded = self._timed(step)
+
+    def _timed(self, step: PackedForward) -> StagesForwarded:
+        """Runs a forward pass over padding through all stages twice, and notes how long the second takes."""
+        for _ in range(2):
+            start = time.perf_counter()
+            forwarded = self.forward(step)
+            forwarded.last.hidden.block_until_ready()
+            self.step_seconds[step.kind, step.bucket] = time.perf_counter() - start
+        return forwarded
+
+
+def _of_stage(progress: CompileProgress, number: int, before: int, total: int) -> CompileProgress:
+    """Tells of the programs of a stage as of some of all."""
+
+    def told(program: str, done: int, _: int, seconds: float, cached: bool) -> None:
+        progress(f"{program} of stage {number}", before + done, total, seconds, cached)
+
+    return told
+
+
+def _joined(loads: Sequence[ExpertTokens]) -> ExpertTokens | None:
+    """Of the layers of all stages, one after another."""
+    if not loads:
+        return None
+    width = max(load.experts.shape[1] for load in loads)
+    experts = [np.pad(load.experts, ((0, 0), (0, width - load.experts.shape[1]))) for load in loads]
+    split = [load.devices for load in loads if load.devices is not None]
+    return ExpertTokens(np.concatenate(experts), np.concatenate(split) if split else None, max(x.placed for x in loads))

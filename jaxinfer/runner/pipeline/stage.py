@@ -1,0 +1,61 @@
+"""Stages of a pipeline: which each is, and what of an engine's sizes and devices is its own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.parallel.rules import AXES
+
+_AXIS = AXES.index("stage")
+
+
+class Stage(NamedTuple):
+    """number: of `count`, from 0. groups: the engine's KV groups that its layers have, in the order of its model's."""
+
+    number: int
+    count: int
+    groups: tuple[int, ...]
+
+    @property
+    def is_first(self) -> bool:
+        """It reads tokens."""
+        return self.number == 0
+
+    @property
+    def is_last(self) -> bool:
+        """It draws tokens."""
+        return self.number == self.count - 1
+
+    def shapes(self, whole: EngineShapes) -> EngineShapes:
+        """The engine's sizes with the stage's KV groups alone."""
+        return replace(whole, groups=tuple(whole.groups[group] for group in self.groups))
+
+
+class StagedModel(NamedTuple):
+    """A model as the stages of a pipeline, each on its devices. config: of the whole."""
+
+    config: DecoderConfig
+    parts: tuple[LoadedModel, ...]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What each part is."""
+        return stages_of(self.config, [part.config for part in self.parts])
+
+
+def stages_of(whole: DecoderConfig, parts: Sequence[DecoderConfig]) -> tuple[Stage, ...]:
+    """What each part of a decoder is."""
+    places = {(group.window, group.kv): number for number, group in enumerate(whole.kv_groups)}
+    groups = [tuple(places[group.window, group.kv] for group in part.kv_groups) for part in parts]
+    return tuple(Stage(number, len(parts), own) for number, own in enumerate(groups))
+
+
+def stage_meshes(mesh: Mesh) -> tuple[Mesh, ...]:
+    """The devices of each stage, along all axes of a mesh; along `stage` there is one."""
+    each = (mesh.devices.take([number], axis=_AXIS) for number in range(mesh.devices.shape[_AXIS]))
+    return tuple(Mesh(devices, mesh.axis_names, axis_types=mesh.axis_types) for devices in each)

@@ -1,0 +1,151 @@
+"""StageDevice: what one stage of a pipeline has on its devices, and its programs over it."""
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxinfer.engine.device.runner import ExpertTokens
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.data_shards import kv_arrays
+from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
+from jaxinfer.runner.expert_moves import ExpertMoves
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.stage import Stage
+from jaxinfer.runner.pipeline.stage_table import StageTable
+from jaxinfer.runner.program_store import ProgramStore
+from jaxinfer.runner.programs import Programs
+from jaxinfer.runner.results import drop
+from jaxinfer.runner.sample import SampledArrays
+from jaxinfer.runner.xla_options import Options
+from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
+
+
+class StageDevice:
+    """Weights, KV blocks, block tables and programs of a stage; of the first newest tokens as well. Arrays are updated
+    by donation."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        stage: Stage,
+        options: Options | None = None,
+        store: ProgramStore | None = None,
+        expert_placement_steps: int = 0,
+    ):
+        """shapes: of the engine."""
+        self.model, self.stage = model, stage
+        self._table = StageTable(model, shapes, stage)
+        self.programs = Programs(model, shapes, options, store, self._table)
+        self._make_kv = compiled_zeros(kv_arrays(model, stage.shapes(shapes)))
+        self._make_slots = self._compiled_slots(stage.shapes(shapes))
+        self._load = ExpertLoad(model)
+        copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
+        self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
+        self._tables: tuple[jax.Array, ...] = ()
+        self._newest: jax.Array | None = None
+        self.make_slots()
+
+    @cached_property
+    def kv(self) -> tuple[jax.Array, ...]:
+        """Blocks of every group of the stage. Made when first used: compiling may need the room."""
+        return self._make_kv()
+
+    def make_slots(self) -> None:
+        """Makes the state of slots anew."""
+        made = self._make_slots()
+        self._newest, self._tables = (made[0], made[1:]) if self.stage.is_first else (None, made)
+
+    def init_slots(self, packed: np.ndarray) -> None:
+        """As `Runner.init_slots`."""
+        self._newest, self._tables = self.programs["admit", 0](self._newest, self._tables, packed)
+
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        """As `Runner.copy_blocks`."""
+        self.kv = self.programs["copies", 0](self.kv, packed)
+
+    def forward(self, step: PackedForward, given: jax.Array) -> tuple[Forward, StepLoad]:
+        """Starts the stage's part of a forward pass. given: what the stage is handed, as `StageForward` takes it."""
+        program, load = self.programs[step.kind, step.bucket], self._load.dispatched
+        out: Forward = program(self.model.weights, self.kv, self._tables, self._newest, given, load, step.array)
+        self.kv, self._tables = out.kv, out.tables
+        dispatched = self._load.dispatch(out.load)
+        if self._moves is not None:
+            self.model = self._moves.after_step(self.model)
+        return out, dispatched
+
+    def collect(self, load: StepLoad) -> None:
+        """A step was collected, after which the experts' load is this."""
+        self._load.collect(load)
+
+    def expert_load(self) -> ExpertTokens | None:
+        """As `Runner.expert_load`, of the stage's layers."""
+        return self._load.read()
+
+    def warm_up_moves(self) -> None:
+        """Compiles what moves experts."""
+        if self._moves is not None:
+            self.model = self._moves.warm_up(self.model)
+
+    def hand_over(self, given: Any) -> jax.Array:
+        """Starts to copy what the stage is to compute from to its devices."""
+        return jax.device_put(given, self._table.given(0).sharding)
+
+    def reset(self) -> None:
+        """Makes everything but weights and programs anew."""
+        self.drop()
+        self._load.reset()
+        self.make_slots()
+        self.kv = self._make_kv()
+
+    def drop(self) -> None:
+        """Deletes KV blocks and the state of slots."""
+        drop((self.kv, *self._slots()))
+
+    def wait(self) -> None:
+        """Until everything is there."""
+        jax.block_until_ready((self.kv, *self._slots()))
+
+    def _slots(self) -> tuple[Any, ...]:
+        return self._newest, self._tables
+
+    def _compiled_slots(self, shapes: EngineShapes) -> jax.stages.Compiled:
+        newest, tables = self._table.slots()
+        return compiled_zeros(tables if newest is None else (newest, *tables))
+
+
+class LastStage(StageDevice):
+    """The stage that draws: it has all of a slot's state. newest: int32 [slots, NEWEST.size], after all samples that
+    were dispatched."""
+
+    @property
+    def newest(self) -> jax.Array:
+        return self._state.newest
+
+    def make_slots(self) -> None:
+        self._state, self._params, self._masks, self._tables = self._make_slots()
+
+    def init_slots(self, packed: np.ndarray) -> None:
+        program = self.programs["admit", 0]
+        self._state, self._params, self._tables = program(self._state, self._params, self._tables, packed)
+
+    def set_masks(self, packed: PackedMasks) -> None:
+        """As `Runner.set_masks`."""
+        self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
+
+    def sample(self, size: int, forwarded: Forward) -> SampledArrays:
+        """Starts to draw at the first `size` of the scored positions."""
+        own = (self._state, self._params, self._masks)
+        program = self.programs["sample", size]
+        self._state, sampled = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
+        return sampled
+
+    def _slots(self) -> tuple[Any, ...]:
+        return self._state, self._params, self._masks, self._tables
+
+    def _compiled_slots(self, shapes: EngineShapes) -> jax.stages.Compiled:
+        return compiled_slots(self.model, shapes)

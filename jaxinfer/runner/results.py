@@ -1,0 +1,64 @@
+"""What a step's arrays on the device tell the host."""
+
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxinfer.engine.device.runner import DeviceMemory
+from jaxinfer.engine.step.layouts import LOGPROBS
+from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.plan import LogprobArrays, StepResult
+from jaxinfer.runner.sample import SampledArrays
+
+
+class SampledStep(NamedTuple):
+    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended."""
+
+    step: PackedForward
+    hidden: jax.Array
+    sampled: SampledArrays | None
+
+    @classmethod
+    def begun(cls, step: PackedForward, hidden: jax.Array, sampled: SampledArrays) -> "SampledStep":
+        """Starts to copy what the host will read."""
+        sampled.tokens.copy_to_host_async()
+        if step.logprobs:
+            sampled.logprobs.copy_to_host_async()
+        return cls(step, hidden, sampled)
+
+    def result(self) -> StepResult:
+        """Waits for it."""
+        step, sampled = self.step, self.sampled
+        if sampled is None:
+            self.hidden.block_until_ready()
+            return step.result(np.zeros(0, np.int32), None)
+        tokens = step.of_scored(np.asarray(sampled.tokens))
+        if not step.logprobs:
+            return step.result(tokens, None)
+        return step.result(tokens, logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
+
+
+def logprob_arrays(rows: np.ndarray) -> LogprobArrays:
+    """rows: int32 [..., LOGPROBS.size]."""
+    view = LOGPROBS.views(rows)
+    floats = {name: view[name].view(np.float32) for name in ("logprobs", "top_logprobs")}
+    return LogprobArrays(**(view | floats))
+
+
+def drop(arrays: Any) -> None:
+    """Deletes arrays, whose steps may have failed."""
+    for array in jax.tree.leaves(arrays):
+        with contextlib.suppress(Exception):  # a fault that was reported already; its step must have ended
+            array.block_until_ready()
+        array.delete()
+
+
+def memory_of(device: Any) -> DeviceMemory:
+    """A device that has failed tells nothing."""
+    told = None
+    with contextlib.suppress(Exception):
+        told = device.memory_stats()
+    told = told or {}
+    return DeviceMemory(*(told.get(name, 0) for name in ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")))
