@@ -27,9 +27,14 @@ from jaxinfer.text.tokenizer import MAX_PROMPT_CHARS, Tokenizer
 if TYPE_CHECKING:
     import jax.numpy as jnp
 
+    from jaxinfer.layers.stack import Layout
     from jaxinfer.model_config.decoder_config import DecoderConfig
     from jaxinfer.models.loaded import LoadedModel
-    from jaxinfer.models.opened import Progress
+    from jaxinfer.parallel.layer_split import Spans
+    from jaxinfer.runner.compile_cache import CompileCache
+    from jaxinfer.runner.jax_runner import JaxRunner
+    from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
+    from jaxinfer.runner.pipeline.stage import StagedModel
     from jaxinfer.runner.xla_options import Options
 
 log = logging.getLogger(__name__)
@@ -133,20 +138,20 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     prepare(config)
     from jaxinfer.models.declared import read_declared
     from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
-    from jaxinfer.models.loaded import load_model
+    from jaxinfer.models.loaded import load_model, load_stages
     from jaxinfer.models.plan import plan_model
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
-    from jaxinfer.runner.costs import step_costs
     from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
     from jaxinfer.runner.experts import choose_dispatch, choose_experts
-    from jaxinfer.runner.jax_runner import JaxRunner
     from jaxinfer.runner.kernel_backends import check_asked
-    from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_measured_scales
+    from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_scales_of_stages
     from jaxinfer.runner.layer_layout import layer_layout
+    from jaxinfer.runner.pipeline.fitting import costs_of_stages
+    from jaxinfer.runner.pipeline.spans import layer_spans
+    from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
     from jaxinfer.runner.products import choose_products
-    from jaxinfer.runner.program_store import open_store
     from jaxinfer.runner.sizes import context_of, plan_shapes, this_device
 
     laps.end("imports")
@@ -168,7 +173,8 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     options = program_options(config.runner)
     # What cannot be is told before weights are read.
     check_asked(config.runner.attention_backend, mesh)
-    sizes = plan_shapes(config, decoder, this_device(), asked.data)
+    sizes = plan_shapes(config, decoder, this_device(), asked.data, asked.stages)
+    spans = layer_spans(config.parallel.pipeline_layers, decoder, dtype, platform_name(), asked)
     draft_folder = _draft_folder(config)
     drafting, drafts, eagle = sizes.drafting, None, None
     if drafting is not None and drafting.method == "eagle3":
@@ -179,18 +185,20 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         drafts = declared_draft(draft_folder, decoder, sizes.max_model_len).over(*asked.parts)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
-    told = progress.loaded if progress else None
 
-    def load(folder: Path, decoder: "DecoderConfig", told: "Progress | None" = None) -> "LoadedModel":
-        layout = layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked)
-        return load_model(folder, decoder, dtype=dtype, mesh=mesh, rules=asked.rules, layout=layout, progress=told)
+    def layout_of(decoder: "DecoderConfig") -> "Layout":
+        return layer_layout(config.runner.scan_layers, plan_model(decoder, dtype), platform_name(), asked.of_stage)
 
-    model = load(folder, decoder, told)
-    draft = load(draft_folder, drafts) if draft_folder and drafts else None
+    place, told = {"dtype": dtype, "rules": asked.rules}, progress.loaded if progress else None
+    meshes = stage_meshes(mesh)
+    parts = load_stages(folder, decoder, spans, meshes=meshes, layout=layout_of(decoder), progress=told, **place)
+    draft = None
+    if draft_folder and drafts:
+        draft = load_model(draft_folder, drafts, mesh=mesh, layout=layout_of(drafts), **place)
     if draft_folder and eagle:
-        draft = load_eagle3(draft_folder, eagle, dtype=dtype, mesh=mesh, rules=asked.rules)
-    if needs_measuring(model):
-        model = with_measured_scales(model, text)
+        draft = load_eagle3(draft_folder, eagle, mesh=mesh, **place)
+    if needs_measuring(parts[0]):
+        parts = with_scales_of_stages(parts, text)
     laps.end("load")
 
     def with_backends(model: "LoadedModel", sizes: EngineShapes) -> "LoadedModel":
@@ -199,20 +207,18 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         model = choose_dispatch(model, sizes, notes)
         return choose_products(model, sizes, config.runner.attention_backend, notes)
 
-    model = with_backends(model, sizes)
+    model = StagedModel(parts).map(lambda part, stage: with_backends(part, stage.shapes(sizes)))
     if draft is not None:
-        model = with_draft(model, with_backends(draft, draft_shapes(with_draft(model, draft), sizes)))
+        whole = model.parts[0]
+        whole = with_draft(whole, with_backends(draft, draft_shapes(with_draft(whole, draft), sizes)))
+        model = StagedModel((whole,))
     shapes = _with_blocks(config, model, sizes, notes, options)
     constraints = _grammars(config, folder, shapes, files.eos_token_ids)
     laps.end("fit")
-    backends = ", ".join(dict.fromkeys(backend.name for backend in model.backends))
+    backends = ", ".join(dict.fromkeys(backend.name for part in model.parts for backend in part.backends))
     held = model.config.held_in(str(dtype))
-    place = platform_name() if asked.size == 1 else f"{platform_name()} ({asked})"
-    place += ", layers in a loop" if model.layout == "stacked" else ""
-    _tell_sizes(progress, place, _types(str(dtype), held, model), backends, shapes)
-    store = open_store(cache, model, shapes, options)
-    every = config.parallel.expert_placement_steps
-    runner = JaxRunner(model, shapes, options=options, store=store, expert_placement_steps=every)
+    _tell_sizes(progress, _place(asked, model, spans), _types(str(dtype), held, model), backends, shapes)
+    runner = _runner(config, model, shapes, cache, options)
     runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
     laps.end("warm_up")
     core = EngineCore(
@@ -222,12 +228,36 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
         cache=config.cache,
         eos_ids=files.eos_token_ids,
         seed=seed_of(config),
-        costs=step_costs(model),
+        costs=costs_of_stages(model),
         constraints=constraints,
     )
-    seconds = laps.seconds(*runner.programs.seconds)
+    seconds = laps.seconds(*runner.making_seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, folder, seconds)
+
+
+def _runner(
+    config: EngineConfig, model: "StagedModel", shapes: EngineShapes, cache: "CompileCache | None", options: "Options"
+) -> "JaxRunner | PipelineRunner":
+    from jaxinfer.runner.jax_runner import JaxRunner
+    from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
+    from jaxinfer.runner.program_store import open_store
+
+    every = config.parallel.expert_placement_steps
+    stores = [open_store(cache, part, shapes, options) for part in model.parts]
+    if shapes.stages > 1:
+        return PipelineRunner(model, shapes, options=options, stores=stores, expert_placement_steps=every)
+    return JaxRunner(model.parts[0], shapes, options=options, store=stores[0], expert_placement_steps=every)
+
+
+def _place(mesh: MeshConfig, model: "StagedModel", spans: "Spans") -> str:
+    """The devices, and how layers lie on them, for people."""
+    from jaxinfer.runner.platform import platform_name
+
+    place = platform_name() if mesh.size == 1 else f"{platform_name()} ({mesh})"
+    if len(spans) > 1:
+        place += f", stages of layers {', '.join(f'{first}-{last - 1}' for first, last in spans)}"
+    return place + (", layers in a loop" if model.parts[0].layout == "stacked" else "")
 
 
 def _grammars(config: EngineConfig, folder: Path, shapes: EngineShapes, eos_ids: Sequence[int]) -> Grammars | None:
@@ -278,23 +308,20 @@ class _Laps:
 
 def _with_blocks(
     config: EngineConfig,
-    model: "LoadedModel",
+    model: "StagedModel",
     shapes: EngineShapes,
     cache: Path | None,
     options: "Options",
 ) -> EngineShapes:
-    from jaxinfer.runner import memory
-    from jaxinfer.runner.platform import usable_memory
+    from jaxinfer.runner.memory import with_blocks
+    from jaxinfer.runner.pipeline.fitting import fitting_blocks
     from jaxinfer.runner.sizes import fit_context
 
-    limit = usable_memory(config.cache.gpu_memory_utilization, model.mesh)
     if config.cache.num_blocks is not None:
         blocks = [_share_of_blocks(config.cache.num_blocks, shapes.shards)] * len(shapes.groups)
-    elif limit is None:
-        blocks = memory.cpu_blocks([cost * model.mesh.size for cost in memory.block_costs(model, shapes)])
     else:
-        blocks = memory.device_blocks(model, shapes, limit=limit, cache=cache, options=options)
-    return fit_context(config, memory.with_blocks(shapes, blocks))
+        blocks = fitting_blocks(model, shapes, config.cache.gpu_memory_utilization, cache, options)
+    return fit_context(config, with_blocks(shapes, blocks))
 
 
 def _share_of_blocks(num_blocks: int, shards: int) -> int:
@@ -311,9 +338,10 @@ def seed_of(config: EngineConfig) -> int:
     return random.SystemRandom().getrandbits(63) if config.load.seed is None else config.load.seed
 
 
-def _types(dtype: str, held: str, model: "LoadedModel") -> str:
+def _types(dtype: str, held: str, model: "StagedModel") -> str:
     """Of activations, and of what is held in another. held: how weights are."""
-    kept = ", ".join(dict.fromkeys(str(model.kv_type(group)) for group in range(len(model.backends))))
+    every = (str(part.kv_type(group)) for part in model.parts for group in range(len(part.backends)))
+    kept = ", ".join(dict.fromkeys(every))
     others = [f"{name} in {form}" for name, form in (("weights", held), ("KV blocks", kept)) if form != dtype]
     return f"{dtype} ({'; '.join(others)})" if others else dtype
 

@@ -186,6 +186,10 @@ class ParallelConfig:
     as few devices as leave room for KV blocks, in as many groups as there are devices. By default one device."""
     tensor_parallel_size: int | None = None
     """Devices that attention, MLPs and vocabulary are split over; by default what --mesh has."""
+    pipeline_parallel_size: int | None = None
+    """Stages, each of which has some of the layers and devices of its own; by default what --mesh has."""
+    pipeline_layers: str | None = None
+    """The layers of each stage, as 0-14,15-31; by default such that a decode step reads about as much in each."""
     enable_expert_parallel: bool = False
     """Each device of tensor parallelism has whole experts, instead of some channels of every expert."""
     attention_data_parallel: int | None = None
@@ -198,7 +202,7 @@ class ParallelConfig:
     """Steps after which experts are placed anew, where there are copies (redundant_experts) and it helps; 0: never."""
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel_size", "attention_data_parallel"):
+        for name in ("tensor_parallel_size", "attention_data_parallel", "pipeline_parallel_size"):
             value = getattr(self, name)
             if value is not None:
                 _at_least(name, value, 1)

@@ -4,15 +4,12 @@ from collections.abc import Sequence
 
 from jaxinfer.errors import ParameterError
 
-_PIPELINES = "pipelines are not supported yet; --tensor-parallel-size splits a model over the devices of a host"
 _REPLICAS = "is not needed: each replica is a server of its own"
 _ADAPTERS = "adapters are not supported yet"
 _DRAFTS = 'give --speculative-config, as \'{"method": "ngram", "num_speculative_tokens": 4}\''
 _TOOLS = "is not needed: requests with `tools` are served where the model's chat template takes them"
 
 ABSENT = {
-    "--pipeline-parallel-size": _PIPELINES,
-    "-pp": _PIPELINES,
     "--data-parallel-size": _REPLICAS,
     "-dp": _REPLICAS,
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",

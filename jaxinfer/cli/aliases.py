@@ -27,6 +27,8 @@ ALIASES: Mapping[str, Callable[[str, str], Given]] = {
     "-q": _renamed("--quantization"),
     "-tp": _renamed("--tensor-parallel-size"),
     "--tp-size": _renamed("--tensor-parallel-size"),
+    "-pp": _renamed("--pipeline-parallel-size"),
+    "--pp-size": _renamed("--pipeline-parallel-size"),
     "--max-batch-size": _renamed("--max-num-seqs"),
     "--max-decode-batch": _renamed("--max-num-seqs"),
     "--max-seq-len": _renamed("--max-model-len"),

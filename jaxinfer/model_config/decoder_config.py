@@ -102,7 +102,9 @@ class DecoderConfig:
         return self.span is None or self.span.first + self.num_layers == self.span.total
 
     def stage(self, first: int, last: int) -> "DecoderConfig":
-        """The stage that has the layers from `first` to before `last`."""
+        """The stage that has the layers from `first` to before `last`; itself where these are all."""
+        if (first, last) == (0, self.num_layers):
+            return self
         return replace(self, layers=self.layers[first:last], span=Span(first, self.num_layers))
 
     def at_context(self, length: int) -> "DecoderConfig":

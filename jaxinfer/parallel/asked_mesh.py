@@ -8,7 +8,7 @@ from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.parallel.mesh_file import LOGICAL_AXES, read_mesh
 from jaxinfer.parallel.rules import DEFAULT_RULES
 
-_SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data"}
+_SIZES = {"tensor_parallel_size": "tensor", "attention_data_parallel": "data", "pipeline_parallel_size": "stage"}
 """Settings that are sizes of an axis."""
 
 
@@ -29,6 +29,9 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
         if found != size:
             message = f"{size} contradicts mesh {asked.mesh}, which has {_SIZES[flag]}={found}; give one of the two"
             raise ParameterError(flag, message)
+    if asked.pipeline_layers is not None and mesh.stages == 1:
+        message = f"{asked.pipeline_layers}: the mesh ({mesh}) has no stages; give pipeline_parallel_size as well"
+        raise ParameterError("pipeline_layers", message)
     mesh = _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
     return _with_copies(mesh, asked.redundant_experts) if asked.redundant_experts else mesh
 
@@ -46,18 +49,19 @@ def check_served(mesh: MeshConfig) -> None:
     """Raises ParameterError where engines do not run on such a mesh."""
     if mesh.hosts > 1:
         raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
-    if mesh.axes.get("stage", 1) > 1:
-        raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not supported yet")
     for axis in LOGICAL_AXES:
-        if "data" in (mesh.rules.split(axis) or ()):
+        split = mesh.rules.split(axis) or ()
+        if "data" in split:
             raise ParameterError("mesh", f"rules.{axis}: data splits requests; weights over it are not supported yet")
+        if "stage" in split:
+            raise ParameterError("mesh", f"rules.{axis}: stage splits layers, whole ones; other axes are allowed")
     for axis in ("layers", "head_dim"):  # attention in shard_map has every layer's pages, and whole heads
         if split := mesh.rules.split(axis):
             raise ParameterError("mesh", f"rules.{axis}: {', '.join(split)} would split KV blocks; null is allowed")
 
 
 def _check_alone(asked: ParallelConfig) -> None:
-    for flag in (*_SIZES, "enable_expert_parallel", "redundant_experts"):
+    for flag in (*_SIZES, "pipeline_layers", "enable_expert_parallel", "redundant_experts"):
         if getattr(asked, flag):
             raise ParameterError(flag, "contradicts mesh auto, which chooses it; give one of the two")
 

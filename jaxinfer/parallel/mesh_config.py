@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError, quoted
@@ -66,6 +66,16 @@ class MeshConfig:
     def data(self) -> int:
         """Groups of devices that attend for different requests."""
         return self.axes.get("data", 1)
+
+    @property
+    def stages(self) -> int:
+        """Groups of devices that have some of the layers each."""
+        return self.axes.get("stage", 1)
+
+    @property
+    def of_stage(self) -> "MeshConfig":
+        """The devices of one stage."""
+        return self if self.stages == 1 else replace(self, axes={**self.axes, "stage": 1}, topology=None)
 
     @property
     def hosts(self) -> int:

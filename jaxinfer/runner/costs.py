@@ -12,16 +12,17 @@ from jaxinfer.runner.platform import platform_of
 
 
 def step_costs(model: LoadedModel) -> StepCosts:
-    """From the weights of a model. A multiplication and an addition are two operations.
+    """From the weights of a model, or of a stage of one. A multiplication and an addition are two operations.
 
     Of the embedding, where it is not the head too, a step reads a row a token: it is left out of the weights. So are
     experts, of which a token multiplies with those that it has chosen, and a step reads these.
     """
     config, platform = model.config, platform_of(model.mesh)
     plan = model.plan
-    every = [one for one in (*plan.weights, *plan.head) if not (plan.head and one.path == ("embed",))]
+    is_head = config.ends and not plan.head
+    every = [*(one for one in plan.weights if is_head or one.path != ("embed",)), *plan.head]
     always = [one for one in every if "expert" not in one.axes]
-    table = config.vocab_size * config.hidden_size
+    table = config.vocab_size * config.hidden_size if config.ends else 0
     return StepCosts(
         weight_bytes=sum(one.bytes(platform) for one in always),
         token_flops=2 * (sum(math.prod(one.shape) for one in always) - table + _chosen(config, every)),

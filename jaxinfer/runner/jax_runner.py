@@ -19,7 +19,7 @@ from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import ExpertMoves
 from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.program_store import ProgramStore
-from jaxinfer.runner.programs import CompileProgress, Programs
+from jaxinfer.runner.programs import CompileProgress, MakingSeconds, Programs
 from jaxinfer.runner.results import SampledStep, drop, logprob_arrays, memory_of
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted, Drafted
@@ -110,6 +110,11 @@ class JaxRunner:
     def late_programs(self) -> LatePrograms:
         """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
         return self.programs.late
+
+    @property
+    def making_seconds(self) -> MakingSeconds:
+        """What making its programs took."""
+        return self.programs.seconds
 
     def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
         """Compiles every program and runs each once, so that nothing is left to do when requests come."""

@@ -7,6 +7,7 @@ which either may have somewhere in a longer text.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,23 +60,36 @@ def with_measured_scales(model: LoadedModel, token_ids: Sequence[int]) -> Loaded
 
     Raises ModelError where none is, and for a layer whose keys or values are not finite.
     """
-    config = model.config
+    return with_scales_of_stages([model], token_ids)[0]
+
+
+def with_scales_of_stages(parts: Sequence[LoadedModel], token_ids: Sequence[int]) -> tuple[LoadedModel, ...]:
+    """The same of a model in parts, each with some of the layers on devices of its own."""
+    config, measured = parts[0].config, []
     known = [token_id for token_id in token_ids if token_id < config.vocab_size]
-    tokens = np.array(known[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
-    if not len(tokens):
+    given: Any = np.array(known[: min(MOST_TOKENS, config.max_position_embeddings)], np.int32)
+    if not len(given):
         raise ModelError("int8 keys and values need scales, and the text to measure them on has no token of this model")
-    largest = jax.jit(partial(_largest, model))(model.weights, tokens)
-    most = np.empty((config.num_layers, 2), np.float32)
-    for group, found in zip(config.kv_groups, largest, strict=True):
+    for part in parts:
+        largest, hidden = jax.jit(partial(_largest, part))(part.weights, given)
+        measured.append(_measured(part, largest))
+        given = np.asarray(hidden)
+    return tuple(measured)
+
+
+def _measured(model: LoadedModel, largest: Sequence[jax.Array]) -> LoadedModel:
+    most = np.empty((model.config.num_layers, 2), np.float32)
+    for group, found in zip(model.config.kv_groups, largest, strict=True):
         most[list(group.layers)] = np.asarray(found)
     if not np.isfinite(most).all():
         layer = int(np.flatnonzero(~np.isfinite(most).all(axis=1))[0])
+        layer += model.config.span.first if model.config.span is not None else 0
         raise ModelError(f"keys or values of layer {layer} are not finite: int8 cannot hold them")
     return _with_scales(model, np.where(most > 0, most * (ROOM / _LARGEST), 1).astype(np.float32))
 
 
-def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> list[jax.Array]:
-    """[layers, 2] of each KV group: the largest magnitudes of a layer's keys and values."""
+def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+    """[layers, 2] of each KV group: the largest magnitudes of a layer's keys and values; and hidden states [T, d]."""
     plain = replace(model, config=model.config.keeping(None))
     for group in range(len(plain.backends)):
         plain = with_backend(plain, group, "xla")
@@ -95,8 +109,8 @@ def _largest(model: LoadedModel, weights: KV, tokens: jax.Array) -> list[jax.Arr
 
     turned = [_turned(plain, group) for group in range(count)]
     positions = jnp.arange(len(tokens), dtype=jnp.int32)
-    _, kv = model.build(weights)(tokens, positions, (*pages, *largest), attend)
-    return list(kv[count:])
+    hidden, kv = model.build(weights)(tokens, positions, (*pages, *largest), attend)
+    return list(kv[count:]), hidden
 
 
 def _turned(model: LoadedModel, group: int) -> set[int]:

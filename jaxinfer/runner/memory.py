@@ -100,19 +100,27 @@ def useful_blocks(shapes: EngineShapes) -> list[int]:
     return counts
 
 
-def step_temporaries(model: LoadedModel, shapes: EngineShapes, options: Options | None = None) -> int:
+MakePrograms = Callable[[EngineShapes], Programs]
+"""make(shapes): an engine's programs, of a model or of a stage of one, for shapes with other numbers of blocks."""
+
+
+def step_temporaries(
+    model: LoadedModel, shapes: EngineShapes, options: Options | None = None, make: MakePrograms | None = None
+) -> int:
     """Bytes of temporaries of the largest forward or sample, from trial compilations.
 
     Programs run one after another, so the larger counts. They do not depend on the block count.
     """
     trial = with_blocks(shapes, [_TRIAL_BLOCKS] * len(shapes.groups))
-    programs = Programs(model, trial, options)
-    names: list[Name] = [("mixed", trial.max_num_batched_tokens), ("sample", trial.max_scored)]
-    if trial.decode_steps > 1:
-        names.append(("multi_step", trial.max_num_seqs))
-    if trial.drafting is not None:
-        names.append(("speculate", trial.max_num_seqs))
-    return max(int(programs.compile(name).memory_analysis().temp_size_in_bytes) for name in names)
+    programs = Programs(model, trial, options) if make is None else make(trial)
+    names: list[Name] = [
+        ("mixed", trial.max_num_batched_tokens),
+        ("sample", trial.max_scored),
+        ("multi_step", trial.max_num_seqs),
+        ("speculate", trial.max_num_seqs),
+    ]
+    found = (programs.compile(name) for name in names if name in programs.names)
+    return max(int(program.memory_analysis().temp_size_in_bytes) for program in found)
 
 
 def slot_bytes(columns: int, groups: int, blocks_per_row: int, history: int = 0) -> int:
@@ -140,18 +148,21 @@ def device_blocks(
     limit: int,
     cache: Path | None,
     options: Options | None = None,
+    make: MakePrograms | None = None,
 ) -> list[int]:
     """Blocks a group where `limit` bytes of a device hold everything. Raises ParameterError where not even one fits.
 
     limit: of the device that has the least. What is counted is what lies on one device: shards of what is split, all of
-    the rest. Shards are equal, so it is the same on each.
+    the rest. Shards are equal, so it is the same on each. make: of a stage of a pipeline, whose model and shapes are
+    given: its programs.
     """
     key = shapes_digest(model, shapes, described(options or {}))
-    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options))
+    temporaries = remembered(cache, key, lambda: step_temporaries(model, shapes, options, make))
     # A tied head is one of the weights.
     arrays = (*model.weights_with_draft, *model.head_with_draft)
     weights = sum(map(_on_one_device, {id(array): array for array in arrays}.values()))
-    columns = model.config.table_shape[0] // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
+    rows = model.config.table_shape[0] if model.config.ends else 0
+    columns = rows // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
     state = state_bytes(shapes, columns, platform_of(model.mesh)) + feature_bytes(model, shapes)
     costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))

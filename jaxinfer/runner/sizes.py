@@ -36,7 +36,9 @@ def this_device() -> Device:
     return Device(platform_name(), device_memory())
 
 
-def plan_shapes(config: EngineConfig, decoder: DecoderConfig, device: Device, shards: int = 1) -> EngineShapes:
+def plan_shapes(
+    config: EngineConfig, decoder: DecoderConfig, device: Device, shards: int = 1, stages: int = 1
+) -> EngineShapes:
     """Static sizes but for the block counts, which are 0 still: those of a shard. What is asked for is the total of all
     shards, and shared out among them."""
     scheduler, length = config.scheduler, context_of(config, decoder)
@@ -59,6 +61,7 @@ def plan_shapes(config: EngineConfig, decoder: DecoderConfig, device: Device, sh
         decode_steps=scheduler.decode_steps,
         drafting=drafting,
         shards=shards,
+        stages=stages,
     )
 
 

@@ -250,6 +250,7 @@ import jax.numpy as jnp
 from jaxinfer.build import _with_blocks
 from jaxinfer.models.loaded import random_model
 from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.runner.sizes import plan_shapes, this_device
 from tests.plan.test_calibration import *
 
@@ -265,7 +266,8 @@ with TemporaryDirectory() as folder:
             plan = plan_mesh(asked, decoder, mesh, "it", read_calibration(file))
             over = decoder.over(*mesh.parts)
             model = random_model(over, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
-            shapes = _with_blocks(asked, model, plan_shapes(asked, over, this_device(), mesh.data), None, {})
+            sizes = plan_shapes(asked, over, this_device(), mesh.data)
+            shapes = _with_blocks(asked, StagedModel((model,)), sizes, None, {})
             assert tuple(group.num_blocks for group in shapes.groups) == plan.memory.blocks, (axes, name)
             assert shapes == plan.shapes, (shapes, plan.shapes)
 """

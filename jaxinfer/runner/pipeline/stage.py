@@ -1,6 +1,6 @@
 """Stages of a pipeline: which each is, and what of an engine's sizes and devices is its own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,15 +37,24 @@ class Stage(NamedTuple):
 
 
 class StagedModel(NamedTuple):
-    """A model as the stages of a pipeline, each on its devices. config: of the whole."""
+    """A model in parts, each with some of the layers on devices of its own; or as one, which has them all."""
 
-    config: DecoderConfig
     parts: tuple[LoadedModel, ...]
+
+    @property
+    def config(self) -> DecoderConfig:
+        """Of the whole."""
+        layers = tuple(layer for part in self.parts for layer in part.config.layers)
+        return replace(self.parts[0].config, layers=layers, span=None)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """What each part is."""
         return stages_of(self.config, [part.config for part in self.parts])
+
+    def map(self, change: Callable[[LoadedModel, Stage], LoadedModel]) -> "StagedModel":
+        """Each part changed."""
+        return StagedModel(tuple(map(change, self.parts, self.stages)))
 
 
 def stages_of(whole: DecoderConfig, parts: Sequence[DecoderConfig]) -> tuple[Stage, ...]:
