@@ -22,8 +22,8 @@ from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import make_mesh, platform_kind, shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.plan.stand_in import attends, stand_in
+from jaxinfer.runner.device_weights import placed_plan
 from jaxinfer.runner.draft_model import with_draft
-from jaxinfer.runner.inspection import placed_plan
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 from jaxinfer.speculation import Speculation

@@ -14,8 +14,8 @@ from jaxinfer.plan.compiled import Compiled, ProgramName
 from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.work import Rows
 from jaxinfer.quantization.array import held_bytes
+from jaxinfer.runner.device_weights import device_bytes, placed_plan
 from jaxinfer.runner.expert_load import load_shape_of
-from jaxinfer.runner.inspection import device_bytes, placed_plan
 from jaxinfer.runner.state import zero_slots
 
 _ARGUMENTS = {

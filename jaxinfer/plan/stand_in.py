@@ -14,7 +14,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.models.loaded import GroupBackend, LoadedModel, abstract_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.inspection import placed_plan
+from jaxinfer.runner.device_weights import placed_plan
 from jaxinfer.runner.products import with_products
 
 BACKENDS = {"tpu": ("mosaic_tpu",), "gpu": ("mosaic_gpu", "xla")}

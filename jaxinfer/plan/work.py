@@ -19,7 +19,8 @@ from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.exchange import Exchange
 from jaxinfer.quantization.array import part_type, stored_bytes
-from jaxinfer.runner.inspection import device_bytes, kv_token_bytes, placed_plan
+from jaxinfer.runner.device_weights import device_bytes, placed_plan
+from jaxinfer.runner.inspection import kv_token_bytes
 
 _PRODUCTS = {"int8": "int8", "e4m3": "float8"}
 """Types that products are computed in, by what a scheme rounds activations to; of others, that of activations."""

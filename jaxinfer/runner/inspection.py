@@ -1,6 +1,7 @@
 """What a model is made of, and what it takes of this machine, from its declaration alone."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -11,15 +12,16 @@ from jaxinfer_kernels.layouts import platform_layout
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
 from jaxinfer.model_config.layer_kind import LayerKind
-from jaxinfer.models.loaded import LoadedModel, ModelPlan, plan_model
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.models.plan import ModelPlan, plan_model
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.auto_mesh import Taken
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
-from jaxinfer.quantization.array import held_bytes
 from jaxinfer.quantization.made import MADE
-from jaxinfer.runner.layer_layout import layer_layout
+from jaxinfer.runner.device_weights import device_bytes, placed_plan
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks
+from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.platform import platform_name, usable_memory
 
 _PLAIN = ("float32", "bfloat16")
@@ -47,7 +49,7 @@ def inspect_model(
     length: int | None = None,
     mesh: MeshConfig = ONE_DEVICE,
 ) -> dict[str, Any]:
-    """Sizes in bytes, of one device of the mesh; block_size in tokens. Allocates nothing.
+    """Sizes in bytes, of one device of the mesh, of that of the fullest stage; block_size in tokens. Allocates nothing.
 
     quantization: how it holds the weights, a name of `DecoderConfig.quantised`. length: tokens of the sequences that
     are counted, if they are. mesh: of devices that need not be here. Raises ParameterError where the model cannot be
@@ -56,11 +58,15 @@ def inspect_model(
     plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
     config = config.over(*mesh.parts)
-    layout = platform_layout(platform)
-    groups = [_kv_group(group, layout, dtype, mesh) for group in config.kv_groups]
+    stages = _stages(config.quantised(quantization), dtype, platform, mesh)
+    groups = _kv_groups(config, stages, platform_layout(platform), dtype, mesh.of_stage)
     costs = [group["token_bytes"] * block_size for group in groups]
-    held = _bytes(config.quantised(quantization), dtype, platform, mesh)
-    blocks = cpu_blocks([cost * mesh.size for cost in costs]) if memory is None else _blocks(memory, held, costs)
+    held = max(_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages)
+    if memory is None:
+        each = kv_token_bytes(config, dtype, platform, mesh)
+        blocks = cpu_blocks([token * block_size * mesh.of_stage.size for token in each])
+    else:
+        blocks = _blocks(memory, held, costs)
     counted = None if length is None or memory is None else _sequences(config, blocks, costs, block_size, length)
     return {
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
@@ -89,7 +95,8 @@ def taken_of_device(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh
 
 
 def kv_token_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> tuple[int, ...]:
-    """Bytes that a device keeps of a token, an entry a KV group. config: over the mesh's parts."""
+    """Bytes that a device keeps of a token, an entry a KV group; of stages one in each together. config: over the
+    mesh's parts."""
     layout = platform_layout(platform)
     return tuple(_kv_group(group, layout, dtype, mesh)["token_bytes"] for group in config.kv_groups)
 
@@ -108,24 +115,18 @@ def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: 
 
 
 def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
+    """Of the stage that holds the most."""
+    stages = _stages(config, dtype, platform, mesh)
+    return max(_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages)
+
+
+def _stages(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> list[DecoderConfig]:
+    return [config.stage(*span) for span in layer_spans(None, config, dtype, platform, mesh)]
+
+
+def _stage_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
     plan = placed_plan(config, dtype, platform, mesh)
     return sum(device_bytes(one, platform, mesh) for one in (*plan.weights, *plan.head))
-
-
-def placed_plan(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> ModelPlan:
-    """The model's structure in the layout that an engine there would choose. config: over the mesh's parts."""
-    plan = plan_model(config, dtype)
-    layout = layer_layout("auto", plan, platform, mesh)
-    return plan if layout == "unrolled" else plan_model(config, dtype, layout)
-
-
-def device_bytes(weight: Weight, platform: str, mesh: MeshConfig) -> int:
-    """What one device of a mesh holds of a weight."""
-    columns, total = shard_shape(mesh, weight.axes, weight.shape)[-1], 0
-    for leaf in weight.leaves(platform):
-        part = shard_shape(mesh, leaf.axes, leaf.shape)
-        total += held_bytes(part, leaf.dtype, platform, weight.order(leaf, columns))
-    return total
 
 
 def count_parameters(model: LoadedModel) -> int:
@@ -165,6 +166,18 @@ def _kind(layer: LayerKind) -> str:
     window = "" if attention.window is None else f", window {attention.window:,}"
     mlp = f"MLP {layer.mlp.size:,}" if experts is None else f"{experts.chosen} of {experts.count} experts"
     return f"({heads}{window}, {mlp})"
+
+
+def _kv_groups(
+    config: DecoderConfig, stages: Sequence[DecoderConfig], layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig
+) -> list[dict[str, Any]]:
+    """Of each group of the whole, what the stage with most of its layers keeps. mesh: of a stage."""
+    found: list[dict[str, Any]] = []
+    for whole in config.kv_groups:
+        own = [one for stage in stages for one in stage.kv_groups if (one.window, one.kv) == (whole.window, whole.kv)]
+        most = max(own, key=lambda group: len(group.layers))
+        found.append({**_kv_group(most, layout, dtype, mesh), "layers": len(whole.layers)})
+    return found
 
 
 def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshConfig) -> dict[str, Any]:

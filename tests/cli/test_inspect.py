@@ -142,20 +142,37 @@ def test_one_device_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "mesh                  tensor=2: 2 devices; what follows is of one\n" in printed
     split = "vocab over tensor, kv_heads over tensor, mlp over tensor, expert_mlp over tensor"
     assert f"split                 {split}\n" in printed
-    assert inspect.run([path, "--mesh", "pp2"]) == 0
-    assert "not served            stage=2: 1 is allowed, pipelines are not supported yet\n" in capsys.readouterr().out
+    assert inspect.run([path, "--mesh", "v6e-16"]) == 0
+    assert (
+        "not served            v6e:4x4 is 4 hosts; 1 is allowed, more are not supported yet\n"
+        in capsys.readouterr().out
+    )
     assert main(["inspect", path, "--mesh", "tp4"]) == 2
     assert "--mesh: expert_mlp, 6, cannot be split over tensor=4" in capsys.readouterr().err
 
 
-def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    """A budget of 2 GiB for all: split blocks are as many, replicated ones half as many."""
+def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A budget of 2 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
     big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")
     model = str(material("configs", "gpt-oss-20b.shapes.json"))
-    one, two, other = (report(capsys, model, *big, "--mesh", mesh)["blocks"] for mesh in ("single", "tp2", "pp2"))
-    assert one == two
+    copied = tmp_path / "copied.yaml"
+    copied.write_text("axes: {expert: 2}\n")
+    meshes = ("single", "tp2", "pp2", str(copied))
+    one, two, stages, other = (report(capsys, model, *big, "--mesh", mesh)["blocks"] for mesh in meshes)
+    assert one == two == stages
     assert one[0] < 4096
     assert other[0] <= one[0] // 2 + 64
+
+
+def test_stages_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the fullest: the embedding and four of the demo's six layers; the head with two is read as fast."""
+    one, two = report(capsys, "demo"), report(capsys, "demo", "--mesh", "pp2")
+    table, every = 2560 * 192 * 4, one["weight_bytes"]["float32"]
+    assert two["weight_bytes"]["float32"] == pytest.approx(table + (every - table) * 4 / 6, rel=1e-3)
+    ((whole,), (half,)) = one["kv_groups"], two["kv_groups"]
+    assert half["token_bytes"] * 6 == whole["token_bytes"] * 4
+    assert two["parameters"] == one["parameters"]
+    assert two["mesh"]["refused"] is None
 
 
 def test_active_parameters_of_experts(capsys: pytest.CaptureFixture[str]) -> None:

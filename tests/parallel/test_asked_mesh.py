@@ -60,8 +60,6 @@ def test_a_rule_of_a_file_that_contradicts_expert_parallelism(tmp_path: Path):
 
 
 REFUSED = {
-    "pp2": "mesh: stage=2: 1 is allowed",
-    "pp2-tp4": "mesh: stage=2: 1 is allowed",
     "v6e-16": "mesh: v6e:4x4 is 4 hosts; 1 is allowed",
     "h200-16": "mesh: h200:2x1x8 is 2 hosts; 1 is allowed",
 }
@@ -91,6 +89,22 @@ def test_weights_are_not_split_over_data(tmp_path: Path):
     file.write_text("axes: {data: 2, tensor: 2}\nrules: {mlp: [data, tensor]}\n")
     with pytest.raises(ParameterError, match=r"mesh: rules\.mlp: data splits requests"):
         served_mesh(engine_config(None, None, {"mesh": str(file)}).parallel)
+
+
+def test_stages_hold_whole_layers(tmp_path: Path):
+    file = tmp_path / "my.yaml"
+    file.write_text("axes: {stage: 2, tensor: 2}\nrules: {mlp: [stage, tensor]}\n")
+    with pytest.raises(ParameterError, match=r"mesh: rules\.mlp: stage splits layers, whole ones"):
+        served_mesh(engine_config(None, None, {"mesh": str(file)}).parallel)
+
+
+def test_stages_are_asked_for_by_a_flag():
+    parallel = engine_config(None, None, {"pipeline_parallel_size": 2, "tensor_parallel_size": 4}).parallel
+    assert served_mesh(parallel) == MeshConfig({"stage": 2, "tensor": 4})
+    parallel = engine_config(None, None, {"mesh": "pp2-tp4", "pipeline_layers": "0-3,4-9"}).parallel
+    assert served_mesh(parallel) == read_mesh("pp2-tp4")
+    with pytest.raises(ParameterError, match=r"pipeline_layers: 0-3,4-9: the mesh \(one device\) has no stages"):
+        served_mesh(engine_config(None, None, {"pipeline_layers": "0-3,4-9"}).parallel)
 
 
 def test_groups_that_attend_for_different_requests():

@@ -73,7 +73,8 @@ def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, hidden)}
     for layer in range(config["num_hidden_layers"]):
-        own = _attention(config) | (_experts(config) if "num_experts" in config else _mlp(config))
+        has_experts = "num_experts" in config and layer not in config.get("mlp_only_layers", ())
+        own = _attention(config) | (_experts(config) if has_experts else _mlp(config))
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in own.items()}
     shapes["model.norm.weight"] = (hidden,)
     return shapes if config["tie_word_embeddings"] else {**shapes, "lm_head.weight": (vocabulary, hidden)}

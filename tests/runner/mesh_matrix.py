@@ -142,7 +142,7 @@ def main(name: str, *chosen: str) -> None:
     """Two engines for each mesh of `chosen`, by default all that split the model."""
     place = list(MODELS).index(name)
     with TemporaryDirectory() as folder:
-        path = made(MODELS[name], {}, _plain, left=()).write_plain(Path(folder))
+        path = made(MODELS[name], {}, plain, left=()).write_plain(Path(folder))
         alone: dict[tuple[str, str], Outputs] = {}
         for number, (mesh_name, mesh) in enumerate(MESHES.items()):
             if mesh_name not in (chosen or MESHES) or ("ep" in mesh_name and name != "experts"):
@@ -158,7 +158,7 @@ def main(name: str, *chosen: str) -> None:
                 jax.clear_caches()
 
 
-def _plain(rng: np.random.Generator, module: str, rows: int, columns: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def plain(rng: np.random.Generator, module: str, rows: int, columns: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     values = (rng.standard_normal((rows, columns)) * 0.1).astype("f4")
     return {f"{module}.weight": values}, values
 

@@ -12,6 +12,7 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, StepInFlight
+from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner, StagesForwarded, StagesInFlight
 from tests.engine.ledger import free, unread
 
 
@@ -63,11 +64,42 @@ class PoisoningRunner(JaxRunner):
         self.kv = (*poisoned, *kept)
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
-        """Free blocks, but for those that are about to be copied, [groups, copies, (source, destination)]."""
-        found = free(self.core, group)
-        if copied is not None:
-            found[copied[group, :, 0]] = False
-        return np.broadcast_to(found[:, None], (len(found), self.shapes.block_size))
+        return _free(self.core, self.shapes.block_size, group, copied)
+
+
+class PoisoningPipeline(PipelineRunner):
+    """The same over stages. Theirs may be on one device."""
+
+    core: EngineCore
+
+    def copy_blocks(self, packed: np.ndarray) -> None:
+        self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(packed)["copies"]))
+        super().copy_blocks(packed)
+
+    def forward(self, step: PackedForward) -> StagesForwarded:
+        self._poison(self._free)
+        return super().forward(step)
+
+    def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
+        handle = super().sample(step, forwarded)
+        self._poison(partial(unread, self.core))
+        return handle
+
+    def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
+        for stage in self.stages:
+            pairs = zip(stage.stage.groups, stage.kv, strict=True)
+            stage.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in pairs)
+
+    def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
+        return _free(self.core, self.shapes.block_size, group, copied)
+
+
+def _free(core: EngineCore, block_size: int, group: int, copied: np.ndarray | None) -> np.ndarray:
+    """Free blocks, but for those that are about to be copied, [groups, copies, (source, destination)]."""
+    found = free(core, group)
+    if copied is not None:
+        found[copied[group, :, 0]] = False
+    return np.broadcast_to(found[:, None], (len(found), block_size))
 
 
 def _padded(positions: np.ndarray, blocks: int) -> np.ndarray:

@@ -2,19 +2,23 @@
 
 from functools import cache
 
+import jax.numpy as jnp
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, run_state_machine_as_test
 
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.models.loaded import random_model
+from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.runner.draft_model import with_draft
+from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.speculation import Method, Speculation
 from tests.draws import history_settings, run_state_machines
 from tests.engine.histories import Histories
 from tests.engine.outputs import Output
 from tests.engine.toy_grammar import ToyConstraints
 from tests.models.eagle3_folder import tiny_head
-from tests.runner.poisoning import PoisoningRunner
+from tests.runner.poisoning import PoisoningPipeline, PoisoningRunner
 from tests.runner.tiny import VOCABULARY, Judge, make_core, near_model, tiny_model, tiny_shapes
 
 EOS = tuple(range(100, 110))
@@ -39,6 +43,21 @@ def runner(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoning
 
 
 @cache
+def pipeline(windows: tuple[int | None, ...]) -> PoisoningPipeline:
+    """The same model, a stage a layer."""
+    whole, mesh = tiny_model(windows).config, make_mesh()
+    stages = [whole.stage(layer, layer + 1) for layer in range(whole.num_layers)]
+    parts = tuple(random_model(stage, dtype=jnp.dtype("float32"), mesh=mesh) for stage in stages)
+    sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
+    shapes = tiny_shapes(
+        tiny_model(windows), **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2, stages=len(stages)
+    )
+    made = PoisoningPipeline(StagedModel(parts), shapes)
+    made.warm_up(lazy=True)
+    return made
+
+
+@cache
 def judge(windows: tuple[int | None, ...]) -> Judge:
     return Judge(runner(windows, None).model, 48)
 
@@ -51,12 +70,12 @@ class RealHistories(Histories):
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
-        drafter=st.sampled_from([None, "ngram", "draft_model", "eagle3"]),
+        drafter=st.sampled_from([None, "stages", "ngram", "draft_model", "eagle3"]),
     )
     def start(self, windows, ahead, caching, chunk, drafter) -> None:
         self.windows = windows
         self.flips = 0
-        device = runner(windows, drafter)
+        device = pipeline(windows) if drafter == "stages" else runner(windows, drafter)
         asked = {"caching": caching, "eos": EOS, "long_prefill_token_threshold": chunk, "clock": lambda: 0}
         asked["constraints"] = ToyConstraints(VOCABULARY)
         device.core = core = make_core(device, ahead=ahead, **asked)

@@ -19,6 +19,7 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
+from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
 from tests.engine.small import small_core
@@ -59,7 +60,7 @@ def near_model(target: LoadedModel) -> LoadedModel:
     return replace(draft, weights=tuple(map(near, target.weights)), head=tuple(map(near, target.head)))
 
 
-def tiny_shapes(model: LoadedModel, **changes: Any) -> EngineShapes:
+def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShapes:
     """Few buckets: budget 64, blocks of 4."""
     sizes: dict[str, Any] = {
         "max_num_seqs": 8,

@@ -6,7 +6,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.plan import plan_model
 from jaxinfer.parallel.layer_split import Costs, Spans, asked_layers, split_layers
 from jaxinfer.parallel.mesh_config import MeshConfig
-from jaxinfer.runner.inspection import device_bytes
+from jaxinfer.runner.device_weights import device_bytes
 
 _TABLES = ("embed", "positions")
 

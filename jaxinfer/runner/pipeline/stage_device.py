@@ -93,7 +93,7 @@ class StageDevice:
 
     def hand_over(self, given: Any) -> jax.Array:
         """Starts to copy what the stage is to compute from to its devices."""
-        return jax.device_put(given, self._table.given(0).sharding)
+        return jax.device_put(given, self._table.given(0).sharding, may_alias=False)
 
     def reset(self) -> None:
         """Makes everything but weights and programs anew."""
