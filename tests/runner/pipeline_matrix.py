@@ -1,4 +1,4 @@
-"""Pipelines of a small model against one device: `python -m tests.runner.pipeline_matrix MODEL`.
+"""Pipelines of a small model against one device: `python -m tests.runner.pipeline_matrix MODEL [MESH...]`.
 
 With XLA_FLAGS=--xla_force_host_platform_device_count=8. All values of two of mesh, quantisation, layout, steps ahead
 and blocks meet for each model.
@@ -98,13 +98,15 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     return outputs, core.stats().preemptions
 
 
-def main(name: str) -> None:
-    """Engines for each row of the table, of those that meet all pairs of values."""
+def main(name: str, *chosen: str) -> None:
+    """Engines for each mesh of `chosen`, by default all: those in which all pairs of values meet."""
     with TemporaryDirectory() as folder:
         path = DEMO_FOLDER if name == "demo" else made(MODELS[name], {}, plain, left=()).write_plain(Path(folder))
         alone: dict[tuple[str, str], Outputs] = {}
         for how in pairwise(TABLE):
             numbers, mesh = how["numbers"], MESHES[how["mesh"]]
+            if how["mesh"] not in (chosen or MESHES):
+                continue
             if numbers not in alone:
                 alone[numbers], _ = answers(path, ONE_DEVICE, {**how, "ahead": 1, "blocks": 400, "layout": "unrolled"})
             found, preemptions = answers(path, mesh, how)

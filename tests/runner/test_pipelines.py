@@ -1,0 +1,125 @@
+"""Engines over the stages of a pipeline, on devices of a CPU, give the tokens of one device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxinfer.build import DEMO_FOLDER
+from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.models.loaded import load_stages, random_model
+from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
+from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
+from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
+from jaxinfer.sampling import SamplingParams
+from tests.quantization.checkpoints import config_of
+from tests.runner.devices import run_on_devices
+from tests.runner.pipeline_matrix import MODELS
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
+
+MESH = {"windows in sixes": "pp3", "dense first": "pp2-ep4", "tied": "pp2-data2-tp2"}
+"""One a model here, all of them by `tests.runner.pipeline_matrix`."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", MESH)
+def test_pipelines_give_what_one_device_gives(model: str) -> None:
+    assert model in MODELS
+    run_on_devices(f"from tests.runner.pipeline_matrix import main; main({model!r}, {MESH[model]!r})", 8)
+
+
+FEW = """
+import jax
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from tests.runner.pipeline_matrix import *
+
+with TemporaryDirectory() as folder:
+    path = made(MODELS["dense first"], {}, plain, left=()).write_plain(Path(folder))
+    how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW}
+    right, _ = answers(path, ONE_DEVICE, how)
+    found, preemptions = answers(path, MESHES["pp2-ep4"], how)
+    compare(found, right, 1e-4)
+    assert preemptions
+"""
+
+
+def test_two_stages_of_four_devices_with_whole_experts() -> None:
+    run_on_devices(FEW, 8)
+
+
+def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: int) -> PipelineRunner:
+    """Stages that end before these layers, all on one device."""
+    whole, firsts = tiny_model(windows).config, (0, *ends)
+    stages = [whole.stage(first, last) for first, last in zip(firsts, (*ends, len(windows)), strict=True)]
+    model = StagedModel(tuple(random_model(one, dtype=jnp.dtype("float32"), mesh=make_mesh()) for one in stages))
+    assert model.config == whole
+    runner = PipelineRunner(model, tiny_shapes(model, **sizes, stages=len(stages)))
+    runner.warm_up(lazy=True)
+    return runner
+
+
+def test_stages_know_their_groups() -> None:
+    whole = tiny_model((None, 12, None, 12)).config
+    parts = [whole.stage(0, 1), whole.stage(1, 2), whole.stage(2, 4)]
+    assert [stage.groups for stage in stages_of(whole, parts)] == [(0,), (1,), (0, 1)]
+    parts = [whole.stage(0, 1), whole.stage(1, 4)]  # the second begins with a window
+    assert [stage.groups for stage in stages_of(whole, parts)] == [(0,), (1, 0)]
+
+
+def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
+    windows = (None, 12, None)
+    prompts = [np.random.default_rng(seed).integers(1, 300, 20 + 9 * seed).tolist() for seed in range(4)]
+    asked = {"max_tokens": 20, "temperature": 0.0, "ignore_eos": True}
+    requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
+    found = drive(make_core(pipeline(windows, (1,)), ahead=2), requests)
+    whole = tiny_model(windows)
+    alone = JaxRunner(whole, tiny_shapes(whole))
+    alone.warm_up(lazy=True)
+    right = drive(make_core(alone), requests)
+    assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
+
+
+def test_a_fault_leaves_everything_anew() -> None:
+    runner = pipeline((None, None), (1,))
+    request = GenerateRequest("a", [5, 6, 7], SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True))
+    right = drive(make_core(runner, ahead=2), [request])
+    runner.reset()
+    assert all(not np.asarray(kv).any() for stage in runner.stages for kv in stage.kv)
+    assert drive(make_core(runner, ahead=2), [request]) == right
+
+
+def test_newest_tokens_are_those_after_a_step() -> None:
+    nothing, *drawn = (jax.device_put(np.full((1, 3), number, np.int32)) for number in range(10))
+    newest = NewestTokens(nothing, stages=2)
+    assert newest.after(-1) is nothing
+    for step in (0, 1, 3, 6, 7):
+        newest.add(step, drawn[step])
+    assert [newest.after(step) is drawn[step] for step in (1, 3, 6, 7)] == [True] * 4
+    assert newest.after(0) is drawn[1]  # which is older than any in flight: one that came later has the same
+    newest.add(0, drawn[8])
+    assert newest.after(0) is drawn[8]
+    newest.clear()
+    assert newest.after(-1) is nothing
+
+
+@pytest.mark.parametrize("spans", [((0, 2), (2, 6)), ((0, 1), (1, 5), (5, 6))])
+def test_a_stages_weights_are_those_of_the_whole(spans: tuple[tuple[int, int], ...]) -> None:
+    """Of the demo, whose head is its embedding."""
+    config, dtype, told = config_of(DEMO_FOLDER), jnp.dtype("float32"), []
+    (whole,) = load_stages(DEMO_FOLDER, config, [(0, 6)], dtype=dtype, meshes=[make_mesh()])
+    parts = load_stages(
+        DEMO_FOLDER, config, spans, dtype=dtype, meshes=[make_mesh()] * len(spans), progress=lambda *x: told.append(x)
+    )
+    values = {one.path: np.asarray(leaf) for one, leaf in zip(whole.plan.weights, whole.weights, strict=True)}
+    for part, (first, last) in zip(parts, spans, strict=True):
+        assert part.config.num_layers == last - first
+        for one, leaf in zip(part.plan.numbered.weights, part.weights, strict=True):
+            right = values[one.path] if one.path[0] != "vectors" else values[one.path][first:last]
+            np.testing.assert_array_equal(leaf, right)
+        assert bool(part.head) == (last == 6)
+    np.testing.assert_array_equal(parts[-1].head[0], whole.head[0])
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
