@@ -14,7 +14,10 @@ from jaxinfer.runner.sample import SampledArrays
 
 
 class SampledStep(NamedTuple):
-    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended."""
+    """A step in flight. sampled: None where nothing was scored: then `hidden` tells when it has ended.
+
+    Of several processes that run the step together, those that have no part of its results get zeros.
+    """
 
     step: PackedForward
     hidden: jax.Array
@@ -23,8 +26,9 @@ class SampledStep(NamedTuple):
     @classmethod
     def begun(cls, step: PackedForward, hidden: jax.Array, sampled: SampledArrays) -> "SampledStep":
         """Starts to copy what the host will read."""
-        sampled.tokens.copy_to_host_async()
-        if step.logprobs:
+        if is_here(sampled.tokens):
+            sampled.tokens.copy_to_host_async()
+        if step.logprobs and is_here(sampled.logprobs):
             sampled.logprobs.copy_to_host_async()
         return cls(step, hidden, sampled)
 
@@ -34,10 +38,18 @@ class SampledStep(NamedTuple):
         if sampled is None:
             self.hidden.block_until_ready()
             return step.result(np.zeros(0, np.int32), None)
+        if not is_here(sampled.tokens):
+            self.hidden.block_until_ready()
+            return step.result(np.zeros(step.num_scored, np.int32), None)
         tokens = step.of_scored(np.asarray(sampled.tokens))
         if not step.logprobs:
             return step.result(tokens, None)
         return step.result(tokens, logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
+
+
+def is_here(array: jax.Array) -> bool:
+    """Whether a device of this process has some of it."""
+    return array.is_fully_addressable or bool(array.addressable_shards)
 
 
 def logprob_arrays(rows: np.ndarray) -> LogprobArrays:

@@ -59,7 +59,9 @@ class PipelineRunner:
         first, last = self.stages[0], self.stages[-1]
         assert isinstance(last, LastStage)
         self._last = last
-        self._newest = NewestTokens(first.hand_over(np.zeros_like(last.newest)), len(self.stages))
+        # Where stages are on several hosts, results come to the first, which is that of the scheduler.
+        self._reader = first if len(_processes(model)) > 1 else None
+        self._newest = NewestTokens(first.nothing_given(), len(self.stages))
         self._compiles_at_ready = 0
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
 
@@ -117,8 +119,12 @@ class PipelineRunner:
         hidden = forwarded.last.hidden
         if not step.num_scored:
             return StagesInFlight(SampledStep(step, hidden, None), forwarded.loads)
-        sampled = self._last.sample(step.scored_bucket, forwarded.last)
-        self._newest.add(step.index, self.stages[0].hand_over(self._last.newest))
+        sampled, newest = self._last.sample(step.scored_bucket, forwarded.last)
+        if self._reader is None:
+            newest = self.stages[0].hand_over(newest)
+        else:
+            sampled, newest = self._reader.hand_over((sampled, newest))
+        self._newest.add(step.index, newest)
         return StagesInFlight(SampledStep.begun(step, hidden, sampled), forwarded.loads)
 
     def set_masks(self, packed: PackedMasks) -> None:
@@ -179,11 +185,16 @@ class PipelineRunner:
                 self.set_masks(packer.no_masks(size))
             elif kind == "sample":
                 assert forwarded is not None
-                self._last.sample(size, forwarded.last).tokens.block_until_ready()
+                self._warm_sample(size, forwarded.last)
             elif kind in ("decode", "mixed"):
                 step = packer.padding(StepKind(kind), size)
                 assert isinstance(step, PackedForward)
                 forwarded = self._timed(step)
+
+    def _warm_sample(self, size: int, last: Forward) -> None:
+        """Hands over what it draws, too: how arrays cross hosts is agreed when they first do."""
+        results = self._last.sample(size, last)
+        (self._reader or self.stages[0]).hand_over(results)[1].block_until_ready()
 
     def _timed(self, step: PackedForward) -> StagesForwarded:
         """Runs a forward pass over padding through all stages twice, and notes how long the second takes."""
@@ -193,6 +204,11 @@ class PipelineRunner:
             forwarded.last.hidden.block_until_ready()
             self.step_seconds[step.kind, step.bucket] = time.perf_counter() - start
         return forwarded
+
+
+def _processes(model: StagedModel) -> set[int]:
+    """Whose devices the stages are on."""
+    return {device.process_index for part in model.parts for device in part.mesh.devices.flat}
 
 
 def _of_stage(progress: CompileProgress, number: int, before: int, total: int) -> CompileProgress:

@@ -18,7 +18,7 @@ from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_table import StageTable
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import Programs
-from jaxinfer.runner.results import drop
+from jaxinfer.runner.results import drop, is_here
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.xla_options import Options
 from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
@@ -83,16 +83,22 @@ class StageDevice:
         self._load.collect(load)
 
     def expert_load(self) -> ExpertTokens | None:
-        """As `Runner.expert_load`, of the stage's layers."""
-        return self._load.read()
+        """As `Runner.expert_load`, of the stage's layers. None, too, where the stage is on other hosts."""
+        counts = self._load.dispatched
+        return self._load.read() if counts is None or is_here(counts) else None
 
     def warm_up_moves(self) -> None:
         """Compiles what moves experts."""
         if self._moves is not None:
             self.model = self._moves.warm_up(self.model)
 
-    def hand_over(self, given: Any) -> jax.Array:
-        """Starts to copy what the stage is to compute from to its devices."""
+    def nothing_given(self) -> jax.Array:
+        """Zeros in place of what it is handed for a step without rows."""
+        shape = self._table.given(0)
+        return self.hand_over(np.zeros(shape.shape, shape.dtype))
+
+    def hand_over(self, given: Any) -> Any:
+        """Starts to copy arrays over rows or slots to the stage's devices: what it is to compute from."""
         return jax.device_put(given, self._table.given(0).sharding, may_alias=False)
 
     def reset(self) -> None:
@@ -119,12 +125,7 @@ class StageDevice:
 
 
 class LastStage(StageDevice):
-    """The stage that draws: it has all of a slot's state. newest: int32 [slots, NEWEST.size], after all samples that
-    were dispatched."""
-
-    @property
-    def newest(self) -> jax.Array:
-        return self._state.newest
+    """The stage that draws: it has all of a slot's state."""
 
     def make_slots(self) -> None:
         self._state, self._params, self._masks, self._tables = self._make_slots()
@@ -137,12 +138,13 @@ class LastStage(StageDevice):
         """As `Runner.set_masks`."""
         self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
 
-    def sample(self, size: int, forwarded: Forward) -> SampledArrays:
-        """Starts to draw at the first `size` of the scored positions."""
+    def sample(self, size: int, forwarded: Forward) -> tuple[SampledArrays, jax.Array]:
+        """Starts to draw at the first `size` of the scored positions. Gives all slots' newest tokens too, int32
+        [slots]."""
         own = (self._state, self._params, self._masks)
         program = self.programs["sample", size]
-        self._state, sampled = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
-        return sampled
+        self._state, sampled, newest = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
+        return sampled, newest
 
     def _slots(self) -> tuple[Any, ...]:
         return self._state, self._params, self._masks, self._tables

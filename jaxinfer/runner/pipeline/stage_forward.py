@@ -15,9 +15,9 @@ class StageForward:
     """As `ForwardPrograms`, of a stage.
 
     Positions come with the packed step: rows gain a token by each step that draws for them, so the host knows them. The
-    first stage reads newest tokens of slots, int32 [slots, NEWEST.size] twice: `newest`, which admissions have written,
-    and `given`, from the last stage after a step that has drawn all that this one reads. Every other stage is `given`
-    hidden states, [T, d].
+    first stage reads newest tokens of slots twice: `newest`, int32 [slots, NEWEST.size], which admissions have written,
+    and `given`, int32 [slots], from the last stage after a step that has drawn all that this one reads. Every other
+    stage is `given` hidden states, [T, d].
     """
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, stage: Stage):
@@ -83,8 +83,7 @@ class StageForward:
         return self._forward.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
 
-def _newest_tokens(admitted: jax.Array, last: jax.Array, view: dict[str, jax.Array]) -> jax.Array:
+def _newest_tokens(admitted: jax.Array, drawn: jax.Array, view: dict[str, jax.Array]) -> jax.Array:
     """The newest token of each row, int32 [rows]: one that was drawn, or that the sequence came with."""
     slots = view["slots"]
-    known, own = (unpack_newest(newest).last_token[slots] for newest in (last, admitted))
-    return jnp.where(view["drawn"] > 0, known, own)
+    return jnp.where(view["drawn"] > 0, drawn[slots], unpack_newest(admitted).last_token[slots])

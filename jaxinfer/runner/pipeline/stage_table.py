@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxinfer.engine.step.layouts import NEWEST, Layouts
+from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import admit_tables
@@ -16,6 +16,8 @@ from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_forward import StageForward
 from jaxinfer.runner.program_table import Program, ProgramTable, like
+from jaxinfer.runner.sample import SampledArrays
+from jaxinfer.runner.state import SlotState, unpack_newest
 
 _OF_ALL = ("admit", "mixed", "decode", "copies")
 _OF_LAST = (*_OF_ALL, "sample", "masks")
@@ -42,11 +44,23 @@ class StageTable(ProgramTable):
     def given(self, size: int) -> jax.ShapeDtypeStruct:
         """What the stage is handed for a step of so many tokens, or rows, a shard."""
         shards = self._shapes.shards
+        shape: tuple[int, ...]
         if self._stage.is_first:
-            shape, dtype = (self._shapes.num_slots * shards, NEWEST.size), jnp.dtype(np.int32)
+            shape, dtype = (self._shapes.num_slots * shards,), jnp.dtype(np.int32)
         else:
             shape, dtype = (size * shards, self._model.config.hidden_size), self._model.dtype
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._by_rows)
+
+    def _sample(self, size: int) -> Program:
+        """Gives the newest tokens of all slots as well, int32 [slots], for the first stage: a copy, since the state is
+        donated to the next sample, which does not wait for another host to have read it."""
+        whole = super()._sample(size)
+
+        def sample(*arguments: Any) -> tuple[SlotState, SampledArrays, jax.Array]:
+            state, sampled = whole.function(*arguments)
+            return state, sampled, unpack_newest(state.newest).last_token
+
+        return whole._replace(function=sample, out_shardings=(*whole.out_shardings, self._by_rows))
 
     def _admit(self) -> Program:
         if self._stage.is_last:
