@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from jaxinfer.config import EngineConfig
+from jaxinfer.config import AttentionBackend, EngineConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.grammar.grammars import Grammars
+from jaxinfer.hosts.team import ALONE, Team
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import choose_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
@@ -129,17 +131,57 @@ def load_text(
     )
 
 
-def build_engine(config: EngineConfig, progress: BuildProgress | None = None) -> BuiltEngine:
-    """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served."""
-    from jaxinfer.runner.xla_options import prepare
+def build_engine(
+    config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE
+) -> BuiltEngine:
+    """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served.
+
+    team: of the host that schedules where there are several.
+    """
+    from jaxinfer.runner.pipeline.fitting import costs_of_stages
 
     laps = _Laps()
-    asked = served_mesh(config.parallel)
+    made = _make(config, progress, team, laps)
+    core = EngineCore(
+        team.leading(made.runner),
+        made.info,
+        scheduler=config.scheduler,
+        cache=config.cache,
+        eos_ids=made.eos_token_ids,
+        seed=seed_of(config),
+        costs=costs_of_stages(made.model),
+        constraints=_grammars(config, made.folder, made.runner.shapes, made.eos_token_ids),
+    )
+    seconds = laps.seconds(*made.runner.making_seconds)
+    log.info("engine built in %s", seconds)
+    return BuiltEngine(core, made.folder, seconds)
+
+
+def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:
+    """The runner of a host that does not schedule: the same but for the scheduler. Raises what `build_engine` raises."""
+    return _make(config, progress, team, _Laps()).runner
+
+
+class _Made(NamedTuple):
+    """What every host of an engine has."""
+
+    runner: "JaxRunner | PipelineRunner"
+    model: "StagedModel"
+    info: ModelInfo
+    folder: Path
+    eos_token_ids: tuple[int, ...]
+
+
+def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps: "_Laps") -> _Made:
+    from jaxinfer.runner.xla_options import prepare
+
+    asked = served_mesh(config.parallel, team.num_hosts)
     prepare(config)
     from jaxinfer.models.declared import read_declared
     from jaxinfer.models.eagle3_checkpoint import declared_eagle3, load_eagle3
     from jaxinfer.models.loaded import load_model, load_stages
     from jaxinfer.models.plan import plan_model
+    from jaxinfer.parallel.distributed import join_processes
     from jaxinfer.parallel.mesh import add_cpu_devices, make_mesh
     from jaxinfer.runner.attention import choose_attention
     from jaxinfer.runner.draft_model import check_draft, declared_draft, draft_shapes, with_draft
@@ -147,7 +189,6 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     from jaxinfer.runner.kernel_backends import check_asked
     from jaxinfer.runner.kv_measure import MEASURED_TEXT, needs_measuring, with_scales_of_stages
     from jaxinfer.runner.layer_layout import layer_layout
-    from jaxinfer.runner.pipeline.fitting import costs_of_stages
     from jaxinfer.runner.pipeline.spans import layer_spans
     from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
     from jaxinfer.runner.platform import platform_name, program_options, resolve_dtype, use_compile_cache
@@ -156,7 +197,10 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
 
     laps.end("imports")
     if asked is not None:
-        add_cpu_devices(asked.size)
+        add_cpu_devices(asked.size // team.num_hosts)
+    if team.place is not None:
+        join_processes(*team.place)
+    if asked is not None:
         make_mesh(asked)  # too few devices are told before a model is sought
     folder = model_folder(config)
     files = read_declared(folder, config.load.architecture)
@@ -168,11 +212,12 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     asked = asked or _auto_mesh(config, decoder, dtype)
     mesh = make_mesh(asked)
     decoder = decoder.over(*asked.parts)
+    backend = _backend_of_team(config, team)
     cache = use_compile_cache(config.runner.compile_cache_dir)
     notes = None if cache is None else cache.folder
     options = program_options(config.runner)
     # What cannot be is told before weights are read.
-    check_asked(config.runner.attention_backend, mesh)
+    check_asked(backend, mesh)
     sizes = plan_shapes(config, decoder, this_device(), asked.data, asked.stages)
     spans = layer_spans(config.parallel.pipeline_layers, decoder, dtype, platform_name(), asked)
     draft_folder = _draft_folder(config)
@@ -202,38 +247,36 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None) ->
     laps.end("load")
 
     def with_backends(model: "LoadedModel", sizes: EngineShapes) -> "LoadedModel":
-        model = choose_attention(model, sizes, config.runner.attention_backend, notes)
-        model = choose_experts(model, sizes, config.runner.attention_backend, notes)
+        model = choose_attention(model, sizes, backend, notes)
+        if team.num_hosts > 1:
+            return model
+        model = choose_experts(model, sizes, backend, notes)
         model = choose_dispatch(model, sizes, notes)
-        return choose_products(model, sizes, config.runner.attention_backend, notes)
+        return choose_products(model, sizes, backend, notes)
 
     model = StagedModel(parts).map(lambda part, stage: with_backends(part, stage.shapes(sizes)))
     if draft is not None:
         whole = model.parts[0]
         whole = with_draft(whole, with_backends(draft, draft_shapes(with_draft(whole, draft), sizes)))
         model = StagedModel((whole,))
-    shapes = _with_blocks(config, model, sizes, notes, options)
-    constraints = _grammars(config, folder, shapes, files.eos_token_ids)
+    shapes = _with_blocks(config, model, sizes, notes, options, team)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for part in model.parts for backend in part.backends))
     held = model.config.held_in(str(dtype))
     _tell_sizes(progress, _place(asked, model, spans), _types(str(dtype), held, model), backends, shapes)
-    runner = _runner(config, model, shapes, cache, options)
-    runner.warm_up(progress.compiled if progress else None, lazy=config.runner.lazy_compile)
+    runner = _runner(config, model, shapes, cache if team.num_hosts == 1 else None, options)
+    told = progress.compiled if progress else None
+    runner.warm_up(told, lazy=config.runner.lazy_compile, compiled=lambda: team.agree("compiled", {}))
     laps.end("warm_up")
-    core = EngineCore(
-        runner,
-        _info(config, shapes, backends, str(dtype), held, str(asked)),
-        scheduler=config.scheduler,
-        cache=config.cache,
-        eos_ids=files.eos_token_ids,
-        seed=seed_of(config),
-        costs=costs_of_stages(model),
-        constraints=constraints,
-    )
-    seconds = laps.seconds(*runner.making_seconds)
-    log.info("engine built in %s", seconds)
-    return BuiltEngine(core, folder, seconds)
+    info = _info(config, shapes, backends, str(dtype), held, str(asked))
+    return _Made(runner, model, info, folder, files.eos_token_ids)
+
+
+def _backend_of_team(config: EngineConfig, team: Team) -> AttentionBackend:
+    """What `attention_backend` asks for. Over several hosts nothing is timed, since programs of all of them would have
+    to run in one order: auto is xla there."""
+    asked = config.runner.attention_backend
+    return "xla" if asked == "auto" and team.num_hosts > 1 else asked
 
 
 def _runner(
@@ -312,6 +355,7 @@ def _with_blocks(
     shapes: EngineShapes,
     cache: Path | None,
     options: "Options",
+    team: Team = ALONE,
 ) -> EngineShapes:
     from jaxinfer.runner.memory import with_blocks
     from jaxinfer.runner.pipeline.fitting import fitting_blocks
@@ -321,7 +365,7 @@ def _with_blocks(
         blocks = [_share_of_blocks(config.cache.num_blocks, shapes.shards)] * len(shapes.groups)
     else:
         blocks = fitting_blocks(model, shapes, config.cache.gpu_memory_utilization, cache, options)
-    return fit_context(config, with_blocks(shapes, blocks))
+    return fit_context(config, with_blocks(shapes, team.agree("loaded", {"sizes": repr(shapes)}, blocks)))
 
 
 def _share_of_blocks(num_blocks: int, shards: int) -> int:

@@ -241,6 +241,21 @@ class RunnerConfig:
 
 
 @dataclass(frozen=True)
+class HostsConfig:
+    """Hosts that run one engine together; each is given the same settings but for its `host_id`."""
+
+    coordinator: str | None = None
+    """HOST:PORT of host 0, which the others join at the next port; auto: as the launcher's environment says
+    (LeaderWorkerSet, Slurm, TPU VMs and GKE). By default one host."""
+    num_hosts: int | None = None
+    """Hosts in all; by default as the launcher's environment says."""
+    host_id: int | None = None
+    """Which of them this is, from 0; host 0 schedules and serves. By default as the launcher's environment says."""
+    hosts_key: str | None = None
+    """A secret that all hosts share; by default $JAXINFER_HOSTS_KEY. Without one hosts join on loopback only."""
+
+
+@dataclass(frozen=True)
 class EngineConfig:
     """Everything an engine is made from."""
 
@@ -251,6 +266,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     runner: RunnerConfig = field(default_factory=RunnerConfig)
+    hosts: HostsConfig = field(default_factory=HostsConfig)
 
 
 def _at_least(name: str, value: int, low: int) -> None:

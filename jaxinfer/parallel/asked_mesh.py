@@ -36,19 +36,26 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
     return _with_copies(mesh, asked.redundant_experts) if asked.redundant_experts else mesh
 
 
-def served_mesh(asked: ParallelConfig) -> MeshConfig | None:
-    """The mesh asked for; None: the engine chooses. Raises ParameterError where engines do not run on such a one."""
+def served_mesh(asked: ParallelConfig, num_hosts: int = 1) -> MeshConfig | None:
+    """The mesh asked for; None: the engine chooses. Raises ParameterError where engines do not run on such a one, over
+    so many hosts."""
     if asked.mesh == AUTO:
+        if num_hosts > 1:
+            raise ParameterError("mesh", f"auto is of one host; name a mesh of {num_hosts}")
         return _check_alone(asked)
     mesh = asked_mesh(asked)
-    check_served(mesh)
+    check_served(mesh, num_hosts)
     return mesh
 
 
-def check_served(mesh: MeshConfig) -> None:
-    """Raises ParameterError where engines do not run on such a mesh."""
-    if mesh.hosts > 1:
-        raise ParameterError("mesh", f"{mesh.topology} is {mesh.hosts} hosts; 1 is allowed, more are not supported yet")
+def check_served(mesh: MeshConfig, num_hosts: int = 1) -> None:
+    """Raises ParameterError where engines do not run on such a mesh, over so many hosts."""
+    if mesh.topology is not None and mesh.hosts != num_hosts:
+        message = f"{mesh.topology} is {mesh.hosts} hosts, and this engine has {num_hosts} (coordinator, num_hosts)"
+        raise ParameterError("mesh", message)
+    if mesh.size % num_hosts:
+        message = f"{mesh}: {mesh.size} devices cannot be shared out among {num_hosts} hosts"
+        raise ParameterError("mesh", message)
     for axis in LOGICAL_AXES:
         split = mesh.rules.split(axis) or ()
         if "data" in split:

@@ -1,6 +1,7 @@
 """JaxRunner: runs steps on the device."""
 
 import time
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -116,10 +117,19 @@ class JaxRunner:
         """What making its programs took."""
         return self.programs.seconds
 
-    def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
-        """Compiles every program and runs each once, so that nothing is left to do when requests come."""
+    def warm_up(
+        self,
+        progress: CompileProgress | None = None,
+        *,
+        lazy: bool = False,
+        compiled: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Compiles every program and runs each once, so that nothing is left to do when requests come. compiled: is
+        called in between, where hosts wait for each other."""
         if not lazy:
             self.programs.compile_all(progress)
+        compiled()
+        if not lazy:
             self._run_all()
             if self._moves is not None:
                 self.model = self._moves.warm_up(self.model)

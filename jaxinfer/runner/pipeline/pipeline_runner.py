@@ -1,7 +1,7 @@
 """PipelineRunner: runs steps through the stages of a pipeline."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,13 +87,22 @@ class PipelineRunner:
         each = [stage.programs.seconds for stage in self.stages]
         return MakingSeconds(sum(one.tracing for one in each), sum(one.total for one in each))
 
-    def warm_up(self, progress: CompileProgress | None = None, *, lazy: bool = False) -> None:
-        """Compiles every program and runs each once, so that nothing is left to do when requests come."""
+    def warm_up(
+        self,
+        progress: CompileProgress | None = None,
+        *,
+        lazy: bool = False,
+        compiled: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Compiles every program and runs each once, so that nothing is left to do when requests come. compiled: is
+        called in between, where hosts wait for each other."""
         if not lazy:
             total, before = sum(len(stage.programs.names) for stage in self.stages), 0
             for number, stage in enumerate(self.stages):
                 stage.programs.compile_all(progress and _of_stage(progress, number, before, total))
                 before += len(stage.programs.names)
+        compiled()
+        if not lazy:
             self._run_all()
             for stage in self.stages:
                 stage.warm_up_moves()
