@@ -66,7 +66,7 @@ class HostFollower:
         self._reported = self._progress
         self._compiling: Callable[[], bool] = lambda: False
         self._told = False
-        """Host 0 was told why this one leaves."""
+        """Host 0 knows why this one leaves, or is not there. It answers: a call that is cancelled may lose messages."""
         self._is_leaving = False
         self._ended = False
         """Host 0 has ended in order."""
@@ -111,7 +111,8 @@ class HostFollower:
             self._changed.wait_for(lambda: self._over or phase in self._agreed, self._timing.ready)
             if phase not in self._agreed and not self._over:
                 self._watch.lose(f"host {self._host_id}: host 0 is not {phase} within {self._timing.ready:g} s")
-            self._check_goes_on()
+            if phase not in self._agreed:
+                raise self._watch.error() if self._watch.over else HostsError("host 0 has ended")
             agreed = self._agreed[phase]
         return Agreement(agreed.decisions, agreed.counts)
 
@@ -147,12 +148,6 @@ class HostFollower:
     @property
     def _over(self) -> bool:
         return self._watch.over or self._ended
-
-    def _check_goes_on(self) -> None:
-        if self._watch.over:
-            raise self._watch.error()
-        if self._ended:
-            raise HostsError("host 0 has ended")
 
     def _is_told(self) -> bool:
         return self._told or self._ended or self._call is None
@@ -203,7 +198,7 @@ class HostFollower:
         method = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         metadata = () if self._key is None else ((KEY_NAME, self._key),)
         with self._changed:
-            self._answer = None
+            self._answer, self._told = None, False
             self._call = method(self._requests(self._attempt), metadata=metadata)
             threading.Thread(target=self._read, args=(self._call,), name="hosts-read", daemon=True).start()
             self._changed.wait_for(lambda: self._watch.over or self._answer is not None, deadline - time.monotonic())
@@ -246,8 +241,6 @@ class HostFollower:
 
     def _last_message(self) -> messages.Leave | None:
         if self._told or self._ended or self._is_leaving:
-            self._told = True
-            self._changed.notify_all()
             return None
         self._is_leaving = True
         return messages.Leave(self._watch.reason or f"host {self._host_id} is ending")
@@ -263,11 +256,11 @@ class HostFollower:
         with self._changed:
             if call is not self._call:
                 return  # it was given up
+            self._told = True  # nobody is there
             if self._silence is None:
                 self._answer = self._answer or error or grpc.RpcError("the stream has ended")
             elif not self._ended:
                 how = "" if error is None else f": {_details(error)}"
-                self._told = True  # nobody is there
                 self._watch.lose(f"host {self._host_id}: the stream from host 0 has ended{how}")
             self._changed.notify_all()
 

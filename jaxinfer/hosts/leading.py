@@ -295,9 +295,9 @@ class HostLeader:
                 return None
             if self._watch.reason is not None:
                 return messages.Lost(self._watch.reason)
-            if self._watch.closed:
-                return messages.End()
-            return member.outbox.popleft() if member.outbox else self._next_calls(member)
+            if member.outbox:
+                return member.outbox.popleft()
+            return self._next_calls(member) if member.sent < self._num_calls else messages.End()
 
     def _has_message(self, member: Member) -> bool:
         return self._watch.over or member.gone or bool(member.outbox) or member.sent < self._num_calls

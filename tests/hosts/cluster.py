@@ -27,15 +27,25 @@ PATIENT = Timing(join=10.0, ready=10.0)
 LOADED = "loaded"
 
 
+def until(condition: Callable[[], bool], seconds: float = 7.0) -> None:
+    """Waits until it holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 class Losses:
-    """Reasons that were told, as a host's `lost`."""
+    """Reasons that were told, as a host's `lost`. before: is called first."""
 
     def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
         self.reasons: list[str] = []
         self.at = 0.0
         self._told = threading.Event()
 
     def __call__(self, reason: str) -> None:
+        self.before()
         self.reasons.append(reason)
         self.at = time.monotonic()
         self._told.set()

@@ -164,20 +164,25 @@ def test_any_values_give_a_place_or_an_error() -> None:
     rng = random.Random(0)
     values = ["", " ", "0", "1", "-1", "x", "9" * 30, "a,b", "a[1-2]", "a[2-1]", "[::1]:5", "a[", "²", "\n"]
     names = sorted({*LWS, *SLURM, *TPU, *JOB, "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "JAX_COORDINATOR_PORT"})
-    places = 0
+    found: list[Place | str | None] = []
     for _ in range(3000):
         environment = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
-        try:
-            place = find_place(rng.choice([AUTO, "h:70"]), rng.choice([None, 3]), rng.choice([None, 0]), environment)
-        except ParameterError as error:
-            assert error.param in ("coordinator", "num_hosts", "host_id")
-        else:
-            assert place is None or 0 <= place.host_id < place.num_hosts
-            places += 1
-    assert places > 100
+        settings = rng.choice([AUTO, "h:70"]), rng.choice([None, 3]), rng.choice([None, 0])
+        found.append(_place_or_param(settings, environment))
+    assert {each for each in found if isinstance(each, str)} == {"coordinator", "num_hosts", "host_id"}
+    places = [each for each in found if isinstance(each, Place)]
+    assert len(places) > 100
+    assert all(0 <= each.host_id < each.num_hosts for each in places)
 
 
 @pytest.mark.parametrize(("coordinator", "stream"), [("h:70", "h:71"), ("[::1]:65534", "[::1]:65535")])
 def test_the_stream_has_the_next_port(coordinator: str, stream: str) -> None:
     assert Place(coordinator, 2, 1).stream == stream
     assert [Place(coordinator, 2, i).leads for i in range(2)] == [True, False]
+
+
+def _place_or_param(settings: Any, environment: dict[str, str]) -> Place | str | None:
+    try:
+        return find_place(*settings, environment)
+    except ParameterError as error:
+        return error.param

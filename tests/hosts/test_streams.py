@@ -1,27 +1,21 @@
 """Hosts in one process: every follower repeats the leader's calls, and metrics tell how far behind it is."""
 
+import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.hosts import messages
 from tests.engine.followed import assert_same
-from tests.engine.small import ask, run, small_core, small_shapes
+from tests.engine.small import VOCABULARY, ask, run, small_core, small_shapes
 from tests.engine.toy_grammar import Toy, ToyConstraints
-from tests.engine.small import VOCABULARY
-from tests.hosts.cluster import PATIENT, QUICK, Cluster, cluster
+from tests.hosts.cluster import QUICK, Cluster, cluster, until
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def until(condition: Callable[[], bool], seconds: float = 7.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def serve_requests(hosts: Cluster, num_requests: int = 8) -> None:
@@ -38,6 +32,7 @@ def test_followers_repeat_every_step(num_followers: int) -> None:
     with cluster(num_followers, timing=QUICK) as hosts:
         serve_requests(hosts)
         until(lambda: all(state.calls_behind == 0 for state in hosts.leader.states()))
+        until(lambda: all(host.follower.num_in_flight == 0 for host in hosts.hosts))
     assert len(hosts.led.calls) > 30
     for host in hosts.hosts:
         assert host.error is None
@@ -67,7 +62,7 @@ def test_the_last_steps_are_collected_though_no_call_follows() -> None:
 
 
 def test_metrics_of_a_host() -> None:
-    with cluster(1, num_raw=1, timing=PATIENT) as hosts:
+    with cluster(1, num_raw=1, most_behind=10_000) as hosts:
         raw = hosts.raw[0]
         serve_requests(hosts)
         number = hosts.runner.stream.number
@@ -96,6 +91,7 @@ def test_metrics_of_a_host() -> None:
 def test_a_host_that_collects_first_has_a_skew_below_0() -> None:
     with cluster(0, num_raw=1) as hosts:
         hosts.runner.init_slots(_no_slots())
+        hosts.raw[0].wait_for(messages.Calls)
         hosts.raw[0].send(messages.Progress(1, hosts.runner.stream.digest, 0, False, False))
         until(lambda: hosts.leader.states()[0].calls_behind == 0)
         time.sleep(0.1)
@@ -119,6 +115,7 @@ def test_a_follower_at_the_bound_delays_the_leader_until_it_goes_on() -> None:
         for _ in range(4):
             hosts.runner.init_slots(_no_slots())
             digests.append(hosts.runner.stream.digest)
+        until(lambda: len(hosts.raw[0].calls()) == 4)
         start = time.monotonic()
         timer = _after(0.3, lambda: hosts.raw[0].send(messages.Progress(1, digests[0], None, False, False)))
         hosts.runner.init_slots(_no_slots())
@@ -127,17 +124,12 @@ def test_a_follower_at_the_bound_delays_the_leader_until_it_goes_on() -> None:
         assert hosts.losses.reasons == []
 
 
-def _after(seconds: float, do: Callable[[], None]):
-    import threading
-
+def _after(seconds: float, do: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, do)
     timer.start()
     return timer
 
 
-def _no_slots():
-    import numpy as np
-
-    from jaxinfer.engine.step.layouts import Layouts
-
-    return np.full(Layouts(small_shapes()).admit.size, 0, np.int32)
+def _no_slots() -> np.ndarray:
+    """An argument of `init_slots`; no step follows that would read it."""
+    return np.zeros(3, np.int32)
