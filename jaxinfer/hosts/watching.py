@@ -25,9 +25,10 @@ class Watch:
         told: Callable[[], bool],
         interval: float,
     ):
-        lock = threading.RLock()
-        self.changed = threading.Condition(lock)
-        self._ended = threading.Condition(lock)
+        self._lock = threading.RLock()
+        self._conditions: list[threading.Condition] = []
+        self.changed = self.condition()
+        self._ended = self.condition()
         self.reason: str | None = None
         self.closed = False
         self._lost = lost
@@ -41,6 +42,11 @@ class Watch:
     def over(self) -> bool:
         """True once a host is lost, or the owner was closed."""
         return self.closed or self.reason is not None
+
+    def condition(self) -> threading.Condition:
+        """Another condition with the lock of `changed`; who waits for it is woken at the end, too."""
+        self._conditions.append(threading.Condition(self._lock))
+        return self._conditions[-1]
 
     def error(self) -> HostLostError:
         """What whoever goes on is told once it is over."""
@@ -62,8 +68,8 @@ class Watch:
             self._thread.join()
 
     def _notify_end(self) -> None:
-        self.changed.notify_all()
-        self._ended.notify_all()
+        for each in self._conditions:
+            each.notify_all()
 
     def _run(self) -> None:
         with self.changed:

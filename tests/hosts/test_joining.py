@@ -128,7 +128,8 @@ def test_nobody_is_awaited_for_ever() -> None:
     unreached = r"host 1 cannot join host 0 at 127.0.0.1:9: .*refused"
     with follower(timing=Timing(join=0.3)) as second, pytest.raises(HostsError, match=unreached):
         second.join("127.0.0.1:9")
-    with leader(4, timing=Timing(join=0.1)) as first, RawFollower(first.listen("127.0.0.1:0"), 2, 4):
+    with leader(4, timing=Timing(join=0.1)) as first:
+        RawFollower(first.listen("127.0.0.1:0"), 2, 4)
         with pytest.raises(HostsError, match=r"within 0.1 s: 1, 3$"):
             first.wait_joined()
 

@@ -167,8 +167,8 @@ def test_any_values_give_a_place_or_an_error() -> None:
     found: list[Place | str | None] = []
     for _ in range(3000):
         environment = {name: rng.choice(values) for name in rng.sample(names, rng.randrange(len(names)))}
-        settings = rng.choice([AUTO, "h:70"]), rng.choice([None, 3]), rng.choice([None, 0])
-        found.append(_place_or_param(settings, environment))
+        address, size, number = rng.choice([AUTO, "h:70"]), rng.choice([None, 3]), rng.choice([None, 0])
+        found.append(_place_or_param(address, size, number, environment))
     assert {each for each in found if isinstance(each, str)} == {"coordinator", "num_hosts", "host_id"}
     places = [each for each in found if isinstance(each, Place)]
     assert len(places) > 100
@@ -181,8 +181,10 @@ def test_the_stream_has_the_next_port(coordinator: str, stream: str) -> None:
     assert [Place(coordinator, 2, i).leads for i in range(2)] == [True, False]
 
 
-def _place_or_param(settings: Any, environment: dict[str, str]) -> Place | str | None:
+def _place_or_param(
+    coordinator: str, num_hosts: int | None, host_id: int | None, environment: dict[str, str]
+) -> Place | str | None:
     try:
-        return find_place(*settings, environment)
+        return find_place(coordinator, num_hosts, host_id, environment)
     except ParameterError as error:
         return error.param
