@@ -22,7 +22,7 @@ from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.messages import KEY_NAME, METHOD, SERVICE, encode
 from jaxinfer.hosts.timing import TIMING, Timing
 from jaxinfer.hosts.watching import Watch
-from jaxinfer.rpc.channel import options_at
+from jaxinfer.rpc.channel import OPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class HostFollower:
     ) -> messages.Accepted | messages.Refused | grpc.RpcError | None:
         """The answer of one attempt, or its error; None where there is no answer in time."""
         self._hang_up()
-        self._channel = grpc.insecure_channel(address, options=options_at(address))
+        self._channel = grpc.insecure_channel(address, options=OPTIONS)
         method = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
         metadata = () if self._key is None else ((KEY_NAME, self._key),)
         with self._changed:

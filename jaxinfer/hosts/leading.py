@@ -17,13 +17,12 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.access import WRONG_KEY, check_access, is_loopback, key_accepted
 from jaxinfer.hosts.agreement import Agreement
-from jaxinfer.hosts.errors import HostsError
 from jaxinfer.hosts.facts import Facts, describe, differences, least
 from jaxinfer.hosts.member import HostState, Member
 from jaxinfer.hosts.messages import METHOD, SERVICE, encode
 from jaxinfer.hosts.timing import TIMING, Timing
 from jaxinfer.hosts.watching import Watch
-from jaxinfer.rpc.channel import options_at
+from jaxinfer.rpc.channel import OPTIONS
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +98,8 @@ class HostLeader:
         host, _, port = address.rpartition(":")
         bound = address if is_loopback(address) else f"[::]:{port}"
         pool = ThreadPoolExecutor(self._num_hosts + _SPARE_THREADS, thread_name_prefix="hosts")
-        server = grpc.server(pool, options=options_at(address))
+        # NOTE: without gRPC's keepalive: streams have their own, which blames nobody when a machine has slept.
+        server = grpc.server(pool, options=OPTIONS)
         methods = {METHOD: grpc.stream_stream_rpc_method_handler(self._serve)}
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, methods)])
         try:
@@ -111,7 +111,8 @@ class HostLeader:
         return f"{host}:{number}"
 
     def wait_joined(self) -> None:
-        """Waits until all have joined. Raises HostsError, which names those that have not and who was refused."""
+        """Waits until all have joined. Raises HostLostError, which names those that have not and who was refused; hosts
+        that have joined get it, too."""
         with self._changed:
             self._changed.wait_for(lambda: self._watch.over or self._num_members_left() == 0, self._timing.join)
             self._check_lost()
@@ -119,7 +120,7 @@ class HostLeader:
             if not self._all_joined:
                 missing = ", ".join(str(i) for i in range(1, self._num_hosts) if i not in self._members)
                 refused = "".join(f"; refused: {reason}" for reason in self._refusals)
-                raise HostsError(f"hosts that have not joined within {self._timing.join:g} s: {missing}{refused}")
+                self._lose(f"hosts that have not joined within {self._timing.join:g} s: {missing}{refused}")
 
     def agree(self, phase: str, facts: Facts, counts: Sequence[int] = (), decisions: Facts | None = None) -> Agreement:
         """Waits until all hosts have come to the end of a phase. Raises HostLostError, on all hosts, where facts differ

@@ -16,7 +16,7 @@ from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.following import HostFollower
 from jaxinfer.hosts.leading import HostLeader
 from jaxinfer.hosts.timing import Timing
-from jaxinfer.rpc.channel import options_at
+from jaxinfer.rpc.channel import OPTIONS
 from tests.engine.followed import Recorded
 from tests.engine.small import small_shapes
 
@@ -149,7 +149,7 @@ class RawFollower:
         self.received: list[messages.Down] = []
         self._outbox: list[bytes | None] = []
         self._changed = threading.Condition()
-        self._channel = grpc.insecure_channel(address, options=options_at(address))
+        self._channel = grpc.insecure_channel(address, options=OPTIONS)
         method = self._channel.stream_stream(f"/{messages.SERVICE}/{messages.METHOD}")
         self.call: Any = method(self._requests())
         self.ended = False

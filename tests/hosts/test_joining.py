@@ -80,11 +80,29 @@ def test_what_differs_is_shown_on_both_hosts(case: str) -> None:
         address = first.listen("127.0.0.1:0")
         with follower(**changes) as second, pytest.raises(HostsError, match=f"has refused host .*: {text}"):
             second.join(address)
-        with pytest.raises(HostsError, match=f"not joined within 0.2 s: 1; refused: {text}"):
+        with pytest.raises(HostLostError, match=f"not joined within 0.2 s: 1; refused: {text}"):
             first.wait_joined()
-        with follower() as right:
-            right.join(address)
+
+
+def test_who_was_refused_may_come_again_as_it_should() -> None:
+    with leader() as first:
+        address = first.listen("127.0.0.1:0")
+        with follower(facts={}) as second, pytest.raises(HostsError):
+            second.join(address)
+        with follower() as third:
+            third.join(address)
             first.wait_joined()
+
+
+def test_who_has_joined_is_told_that_others_have_not() -> None:
+    losses = Losses(), Losses()
+    with leader(3, lost=losses[0], timing=Timing(join=0.3)) as first, follower(3, lost=losses[1]) as second:
+        second.join(first.listen("127.0.0.1:0"))
+        with pytest.raises(HostLostError, match=r"hosts that have not joined within 0.3 s: 2"):
+            first.wait_joined()
+        with pytest.raises(HostLostError, match=r"hosts that have not joined within 0.3 s: 2"):
+            second.agree("loaded", FACTS)
+        assert losses[0].wait() == losses[1].wait()
 
 
 def test_a_second_host_of_the_same_id_is_refused() -> None:

@@ -1,6 +1,9 @@
 """Whatever is wrong with one host, all are told one reason, once, in time; and nothing hangs."""
 
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from tests.engine.followed import FailingCalls
 from tests.engine.small import ask, run, small_core, small_shapes
 from tests.hosts.cluster import PATIENT, QUICK, Cluster, cluster, until
 from tests.hosts.proxy import Proxy
+from tests.material import REPOSITORY
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -194,6 +198,13 @@ def test_a_leader_that_ends_in_order_loses_nobody() -> None:
         hosts.leader.send(b"")
 
 
+def test_a_call_may_be_large() -> None:
+    """By default gRPC takes 4 MiB."""
+    with cluster(1, runners=lambda i: _Plain(small_shapes())) as hosts:
+        hosts.runner.init_slots(np.zeros(8 * 2**20, np.int32))
+        until(lambda: hosts.leader.states()[0].calls_behind == 0)
+
+
 class Stuck(SimulatedRunner):
     """A runner whose third call does not return until `go` is set."""
 
@@ -284,6 +295,35 @@ def test_an_engine_ends_when_a_host_is_lost() -> None:
         hosts.losses.wait(DETECTED_AT_ONCE)
         with pytest.raises(HostLostError, match="host 1: no more power"):
             run(core)
+
+
+STOPPED = """
+from tests.hosts.cluster import QUICK, cluster
+
+with cluster(1, timing=QUICK) as hosts:
+    print("serving", flush=True)
+    input()
+    hosts.runner.reset()
+    reasons = hosts.losses.reasons + hosts.hosts[0].losses.reasons
+print(reasons)
+"""
+
+
+def test_hosts_that_were_all_stopped_go_on() -> None:
+    """As on a laptop that sleeps, for longer than silence is allowed."""
+    command = [sys.executable, "-c", STOPPED]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "serving\n"
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(2.5)
+            process.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+            assert process.communicate("\n", timeout=10)[0] == "[]\n"
+        finally:
+            process.kill()
 
 
 def _through(proxies: list[Proxy]) -> Callable[[str], str]:

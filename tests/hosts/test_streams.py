@@ -10,7 +10,7 @@ import pytest
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.hosts import messages
-from tests.engine.followed import assert_same
+from tests.engine.followed import FailingCalls, assert_same
 from tests.engine.small import VOCABULARY, ask, run, small_core, small_shapes
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.hosts.cluster import QUICK, Cluster, cluster, until
@@ -43,6 +43,24 @@ def test_followers_repeat_every_step(num_followers: int) -> None:
             assert_same(own, others)
         assert host.losses.reasons == []
     assert hosts.losses.reasons == []
+
+
+def test_followers_go_on_after_a_fault_of_the_leader() -> None:
+    """Its reset is a call like others."""
+    device = FailingCalls(SimulatedRunner(small_shapes()))
+    with cluster(2, timing=QUICK, runners=lambda i: SimulatedRunner(small_shapes()) if i else device) as hosts:
+        device.fail_once("dispatched", after=20)
+        core = small_core(hosts.runner, ahead=1)
+        for i in range(6):
+            core.add_request(ask(f"r{i}", 3 + 3 * i, 10, seed=i))
+        run(core)
+        assert core.stats().step_faults == 1
+        until(lambda: all(state.calls_behind == 0 for state in hosts.leader.states()))
+        until(lambda: all(host.follower.num_in_flight == 0 for host in hosts.hosts))
+    for host in hosts.hosts:
+        assert host.error is None
+        assert_same(host.repeated.calls, hosts.led.calls)
+        assert_same(host.repeated.results[-1], hosts.led.results[-1])
 
 
 def test_hosts_agree_on_the_least_counts() -> None:
