@@ -127,19 +127,26 @@ def test_a_host_that_left_before_all_have_joined_may_come_again() -> None:
 
 
 def test_the_leader_may_come_last() -> None:
+    """Attempts that found nobody take no message from the one that counts."""
     with leader() as first, follower() as second:
         address = first.listen("127.0.0.1:0")
         first.close()
-        joined: list[Any] = []
-        joining = threading.Thread(target=lambda: joined.append(second.join(address)), daemon=True)
-        joining.start()
-        joining.join(0.5)
-        assert joining.is_alive()
-        with leader() as late:
+        found: list[Any] = []
+
+        def start() -> None:
+            found.append(second.join(address))
+            found.append(second.agree("loaded", FACTS, (7,)))
+
+        starting = threading.Thread(target=start, daemon=True)
+        starting.start()
+        starting.join(1.0)
+        assert starting.is_alive()
+        with leader(decisions={"backend": "x"}, timing=Timing(ready=3.0)) as late:
             late.listen(address)
             late.wait_joined()
-            joining.join(7)
-            assert joined == [{}]
+            late.agree("loaded", FACTS, (8,), {"pages": "few"})
+            starting.join(7)
+            assert found == [{"backend": "x"}, ({"pages": "few"}, (7,))]
 
 
 def test_nobody_is_awaited_for_ever() -> None:
