@@ -14,7 +14,7 @@ class Watch:
 
     check: is called with the condition held, every `interval` seconds and at once when something is lost; a reason is
     what it returns, or None. told: true once the other hosts have the reason; asked with the condition held. lost: is
-    called once, in the watch's thread, after that.
+    called once, in the watch's thread, after that; `close` waits for it.
     """
 
     def __init__(

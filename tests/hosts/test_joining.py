@@ -127,7 +127,7 @@ def test_a_host_that_left_before_all_have_joined_may_come_again() -> None:
 
 
 def test_the_leader_may_come_last() -> None:
-    """Attempts that found nobody take no message from the one that counts."""
+    """Followers try again and again."""
     with leader() as first, follower() as second:
         address = first.listen("127.0.0.1:0")
         first.close()

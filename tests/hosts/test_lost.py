@@ -17,9 +17,10 @@ from jaxinfer.engine.device.calls import InitSlots
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.errors import HostLostError
+from jaxinfer.hosts.leading import HostLeader
 from tests.engine.followed import FailingCalls
 from tests.engine.small import ask, run, small_core, small_shapes
-from tests.hosts.cluster import PATIENT, QUICK, Cluster, cluster, until
+from tests.hosts.cluster import FACTS, PATIENT, QUICK, Cluster, Losses, cluster, until
 from tests.hosts.proxy import Proxy
 from tests.material import REPOSITORY
 
@@ -324,6 +325,50 @@ def test_hosts_that_were_all_stopped_go_on() -> None:
             assert process.communicate("\n", timeout=10)[0] == "[]\n"
         finally:
             process.kill()
+
+
+FOLLOWER = """
+import sys
+from jaxinfer.engine.device.follower import Follower
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.hosts.following import HostFollower
+from tests.engine.small import small_shapes
+from tests.hosts.cluster import FACTS
+
+with HostFollower(3, int(sys.argv[2]), FACTS, lost=lambda reason: print(reason, flush=True)) as stream:
+    stream.join(sys.argv[1])
+    stream.run(Follower(SimulatedRunner(small_shapes())))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("number", "text", "seconds"),
+    [(signal.SIGSTOP, "host 1 was silent for 6 s", 7.0), (signal.SIGKILL, "host 1: its stream has ended", 1.0)],
+)
+def test_a_process_is_lost_in_time(number: signal.Signals, text: str, seconds: float) -> None:
+    """By the settings that servers have, on the leader and on the other follower."""
+    losses = Losses()
+    with HostLeader(3, FACTS, lost=losses) as leader:
+        command = [sys.executable, "-c", FOLLOWER, leader.listen("127.0.0.1:0")]
+        children = [
+            subprocess.Popen([*command, str(i)], stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) for i in (1, 2)
+        ]
+        try:
+            leader.wait_joined()
+            leader.serve()
+            time.sleep(1.0)
+            children[0].send_signal(number)
+            start = time.monotonic()
+            other = children[1].stdout
+            assert other is not None
+            assert (losses.wait(10.0), other.readline()) == (text, f"{text}\n")
+            assert time.monotonic() - start < seconds
+            assert losses.at - start < seconds
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
 
 
 def _through(proxies: list[Proxy]) -> Callable[[str], str]:
