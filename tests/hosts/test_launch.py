@@ -13,7 +13,7 @@ SLURM = {
     "SLURM_JOB_ID": "1000",
     "SLURM_STEP_NODELIST": "gpu[07-09],login",
     "SLURM_NTASKS": "4",
-    "SLURM_PROCID": "3",
+    "SLURM_PROCID": "1",  # tasks are distributed otherwise
     "SLURM_NODEID": "3",
 }
 TPU = {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "tpu-0.pods,tpu-1.pods"}
