@@ -19,7 +19,7 @@ _LONGEST_PATH = 100
 
 _MOST_BYTES = 256 * 2**20
 
-_OPTIONS = (
+OPTIONS = (
     ("grpc.max_send_message_length", _MOST_BYTES),
     ("grpc.max_receive_message_length", _MOST_BYTES),
     # One engine an address: a second must not be able to listen beside it.
@@ -29,6 +29,8 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
+"""Of all connections between our own processes."""
+
 # A host that vanishes without a word is noticed within seconds. On one machine nobody vanishes; and where all processes
 # stop at once, as on a laptop that sleeps, gRPC would blame the other end.
 _KEEPALIVE = (
@@ -42,7 +44,7 @@ _KEEPALIVE = (
 
 def options_at(address: str) -> tuple[tuple[str, int], ...]:
     """gRPC's options for both ends of a connection at `unix:PATH` or HOST:PORT."""
-    return _OPTIONS if address.startswith("unix:") else _OPTIONS + _KEEPALIVE
+    return OPTIONS if address.startswith("unix:") else OPTIONS + _KEEPALIVE
 
 
 def check_free(address: str) -> None:

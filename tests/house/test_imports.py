@@ -35,6 +35,7 @@ NO_JAX = (
     "console",
     "cli",
     "processes",
+    "hosts",
     "build",
     "runner.xla_options",
     "parallel.asked_mesh",
@@ -61,7 +62,7 @@ WEIGHTS = ("checkpoint", "quantization", "lora", "parallel")
 FORMS = tuple(f"quantization.{name}" for name in ("scheme", "made", "formats", "modules", "declared", "kv"))
 SEAM = ("engine.client.base", "engine.types")
 
-PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc")
+PROCESS_PARTS = ("config_tree", "signals", "metrics", "engine", "text", "serving", "server", "rpc", "hosts")
 
 ARROWS = {
     "errors": (),
@@ -86,6 +87,7 @@ ARROWS = {
     "serving": (*BASE, "metrics", "text", *SEAM),
     "server": (*BASE, "metrics", "text", "signals", "serving", *SEAM),
     "rpc": (*BASE, "metrics", "text", "serving", "engine"),
+    "hosts": (*BASE, "engine.device.call_stream", "engine.device.follower", "engine.watchdog", "rpc.channel"),
     "model_config": (*BASE, *FORMS),
     "console": (*BASE, "text", "serving"),
     "processes": (*BASE, *PROCESS_PARTS, "console", "build"),
@@ -151,6 +153,7 @@ def test_no_module_imports_itself_by_way_of_others():
     [
         "jaxinfer",
         *within("engine", "serving", "runner", "rpc", "text", "server", "models", "layers", "plan", "processes"),
+        *within("hosts"),
     ],
 )
 def test_no_part_of_a_package_imports_itself_by_way_of_others(package: str):

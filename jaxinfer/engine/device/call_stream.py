@@ -15,6 +15,11 @@ class CallStreamError(Exception):
     """A message does not continue the stream: it was changed, lost or repeated."""
 
 
+def read_header(message: bytes) -> tuple[int, int]:
+    """Number and digest that a whole message has."""
+    return _HEADER.unpack_from(message)
+
+
 # NOTE: CRC-32 finds every single flipped bit and every run of up to 32; of other changes it misses one in 4 billion. It
 # guards against faults, not against forgery. For 4 KiB, a decode step of 256 rows, it takes 0.7 µs; BLAKE2b takes 3.
 class CallWriter:

@@ -22,11 +22,12 @@ class Follower:
     counted, and a failed step goes unnoticed. It does so in the order of dispatch, as soon as more than `steps_ahead`
     steps are in flight: by default one a stage, as an engine has. So it waits only for steps that the leader waits for.
 
-    stream: number and digest of the calls so far.
+    stream: number and digest of the calls so far. collected: the call of the last step that was collected, by number.
     """
 
     def __init__(self, runner: Runner, *, steps_ahead: int | None = None):
         self.stream = CallReader()
+        self.collected: int | None = None
         self._runner = runner
         self._steps_ahead = runner.shapes.stages if steps_ahead is None else steps_ahead
         self._unsampled: dict[int, tuple[Any, Any]] = {}
@@ -38,6 +39,16 @@ class Follower:
     def __len__(self) -> int:
         """Handles that it keeps."""
         return len(self._unsampled) + len(self._in_flight)
+
+    @property
+    def compiling(self) -> bool:
+        """As of a Runner. Read in any thread."""
+        return self._runner.compiling
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that are not collected yet."""
+        return len(self._in_flight)
 
     def apply(self, message: bytes) -> None:
         """Performs a call. Raises CallStreamError where it is not the next one, and FollowerError where it fails: calls
@@ -94,6 +105,7 @@ class Follower:
             number, handle = self._in_flight.popleft()
             with self._failure(f"the step of call {number}"):
                 self._runner.collect(handle)
+            self.collected = number
 
     @contextmanager
     def _failure(self, what: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """LeadingRunner: the runner of the host that schedules, which has other hosts repeat every call."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,13 +25,19 @@ class LeadingRunner:
     """A Runner that sends each call to followers before `runner` performs it, so that no host waits for this one.
 
     send(message): takes the bytes of a call, as `Follower.apply` reads them. What it raises is a step fault; the reset
-    that follows is sent as well. stream: number and digest of the calls so far.
+    that follows is sent as well. stream: number and digest of the calls so far. on_collected: is called with the number
+    of the call that started a step, once its results are there.
     """
 
-    def __init__(self, runner: Runner, send: Callable[[bytes], None]):
+    def __init__(
+        self, runner: Runner, send: Callable[[bytes], None], on_collected: Callable[[int], None] = lambda number: None
+    ):
         self.stream = CallWriter()
         self._runner = runner
         self._send_bytes = send
+        self._on_collected = on_collected
+        self._in_flight: deque[int] = deque()
+        """Steps, by the number of the call that started each."""
         self._num_forwards = 0
 
     @property
@@ -72,7 +79,7 @@ class LeadingRunner:
 
     def sample(self, step: PackedForward, forwarded: _Numbered) -> Any:
         self._send(calls.Sample(forwarded.number))
-        return self._runner.sample(step, forwarded.handle)
+        return self._dispatched(self._runner.sample(step, forwarded.handle))
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._send(calls.SetMasks(packed))
@@ -80,7 +87,7 @@ class LeadingRunner:
 
     def burst(self, step: PackedBurst) -> Any:
         self._send(calls.Burst(step))
-        return self._runner.burst(step)
+        return self._dispatched(self._runner.burst(step))
 
     def draft(self, step: PackedBurst) -> _Numbered:
         number = self._next_forward()
@@ -92,12 +99,15 @@ class LeadingRunner:
 
     def verify(self, step: PackedBurst, drafted: _Numbered, counts: np.ndarray) -> Any:
         self._send(calls.Verify(drafted.number, counts))
-        return self._runner.verify(step, drafted.handle, counts)
+        return self._dispatched(self._runner.verify(step, drafted.handle, counts))
 
     def collect(self, handle: Any) -> StepResult:
-        return self._runner.collect(handle)
+        result = self._runner.collect(handle)
+        self._on_collected(self._in_flight.popleft())
+        return result
 
     def reset(self) -> None:
+        self._in_flight.clear()
         self._send(calls.Reset())
         self._runner.reset()
 
@@ -112,6 +122,10 @@ class LeadingRunner:
 
     def _send(self, call: calls.Call) -> None:
         self._send_bytes(self.stream.write(call))
+
+    def _dispatched(self, handle: Any) -> Any:
+        self._in_flight.append(self.stream.number - 1)
+        return handle
 
     def _next_forward(self) -> int:
         self._num_forwards += 1

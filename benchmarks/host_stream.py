@@ -1,0 +1,117 @@
+"""What the thread that schedules takes to send a decode step of 256 rows to other hosts, and the CPU time of the
+threads that carry it. Followers are processes on this machine, with a device that does nothing.
+
+    python benchmarks/host_stream.py [--hosts N …] [--steps N] [--json FILE]
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.call_stream import SHAPES, make_step
+from benchmarks.report import write_json
+from jaxinfer.engine.device.call_stream import CallWriter
+from jaxinfer.engine.device.calls import Forward, Sample
+from jaxinfer.engine.device.follower import Follower
+from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.engine.step.plan import StepKind
+from jaxinfer.hosts.following import HostFollower
+from jaxinfer.hosts.leading import HostLeader
+
+HOSTS = (2, 4)
+ROWS = 256
+STEP_SECONDS = 0.005
+"""Between steps the thread sleeps, as it would wait for a device."""
+FACTS = {"benchmark": "host_stream"}
+
+
+class Row(NamedTuple):
+    """Of one number of hosts. send_us: of a step's two messages, the median, the least and the 99th percentile.
+    cpu_us: of all threads a step, writing the messages included. skew_ms: from the leader's collection to the news of
+    the slowest follower's, the median."""
+
+    hosts: int
+    send_us: tuple[float, float, float]
+    cpu_us: float
+    skew_ms: float
+
+
+def follow(address: str, num_hosts: int, host_id: int) -> None:
+    """A follower's process."""
+    with HostFollower(num_hosts, host_id, FACTS, lost=print) as stream:
+        stream.join(address)
+        stream.run(Follower(SimulatedRunner(SHAPES, draws=False)))
+
+
+@contextmanager
+def followers(address: str, num_hosts: int) -> Iterator[None]:
+    """Processes, until they end by themselves."""
+    command = [sys.executable, __file__, "--follow", address, str(num_hosts)]
+    running = [subprocess.Popen([*command, str(host_id)]) for host_id in range(1, num_hosts)]
+    try:
+        yield
+        for process in running:
+            process.wait(30)
+    finally:
+        for process in running:
+            process.kill()
+
+
+def time_steps(num_hosts: int, num_steps: int) -> Row:
+    """Sends a decode step over and over."""
+    step, writer = make_step(StepKind.DECODE, ROWS), CallWriter()
+    leader = HostLeader(num_hosts, FACTS, lost=print)
+    sends, skews, cpu = [], [], 0.0
+    with followers(leader.listen("127.0.0.1:0"), num_hosts), leader:
+        leader.wait_joined()
+        leader.serve()
+        for number in range(num_steps):
+            began = time.process_time()
+            messages = writer.write(Forward(number, step)), writer.write(Sample(number))
+            start = time.perf_counter()
+            for message in messages:
+                leader.send(message)
+            sends.append((time.perf_counter() - start) * 1e6)
+            if number > 0:  # the step before, as with one step ahead
+                leader.note_collected(2 * number - 1)
+            time.sleep(STEP_SECONDS)
+            cpu += time.process_time() - began
+            skews += [max(state.step_skew or 0.0 for state in leader.states()) * 1e3]
+    percentiles = quantiles(sends, n=100)
+    times = round(median(sends), 1), round(min(sends), 1), round(percentiles[98], 1)
+    return Row(num_hosts, times, round(cpu / num_steps * 1e6, 1), round(median(skews), 2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", metavar="N", type=int, nargs="+", default=HOSTS, help="numbers of hosts")
+    parser.add_argument("--json", metavar="FILE", help="write the rows there")
+    parser.add_argument("--steps", type=int, default=1000, help="steps for each number of hosts")
+    parser.add_argument("--follow", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.follow:
+        address, num_hosts, host_id = options.follow
+        return follow(address, int(num_hosts), int(host_id))
+    if options.steps < 2 or min(options.hosts) < 2:
+        parser.error("--steps and --hosts must be at least 2")
+    rows = [time_steps(number, options.steps) for number in options.hosts]
+    print(f"{'hosts':>6} {'send µs':>8} {'least':>8} {'99 %':>8} {'CPU µs':>8} {'skew ms':>8}")
+    for row in rows:
+        print(f"{row.hosts:>6} {row.send_us[0]:8} {row.send_us[1]:8} {row.send_us[2]:8} {row.cpu_us:8} {row.skew_ms:8}")
+    found: dict[str, Any] = {"rows": [row._asdict() for row in rows], "steps": options.steps, "batch": ROWS}
+    write_json(options.json, found)
+    last = rows[-1]
+    print(f"sending a decode step of {ROWS} rows to {last.hosts - 1} hosts: {last.send_us[0]} µs (median)")
+    return None
+
+
+if __name__ == "__main__":
+    main()
