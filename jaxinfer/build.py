@@ -131,9 +131,7 @@ def load_text(
     )
 
 
-def build_engine(
-    config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE
-) -> BuiltEngine:
+def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE) -> BuiltEngine:
     """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served.
 
     team: of the host that schedules where there are several.

@@ -51,6 +51,12 @@ def differences(tree: Tree, other: Tree) -> Iterator[str]:
             yield name
 
 
+def settings(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Every setting of a tree and its value, those of its groups among them."""
+    for name, group in _places(tree):
+        yield name, getattr(tree if group is None else getattr(tree, group), name)
+
+
 def _group_names(tree: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(tree) if dataclasses.is_dataclass(getattr(tree, field.name))]
 

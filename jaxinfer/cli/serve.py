@@ -18,6 +18,8 @@ from jaxinfer.engine.watchdog import dump_stacks_on_signal
 from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.processes.engine import check_key
+from jaxinfer.processes.following import serve_follower
+from jaxinfer.processes.hosts import place_of
 from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.server.run import BACKLOG, bind_sockets, hold_grpc_port
 from jaxinfer.serving.config import ServerConfig
@@ -38,13 +40,16 @@ def run(arguments: Sequence[str]) -> int:
         options = dataclasses.replace(options, api_key=from_environment)
     if options.engine_address is not None:
         _refuse_engine_settings(config)
-    served_mesh(config.parallel)  # what cannot be is told before a process is started
+    place = place_of(config)
+    served_mesh(config.parallel, 1 if place is None else place.num_hosts)  # told before a process is started
     start_log(options)
     if from_environment not in (None, options.api_key):
         log.warning("--api-key takes the place of JAXINFER_API_KEY, whose key is not accepted")
     dump_stacks_on_signal()
     raise_file_limit()
     check_key()
+    if place is not None and not place.leads:
+        return asyncio.run(serve_follower(config, options, place))
     # The address first: a port in use is known before a model is loaded.
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(bound) for bound in bind_sockets(options)]

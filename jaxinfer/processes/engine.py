@@ -1,6 +1,7 @@
 """The engine's process: weights, scheduler and device, behind the seam of rpc/wire.py."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import re
@@ -28,12 +29,15 @@ def main() -> None:
     parent = Parent()
     start_log(parent.server)
     from jaxinfer.build import build_engine
+    from jaxinfer.processes.hosts import leading_team, timing_of
 
     def run() -> int:
-        with parent.beats_in_thread(), build_progress() as progress:
-            built = build_engine(parent.engine, progress)
-            forget_garbage()
-        return asyncio.run(_serve(parent, built.core))
+        with contextlib.ExitStack() as stack:
+            with parent.beats_in_thread(), build_progress() as progress:
+                team = stack.enter_context(leading_team(parent.engine, timing_of(parent.engine, parent.server)))
+                built = build_engine(parent.engine, progress, team)
+                forget_garbage()
+            return asyncio.run(_serve(parent, built.core))
 
     run_to_end(parent, run)
 

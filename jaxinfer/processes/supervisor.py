@@ -25,10 +25,13 @@ from jaxinfer.signals import ENDING
 log = logging.getLogger(__name__)
 
 ENGINE = (sys.executable, "-P", "-m", "jaxinfer.processes.engine")
+FOLLOWER = (sys.executable, "-P", "-m", "jaxinfer.processes.follower")
 API = (sys.executable, "-P", "-m", "jaxinfer.processes.api")
 
 RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_TRIM_THRESHOLD_": "4194304"}
 """Has glibc give back what large bodies took: by default it keeps hundreds of megabytes for the next ones."""
+
+_IN_ORDER = "status 0"
 
 RESTARTS_SECONDS = 600.0
 """The time over which restarts are counted."""
@@ -41,7 +44,9 @@ class Supervisor:
     """The processes of one server. sockets: they listen, one for each API process, which may be started again; closed
     when the server is to end, so that from then on connections are refused.
 
-    announce is called once all are ready, with what the first API process has to say.
+    announce is called once all are ready, with what the first API process has to say. Of a host that follows another
+    there are no API processes, and `engine` is FOLLOWER: announce is called when it is ready, and on_end when it has
+    ended.
     """
 
     def __init__(
@@ -50,10 +55,14 @@ class Supervisor:
         options: ServerConfig,
         sockets: Sequence[socket.socket],
         announce: Callable[[str], None],
+        engine: Sequence[str] = ENGINE,
+        on_end: Callable[[], None] = lambda: None,
     ):
         self._options = options
         self._sockets = sockets
         self._announce = announce
+        self._engine_command = engine
+        self._on_end = on_end
         self._engine: RunningChild | None = None
         self._workers: dict[int, RunningChild] = {}
         self._stopping = asyncio.Event()
@@ -97,10 +106,14 @@ class Supervisor:
         """Returns an exit status once the engine has died too often, or before it was ever ready."""
 
         async def start() -> RunningChild:
-            self._engine = await self._start(ENGINE, {**self._settings, "address": address})
+            self._engine = await self._start(self._engine_command, {**self._settings, "address": address})
             return self._engine
 
-        return await self._keep("engine", "the engine's process", start, lambda said: None)
+        def on_ready(said: str) -> None:
+            if not self._sockets:
+                self._announce(said)
+
+        return await self._keep("engine", "the engine's process", start, on_ready)
 
     async def _keep_worker(self, index: int, address: str) -> int:
         """Returns an exit status once an API process has died too often, or before it was ever ready."""
@@ -143,8 +156,10 @@ class Supervisor:
                 if not served:
                     raise
                 end = f"an error: {error}"
-            if self._stopping.is_set():
-                return 0
+            if kind == "engine":
+                self._on_end()
+            if self._stopping.is_set() or (end == _IN_ORDER and self._engine_command == FOLLOWER):
+                return 0  # host 0 has ended, and its hosts with it
             if not served or not budget.take():
                 why = "too often to start it again" if served else "before it was ready"
                 log.error("%s ended with %s, %s", what, end, why)

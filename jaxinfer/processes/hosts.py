@@ -1,0 +1,87 @@
+"""The hosts of one engine, as its process joins them."""
+
+import contextlib
+import logging
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import fields
+
+from jaxinfer.build import model_folder
+from jaxinfer.checkpoint.fingerprint import fingerprint
+from jaxinfer.config import EngineConfig, HostsConfig
+from jaxinfer.config_tree import settings
+from jaxinfer.hosts.access import hosts_key
+from jaxinfer.hosts.facts import Facts, installed_versions
+from jaxinfer.hosts.following import HostFollower
+from jaxinfer.hosts.launch import Place, find_place
+from jaxinfer.hosts.leading import HostLeader
+from jaxinfer.hosts.team import ALONE, Leader, Member, Team
+from jaxinfer.hosts.timing import Timing
+from jaxinfer.parallel.asked_mesh import asked_mesh
+from jaxinfer.parallel.mesh_file import mesh_text
+from jaxinfer.serving.config import ServerConfig
+from jaxinfer.signals import end_process
+
+log = logging.getLogger(__name__)
+
+_OWN = ("model", "tokenizer", "mesh", "compile_cache_dir", "disable_log_stats", *(f.name for f in fields(HostsConfig)))
+"""Settings in which hosts may differ: files have names of their own on each, and what is in them is a fact."""
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+
+
+def timing_of(config: EngineConfig, options: ServerConfig) -> Timing:
+    """How long hosts wait for each other, as processes of one do."""
+    step = config.scheduler.step_timeout
+    if not options.heartbeat_seconds:
+        return Timing(silence=math.inf, step=step)
+    return Timing(options.heartbeat_seconds, options.silence_seconds, step)
+
+
+def place_of(config: EngineConfig) -> Place | None:
+    """Which host this is; None for an engine on one. Raises ParameterError."""
+    asked = config.hosts
+    return find_place(asked.coordinator, asked.num_hosts, asked.host_id, os.environ)
+
+
+@contextlib.contextmanager
+def leading_team(config: EngineConfig, timing: Timing) -> Iterator[Team]:
+    """Host 0 with all others, which have joined; or one host alone. The process ends where a host is lost."""
+    place = place_of(config)
+    if place is None:
+        yield ALONE
+        return
+    key = hosts_key(config.hosts.hosts_key, os.environ)
+    with HostLeader(place.num_hosts, first_facts(config), lost=_end, key=key, timing=timing) as hosts:
+        hosts.listen(place.stream)
+        log.info("host 0 of %d awaits the others at %s", place.num_hosts, place.stream)
+        hosts.wait_joined()
+        yield Leader(place, hosts)
+
+
+@contextlib.contextmanager
+def following_team(config: EngineConfig, timing: Timing) -> Iterator[tuple[Member, HostFollower]]:
+    """Another host, which has joined host 0. The process ends where a host is lost."""
+    place = place_of(config)
+    assert place is not None
+    key, facts = hosts_key(config.hosts.hosts_key, os.environ), first_facts(config)
+    with HostFollower(place.num_hosts, place.host_id, facts, lost=_end, key=key, timing=timing) as stream:
+        stream.join(place.stream)
+        yield Member(place, stream), stream
+
+
+def first_facts(config: EngineConfig) -> Facts:
+    """What all hosts must have alike before anything is loaded."""
+    own = {name: value for name, value in settings(config) if name not in _OWN}
+    return {
+        **installed_versions(),
+        **{name: str(value) for name, value in own.items()},
+        "mesh": mesh_text(asked_mesh(config.parallel)),
+        "weights": fingerprint(model_folder(config)),
+        **{name: os.environ.get(name, "") for name in _VARIABLES},
+    }
+
+
+def _end(reason: str) -> None:
+    log.error("%s; this host ends", reason)
+    end_process(1)
