@@ -147,6 +147,8 @@ def test_a_connection_without_power_is_lost_on_both_sides() -> None:
     proxies: list[Proxy] = []
     with cluster(1, timing=QUICK, reach=_through(proxies)) as hosts:
         serve_requests(hosts)
+        # Until it has heard that they serve, a follower is as patient as while it loads.
+        until(lambda: hosts.leader.states()[0].calls_behind == 0)
         proxies[0].stall()
         assert hosts.losses.wait() == "host 1 was silent for 1 s"
         assert hosts.hosts[0].losses.wait() == "host 1: host 0 was silent for 1 s"
