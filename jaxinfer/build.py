@@ -156,7 +156,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
 
 
 def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:
-    """The runner of a host that does not schedule: the same but for the scheduler. Raises what `build_engine` raises."""
+    """The runner of a host that does not schedule. Raises what `build_engine` raises."""
     return _make(config, progress, team, _Laps()).runner
 
 

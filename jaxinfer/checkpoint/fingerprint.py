@@ -10,8 +10,8 @@ _SAMPLES, _SAMPLE = 64, 4096
 
 
 def fingerprint(folder: Path) -> str:
-    """20 hexadecimal digits of the names, sizes and contents of the files of a folder and those below it. Of large files
-    64 samples of 4 KiB are read, the first and last bytes among them: those of two trainings differ everywhere."""
+    """20 hexadecimal digits of the names, sizes and contents of the files of a folder and those below it. Of large
+    files 64 samples of 4 KiB are read, the first and last bytes among them: two trainings differ everywhere."""
     digest = hashlib.sha256()
     for file in sorted(path for path in folder.rglob("*") if path.is_file() and _counts(path)):
         size = file.stat().st_size

@@ -237,7 +237,8 @@ def _read(
         whole = index if index is not None else (slice(None),) * len(leaf.shape)
         return read(whole) if "expert" not in leaf.axes else _by_expert(read, whole, leaf)
 
-    return jax.make_array_from_callback(leaf.shape, place, part)
+    # The type is asked for where all devices are another host's.
+    return jax.make_array_from_callback(leaf.shape, place, part, dtype=leaf.dtype)
 
 
 def _by_expert(read: Callable[[tuple[slice, ...]], np.ndarray], index: tuple[slice, ...], leaf: Leaf) -> np.ndarray:

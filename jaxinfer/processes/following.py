@@ -15,8 +15,8 @@ from jaxinfer.version import __version__
 
 
 async def serve_follower(config: EngineConfig, options: ServerConfig, place: Place) -> int:
-    """Follows host 0 until it ends, or until a signal; the exit status, as of a Supervisor. `/healthz` and `/readyz` are
-    served meanwhile; requests are host 0's."""
+    """Follows host 0 until it ends, or until a signal; the exit status, as of a Supervisor. `/healthz` and `/readyz`
+    are served meanwhile; requests are host 0's."""
     probes = _Probes()
 
     def announce(_: str) -> None:

@@ -62,7 +62,8 @@ def device_memory() -> int | None:
 def usable_memory(share: float, mesh: Mesh | None = None) -> int | None:
     """Bytes of one device that everything together may take; None where the platform does not say (CPU).
 
-    mesh: of its devices the one with the least; by default of all of this process.
+    mesh: of its devices the one with the least, of those of this process; where it has none of them, or by default, of
+    all that it has.
 
     On a GPU the pool that `xla_options.reserve_memory` made is what JAX reports as its limit; elsewhere it is the whole
     device.
@@ -77,7 +78,8 @@ def usable_of(total: int, share: float, platform: str) -> int:
 
 
 def _bytes_limit(mesh: Mesh | None = None) -> int | None:
-    devices = jax.local_devices() if mesh is None else mesh.devices.flat
+    own = () if mesh is None else (each for each in mesh.devices.flat if each.process_index == jax.process_index())
+    devices = list(own) or jax.local_devices()
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     return min((limit for limit in limits if limit is not None), default=None)
 
