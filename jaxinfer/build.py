@@ -262,7 +262,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     backends = ", ".join(dict.fromkeys(backend.name for part in model.parts for backend in part.backends))
     held = model.config.held_in(str(dtype))
     _tell_sizes(progress, _place(asked, model, spans), _types(str(dtype), held, model), backends, shapes)
-    runner = _runner(config, model, shapes, cache if team.num_hosts == 1 else None, options)
+    runner = _runner(config, model, shapes, cache, options)
     told = progress.compiled if progress else None
     runner.warm_up(told, lazy=config.runner.lazy_compile, compiled=lambda: team.agree("compiled", {}))
     laps.end("warm_up")

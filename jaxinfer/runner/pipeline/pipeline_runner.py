@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory, Drafts, ExpertTokens, LatePrograms
@@ -11,11 +12,14 @@ from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistor
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepKind, StepResult
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.expert_load import StepLoad
 from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.absent import has_devices_here
+from jaxinfer.runner.pipeline.absent_stage import AbsentStage
 from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
-from jaxinfer.runner.pipeline.stage import StagedModel
+from jaxinfer.runner.pipeline.stage import Stage, StagedModel
 from jaxinfer.runner.pipeline.stage_device import LastStage, StageDevice
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, MakingSeconds
@@ -24,9 +28,11 @@ from jaxinfer.runner.xla_options import Options
 
 
 class StagesForwarded(NamedTuple):
-    """A forward pass in flight: what the last stage gives, and each stage's load of experts."""
+    """A forward pass in flight: what the last stage gives, what the last one here gives, and each stage's load of
+    experts."""
 
     last: Forward
+    here: jax.Array
     loads: tuple[StepLoad, ...]
 
 
@@ -52,12 +58,14 @@ class PipelineRunner:
     ):
         """stores: of each stage's programs."""
         self.shapes = shapes
+        every = zip(model.parts, model.stages, stores or [None] * len(model.parts), strict=True)
         self.stages = tuple(
-            (LastStage if stage.is_last else StageDevice)(part, shapes, stage, options, store, expert_placement_steps)
-            for part, stage, store in zip(model.parts, model.stages, stores or [None] * len(model.parts), strict=True)
+            _kind_of(part, stage)(part, shapes, stage, options, store, expert_placement_steps)
+            for part, stage, store in every
         )
+        self._here = [stage for stage in self.stages if isinstance(stage, StageDevice)]
         first, last = self.stages[0], self.stages[-1]
-        assert isinstance(last, LastStage)
+        assert isinstance(last, LastStage | AbsentStage)
         self._last = last
         # Where stages are on several hosts, results come to the first, which is that of the scheduler.
         self._reader = first if len(_processes(model)) > 1 else None
@@ -73,18 +81,18 @@ class PipelineRunner:
     @property
     def compiling(self) -> bool:
         """True while a program is made in the midst of a step (`lazy_compile`)."""
-        return any(stage.programs.compiling for stage in self.stages)
+        return any(stage.programs.compiling for stage in self._here)
 
     @property
     def late_programs(self) -> LatePrograms:
         """Programs that were compiled, or read from the cache, in the midst of a step (`lazy_compile`)."""
-        late = [stage.programs.late for stage in self.stages]
+        late = [stage.programs.late for stage in self._here]
         return LatePrograms(sum(one.count for one in late), sum(one.seconds for one in late))
 
     @property
     def making_seconds(self) -> MakingSeconds:
         """What making the programs of all stages took."""
-        each = [stage.programs.seconds for stage in self.stages]
+        each = [stage.programs.seconds for stage in self._here]
         return MakingSeconds(sum(one.tracing for one in each), sum(one.total for one in each))
 
     def warm_up(
@@ -97,9 +105,9 @@ class PipelineRunner:
         """Compiles every program and runs each once, so that nothing is left to do when requests come. compiled: is
         called in between, where hosts wait for each other."""
         if not lazy:
-            total, before = sum(len(stage.programs.names) for stage in self.stages), 0
-            for number, stage in enumerate(self.stages):
-                stage.programs.compile_all(progress and _of_stage(progress, number, before, total))
+            total, before = sum(len(stage.programs.names) for stage in self._here), 0
+            for stage in self._here:
+                stage.programs.compile_all(progress and _of_stage(progress, stage.stage.number, before, total))
                 before += len(stage.programs.names)
         compiled()
         if not lazy:
@@ -118,23 +126,24 @@ class PipelineRunner:
 
     def forward(self, step: PackedForward) -> StagesForwarded:
         given, loads = self._newest.after(step.needs), []
+        here = given
         for stage in self.stages:
             out, load = stage.forward(step, given if stage.stage.is_first else stage.hand_over(given))
             given = out.hidden
+            here = given if stage.is_here else here
             loads.append(load)
-        return StagesForwarded(out, tuple(loads))
+        return StagesForwarded(out, here, tuple(loads))
 
     def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
-        hidden = forwarded.last.hidden
         if not step.num_scored:
-            return StagesInFlight(SampledStep(step, hidden, None), forwarded.loads)
+            return StagesInFlight(SampledStep(step, forwarded.here, None), forwarded.loads)
         sampled, newest = self._last.sample(step.scored_bucket, forwarded.last)
         if self._reader is None:
             newest = self.stages[0].hand_over(newest)
         else:
             sampled, newest = self._reader.hand_over((sampled, newest))
         self._newest.add(step.index, newest)
-        return StagesInFlight(SampledStep.begun(step, hidden, sampled), forwarded.loads)
+        return StagesInFlight(SampledStep.begun(step, forwarded.here, sampled), forwarded.loads)
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._last.set_masks(packed)
@@ -189,7 +198,7 @@ class PipelineRunner:
         self.init_slots(packer.no_slots())
         self.copy_blocks(packer.no_copies())
         forwarded = None
-        for kind, size in self._last.programs.names:
+        for kind, size in self._last.table.names:
             if kind == "masks":
                 self.set_masks(packer.no_masks(size))
             elif kind == "sample":
@@ -210,9 +219,15 @@ class PipelineRunner:
         for _ in range(2):
             start = time.perf_counter()
             forwarded = self.forward(step)
-            forwarded.last.hidden.block_until_ready()
+            forwarded.here.block_until_ready()
             self.step_seconds[step.kind, step.bucket] = time.perf_counter() - start
         return forwarded
+
+
+def _kind_of(model: LoadedModel, stage: Stage) -> type[StageDevice | AbsentStage]:
+    if not has_devices_here(model):
+        return AbsentStage
+    return LastStage if stage.is_last else StageDevice
 
 
 def _processes(model: StagedModel) -> set[int]:

@@ -14,6 +14,7 @@ from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import ExpertMoves
 from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.absent import absent, has_devices_here
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_table import StageTable
 from jaxinfer.runner.program_store import ProgramStore
@@ -24,7 +25,36 @@ from jaxinfer.runner.xla_options import Options
 from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
 
 
-class StageDevice:
+class Handed:
+    """A stage as what hands something over to it knows it."""
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage):
+        """shapes: of the engine."""
+        self.model, self.stage = model, stage
+        self.table = StageTable(model, shapes, stage)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether some of its devices are this process's."""
+        return has_devices_here(self.model)
+
+    def nothing_given(self) -> jax.Array:
+        """Zeros in place of what it is handed for a step without rows."""
+        shape = self.table.given(0)
+        if not self.is_here:
+            return absent(shape.shape, shape.dtype, shape.sharding)
+        return jax.device_put(np.zeros(shape.shape, shape.dtype), shape.sharding)
+
+    def hand_over(self, given: Any) -> Any:
+        """Starts to copy arrays over rows or slots to the stage's devices: what it is to compute from. Of several
+        processes every one that has devices at either end must do so."""
+        place = self.table.given(0).sharding
+        if not self.is_here and not any(map(is_here, jax.tree.leaves(given))):
+            return jax.tree.map(lambda array: absent(array.shape, array.dtype, place), given)
+        return jax.device_put(given, place, may_alias=False)
+
+
+class StageDevice(Handed):
     """Weights, KV blocks, block tables and programs of a stage; of the first newest tokens as well. Arrays are updated
     by donation."""
 
@@ -38,9 +68,8 @@ class StageDevice:
         expert_placement_steps: int = 0,
     ):
         """shapes: of the engine."""
-        self.model, self.stage = model, stage
-        self._table = StageTable(model, shapes, stage)
-        self.programs = Programs(model, shapes, options, store, self._table)
+        super().__init__(model, shapes, stage)
+        self.programs = Programs(model, shapes, options, store, self.table)
         self._make_kv = compiled_zeros(kv_arrays(model, stage.shapes(shapes)))
         self._make_slots = self._compiled_slots(stage.shapes(shapes))
         self._load = ExpertLoad(model)
@@ -83,23 +112,13 @@ class StageDevice:
         self._load.collect(load)
 
     def expert_load(self) -> ExpertTokens | None:
-        """As `Runner.expert_load`, of the stage's layers. None, too, where the stage is on other hosts."""
-        counts = self._load.dispatched
-        return self._load.read() if counts is None or is_here(counts) else None
+        """As `Runner.expert_load`, of the stage's layers."""
+        return self._load.read()
 
     def warm_up_moves(self) -> None:
         """Compiles what moves experts."""
         if self._moves is not None:
             self.model = self._moves.warm_up(self.model)
-
-    def nothing_given(self) -> jax.Array:
-        """Zeros in place of what it is handed for a step without rows."""
-        shape = self._table.given(0)
-        return self.hand_over(np.zeros(shape.shape, shape.dtype))
-
-    def hand_over(self, given: Any) -> Any:
-        """Starts to copy arrays over rows or slots to the stage's devices: what it is to compute from."""
-        return jax.device_put(given, self._table.given(0).sharding, may_alias=False)
 
     def reset(self) -> None:
         """Makes everything but weights and programs anew."""
@@ -120,7 +139,7 @@ class StageDevice:
         return self._newest, self._tables
 
     def _compiled_slots(self, shapes: EngineShapes) -> jax.stages.Compiled:
-        newest, tables = self._table.slots()
+        newest, tables = self.table.slots()
         return compiled_zeros(tables if newest is None else (newest, *tables))
 
 

@@ -1,0 +1,83 @@
+"""AbsentStage: a stage whose devices are all of other hosts. This one has no programs for it."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxinfer.engine.device.runner import ExpertTokens
+from jaxinfer.engine.step.packed import PackedForward, PackedMasks
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.models.loaded import LoadedModel
+from jaxinfer.runner.expert_load import StepLoad
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.absent import absent
+from jaxinfer.runner.pipeline.stage import Stage
+from jaxinfer.runner.pipeline.stage_device import Handed
+from jaxinfer.runner.program_table import Name
+from jaxinfer.runner.sample import SampledArrays
+
+
+class AbsentStage(Handed):
+    """As `StageDevice` and `LastStage`, without anything on a device: it gives arrays that are not here, to be handed
+    over from there."""
+
+    kv: tuple[jax.Array, ...] = ()
+
+    def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage, *_: Any):
+        """As of a `StageDevice`."""
+        super().__init__(model, shapes, stage)
+        self._known: dict[Name, Any] = {}
+
+    def make_slots(self) -> None: ...
+
+    def init_slots(self, packed: np.ndarray) -> None: ...
+
+    def copy_blocks(self, packed: np.ndarray) -> None: ...
+
+    def set_masks(self, packed: PackedMasks) -> None: ...
+
+    def collect(self, load: StepLoad) -> None: ...
+
+    def warm_up_moves(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def expert_load(self) -> ExpertTokens | None:
+        """Unknown here."""
+        return None
+
+    def forward(self, step: PackedForward, given: jax.Array) -> tuple[Forward, StepLoad]:
+        out: Forward = self._results((step.kind, step.bucket))
+        return Forward((), (), None, _absent(out.hidden), None if out.scored is None else _absent(out.scored)), _NO_LOAD
+
+    def sample(self, size: int, forwarded: Forward) -> tuple[SampledArrays, jax.Array]:
+        _, sampled, newest = self._results(("sample", size))
+        return jax.tree.map(_absent, sampled), _absent(newest)
+
+    def _results(self, name: Name) -> Any:
+        """Shapes and places of what a program gives."""
+        if name not in self._known:
+            self._known[name] = self._traced(name)
+        return self._known[name]
+
+    def _traced(self, name: Name) -> Any:
+        program = self.table[name]
+        shapes, places = jax.eval_shape(program.function, *program.arguments), program.out_shardings
+        # A place stands for all that a part of the results has.
+        return jax.tree.map(_placed, places, shapes, is_leaf=lambda x: isinstance(x, jax.sharding.Sharding))
+
+
+_NO_LOAD = StepLoad(None, 0)
+
+
+def _placed(place: Any, shapes: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
+
+
+def _absent(array: Any) -> jax.Array:
+    return absent(array.shape, array.dtype, array.sharding)
