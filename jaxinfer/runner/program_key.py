@@ -16,7 +16,7 @@ from jaxinfer.runner.xla_options import ENVIRONMENT, Options, described
 
 _NO_MATTER = (
     "jax_compilation_cache", "jax_enable_compilation_cache", "jax_persistent_cache", "jax_log", "jax_dump",
-    "jax_traceback",
+    "jax_traceback", "jax_cross_host",
 )  # fmt: skip
 """Settings of JAX whose names begin so leave a program what it is."""
 FOLLOWED = (
