@@ -7,8 +7,9 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.chip import read_chip
-from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
+from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.search import Limits, best_service, keeps_up, smallest, sweep
+from jaxinfer.plan.service import Workload, service
 from jaxinfer.plan.work import Rows
 from tests.runner.mesh_matrix import MODELS
 
