@@ -45,7 +45,8 @@ def _planned(config: Path, mesh: str) -> dict[str, Any]:
     except ParameterError as error:
         return {"model": model, "mesh": mesh, "error": error.message}
     (told,) = json.loads(out.getvalue())["meshes"]
-    names = ("weights_bytes_per_device", "left_bytes", "pages", "sequences", "bound", "refused", "remedies", "service", "pipeline")
+    names = ("weights_bytes_per_device", "left_bytes", "pages", "sequences", "bound", "refused", "remedies", "service")
+    names = (*names, "pipeline")
     return {"model": model, "mesh": mesh, **{name: told[name] for name in names}, "step_seconds": told["step_seconds"]}
 
 
