@@ -99,6 +99,8 @@ def _of_pipeline(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     """Prompts are spread over steps, so that all take about as long. A row decodes once a round, which has as many
     steps as there are stages."""
     rows, decoded, stages = -(-batch // plan.mesh.data), workload.tokens_out - 1, plan.mesh.stages
+    if not decoded:
+        return _of_prompts(plan, workload, batch)
     prompts = _prompts(plan, workload, rows)
     # Of a request's steps, those by which it draws all but its first token, and those until the last of them is back.
     life = prompts.steps + stages * (decoded + 1)
@@ -106,25 +108,41 @@ def _of_pipeline(plan: MeshPlan, workload: Workload, batch: int) -> Service:
         decoding = prompts.most / workload.tokens_in * stages * decoded
     else:
         decoding = rows * stages * decoded / life
-    seconds = _round_seconds(plan, workload, min(max(round(decoding), min(decoded, 1)), rows), prompts)
-    ttft, itl = plan.prefill(workload.tokens_in), seconds if decoded else 0.0
+    seconds = _round_seconds(plan, workload, min(max(round(decoding), 1), rows), prompts)
+    ttft = plan.prefill(workload.tokens_in)
     if prompts.are_all:
         rate = plan.mesh.data * prompts.most / workload.tokens_in * workload.tokens_out * stages / seconds
     else:
         begins = ttft if rows == 1 else (life / stages - decoded) * seconds
         rate = batch * workload.tokens_out / (begins + decoded * seconds)
-    return Service(batch, ttft, itl, rate)
+    return Service(batch, ttft, seconds, rate)
+
+
+def _of_prompts(plan: MeshPlan, workload: Workload, batch: int) -> Service:
+    """Requests of one token: steps are full of prompts, or each request waits for its own."""
+    waiting, stages = -(-batch // plan.mesh.data) * workload.tokens_in, plan.mesh.stages
+    chunk = min(waiting, prompt_share(waiting, stages, plan.shapes.max_num_batched_tokens, decoding=False))
+    seconds = steady_round([plan.staged_step(_chunk_rows(chunk, workload.tokens_in))] * stages).seconds
+    ttft = plan.prefill(workload.tokens_in)
+    full = plan.mesh.data * chunk / workload.tokens_in * stages / seconds
+    return Service(batch, ttft, 0.0, min(full, batch / ttft))
+
+
+def _chunk_rows(tokens: int, prompt: int) -> Rows:
+    """Tokens of a step that are of prompts: whole ones, or the middle of one."""
+    count = -(-tokens // prompt)
+    return Rows(count, tokens // count, (prompt - tokens // count) // 2)
 
 
 def _prompts(plan: MeshPlan, workload: Workload, rows: int) -> _Prompts:
     """What a step has of prompts follows from how long requests take, and that from how long prompts wait for those
     that are there."""
     stages, decoded = plan.mesh.stages, workload.tokens_out - 1
-    most = max(plan.shapes.max_num_batched_tokens - -(-rows // stages) * min(decoded, 1), 1)
+    most = max(plan.shapes.max_num_batched_tokens - -(-rows // stages), 1)
     tokens, steps = 0.0, 1
     for _ in range(_REPEATS):
-        waiting = _waiting_tokens(tokens, workload.tokens_in, prompt_steps(stages, decoding=decoded > 0))
-        steps = _steps_of_prompt(workload.tokens_in, waiting, stages, most, decoding=decoded > 0)
+        waiting = _waiting_tokens(tokens, workload.tokens_in, prompt_steps(stages, decoding=True))
+        steps = _steps_of_prompt(workload.tokens_in, waiting, stages, most)
         tokens = (rows - 1) * workload.tokens_in / (steps + stages * (decoded + 1))
     return _Prompts(steps, min(tokens, most), most)
 
@@ -136,11 +154,11 @@ def _waiting_tokens(tokens: float, prompt: int, spread: int) -> int:
     return int(spread_out if load >= 1 else min(spread_out, prompt * load / (2 * (1 - load))))
 
 
-def _steps_of_prompt(tokens: int, waiting: int, stages: int, most: int, *, decoding: bool) -> int:
+def _steps_of_prompt(tokens: int, waiting: int, stages: int, most: int) -> int:
     """Until a prompt is computed behind so many tokens of others, which more come after."""
     left, steps = tokens + waiting, 0
     while left > 0:
-        left -= prompt_share(max(left, waiting), stages, most, decoding=decoding)
+        left -= prompt_share(max(left, waiting), stages, most, decoding=True)
         steps += 1
     return steps
 
@@ -149,13 +167,12 @@ def _round_seconds(plan: MeshPlan, workload: Workload, decoding: int, prompts: _
     """On average over rounds: few tokens of prompts come together, so that some steps have them and others none."""
     chunk = min(max(round(prompts.tokens), min(LEAST_PROMPT_TOKENS, workload.tokens_in)), prompts.most)
     share = min(prompts.tokens / chunk, 1.0)
-    shares = list(_shares(plan, decoding, workload.middle)) if decoding else []
+    shares = list(_shares(plan, decoding, workload.middle))
     seconds = 0.0
     if share < 1:
         seconds += (1 - share) * steady_round([plan.staged_step(rows) for rows in shares]).seconds
     if share:
-        count = -(-chunk // workload.tokens_in)
-        mixed = Rows(count, chunk // count, (workload.tokens_in - chunk // count) // 2)
+        mixed = _chunk_rows(chunk, workload.tokens_in)
         seconds += share * steady_round([plan.staged_step(mixed, *rows) for rows in _padded(shares, plan)]).seconds
     return seconds
 

@@ -93,6 +93,7 @@ def test_steady_decode_is_that_of_an_engine(
         ([8.0, 9.0], 0.1, 128, 2048, Workload(512, 128), 0.05),  # they make steps longer
         (EQUAL, 0.05, 64, 512, Workload(1024, 16), 0.05),  # they fill steps
         (EQUAL, 0.05, 64, 512, Workload(1024, 1), 0.05),
+        (EQUAL, 0.05, 64, 512, Workload(20, 1), 0.05),
         # Here chunks are not as equal as they are reckoned to be.
         (EQUAL, 0.05, 64, 2048, Workload(1024, 64), 0.10),
     ],
@@ -122,6 +123,12 @@ def test_the_first_token_of_a_lone_prompt_is_that_of_an_engine(
     served = serve(seconds, stages, 512, 1, *work[:2], requests=1, even=True)
     assert found.ttft == pytest.approx(served.ttft)
     assert found.tokens_per_second == pytest.approx(2 / (served.ttft + served.itl), rel=0.02)
+
+
+def test_a_lone_request_of_one_token_takes_until_its_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, work = of_tokens(EQUAL, 0.05, 0.5), Workload(100, 1)
+    found = service(simulated(monkeypatch, seconds, 512, 8, work), work, 1)
+    assert found == (1, found.ttft, 0.0, pytest.approx(1 / found.ttft))
 
 
 def test_chunks_follow_each_other_through_stages() -> None:
