@@ -1,6 +1,7 @@
 """What `jaxinfer plan` says of models on meshes that are shipped, as a table in Markdown. Nothing is run.
 
-Each cell has GiB of weights a device, ms of a decode step, and tokens a second.
+Each cell has GiB of weights a device, ms until each request has one token more (a decode step; of a pipeline as many as
+it has stages), and tokens a second.
 
     python benchmarks/plan_models.py CONFIG.json... [--json FILE]
 """
@@ -18,7 +19,7 @@ from benchmarks.report import write_json
 from jaxinfer.cli import plan
 from jaxinfer.errors import ParameterError
 
-MESHES = ("v5e-8", "v6e-8", "v7x-8", "h200-8", "ep8", "v6e-16", "h200-16")
+MESHES = ("v5e-8", "v6e-8", "v7x-8", "h200-8", "ep8", "pp2-tp4", "v6e-16", "v6e-16-pp2", "h200-16")
 CHIP = "h200"
 """For meshes that name no chips."""
 BATCH, WORKLOAD, CONTEXT = 64, "1024,1024", 8192
@@ -45,6 +46,7 @@ def _planned(config: Path, mesh: str) -> dict[str, Any]:
         return {"model": model, "mesh": mesh, "error": error.message}
     (told,) = json.loads(out.getvalue())["meshes"]
     names = ("weights_bytes_per_device", "left_bytes", "pages", "sequences", "bound", "refused", "remedies", "service")
+    names = (*names, "pipeline")
     return {"model": model, "mesh": mesh, **{name: told[name] for name in names}, "step_seconds": told["step_seconds"]}
 
 
@@ -63,7 +65,7 @@ def _cell(row: dict[str, Any]) -> str:
     weights = f"{row['weights_bytes_per_device'] / 2**30:.1f} GiB"
     if row["service"] is None:
         return f"{weights}, does not fit"
-    seconds = row["step_seconds"]["seconds"]
+    seconds = row["pipeline"]["round_seconds"] if row["pipeline"] else row["step_seconds"]["seconds"]
     return f"{weights}, {1e3 * seconds:.1f} ms, {row['service']['tokens_per_second']:,.0f}"
 
 

@@ -23,7 +23,8 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.charts import Scale, Series, line_chart
 from jaxinfer.plan.chip import chip_files, read_chip
-from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
+from jaxinfer.plan.estimate import MeshPlan, plan_mesh
+from jaxinfer.plan.service import Workload, service
 
 CHIPS = (1, 2, 4, 8, 16, 32, 64)
 REQUESTS = 64

@@ -4,8 +4,9 @@ blocks or weights: `.venv/bin/python scripts/check_programs.py [--mesh FILE|all]
 Programs are those of the engine's own `Programs`, over models without values. By default they have a layer of each kind
 that a model has, or two, and some are not compiled for every kind of TPU; `--all` takes every layer, bucket and
 program. `--mesh` compiles for the devices of a mesh, and fails where they would send each other anything but what
-configs/compiled/collectives.yaml expects of it; `all` takes every mesh that is shipped. Needs the extras compile-tpu
-and compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this is.
+configs/compiled/collectives.yaml expects of it; `all` takes every mesh that is shipped. Of a pipeline the programs are
+those of its stages, each for its own devices; one that would hand over anything but hidden states fails. Needs the
+extras compile-tpu and compile-gpu, as `python -m jaxinfer_kernels.check` does, whose table this is.
 """
 
 import argparse

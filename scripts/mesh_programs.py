@@ -1,7 +1,8 @@
 """Step programs for the devices of a mesh, with what these may send each other.
 
 Of a mesh that configs/compiled/collectives.yaml names, every exchange of hidden states is expected as often as it says
-there; of others no exchange may be larger than hidden states are in float32.
+there; of others no exchange may be larger than hidden states are in float32. Of a mesh with stages, each stage's
+programs are compiled for its devices.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from jaxinfer_kernels.check.command import RECORDS
 from jaxinfer_kernels.check.targets import Target
 from program_cases import model_cases
 from program_models import DENSE, ODD, QUANTISED, QWEN3_MOE, Model
+from stage_programs import stage_cases
 
 from jaxinfer.config import ParallelConfig
 from jaxinfer.errors import ParameterError
@@ -41,7 +43,7 @@ _MODELS: tuple[tuple[Model, tuple[Name, ...]], ...] = (
     (QWEN3_MOE, _FORWARD[:1]),
     (QUANTISED[0], _FORWARD[:1]),
 )
-_WITH_ALL = ("tp8", "data2-tp4")
+_WITH_ALL = ("tp8", "data2-tp4", "pp2-tp4")
 """Of other meshes that are shipped, samplers differ by the number of devices alone."""
 _WITH_ODD = "tp8"
 
@@ -49,9 +51,9 @@ _WITH_ODD = "tp8"
 def mesh_names(asked: str) -> list[str]:
     """Meshes asked for. Raises ParameterError where one cannot be read."""
     names = list(shipped_meshes()) if asked == "all" else [asked]
-    for name in names:
-        asked_mesh(ParallelConfig(mesh=name))
-    return names
+    stages = {name: asked_mesh(ParallelConfig(mesh=name)).stages for name in names}
+    # Of a process the record knows a GPU's programs by their order: one more mesh of stages moves no others.
+    return sorted(names, key=lambda name: stages[name] > 1)
 
 
 def mesh_cases(asked: str, target: Target, everything: bool) -> list[Case]:
@@ -80,6 +82,10 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
         for form in _forms(mesh, model):
             options = {"mesh": mesh, "mesh_name": title, "form": form}
             options["exchange"] = partial(_exchange, title, mesh, model, form, target.platform)
+            if mesh.stages > 1:
+                del options["form"]
+                found += stage_cases(target, model, layers, backend, programs, **options)
+                continue
             found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
     return found
 
@@ -106,7 +112,7 @@ def _exchange(
         experts = config.layers[0].mlp.experts if form == "exchange" else None
         each = 1 if experts is None else experts.chosen
         return Exchange(small=max(numbers, rows * each * config.hidden_size * 4))
-    hidden, once = f"bf16[{rows},{config.hidden_size}]", known["embedding"]
+    hidden, once = f"bf16[{rows},{config.hidden_size}]", known["embedding"] if config.embeds else 0
     if model.quantization != "none":  # rows of the embedding are exchanged as they are held, codes and scales
         once, numbers = 0, max(numbers, rows * config.hidden_size)
     if mesh.data > 1 and model is QWEN3_MOE:  # tokens of each expert

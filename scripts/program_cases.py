@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,13 @@ from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.programs import Programs
 from jaxinfer.speculation import Speculation
 
-_DTYPE = jnp.dtype("bfloat16")
+DTYPE = jnp.dtype("bfloat16")
 # Tokens are a multiple of 15 and blocks an odd count, so that no activation has the size of a weight or of the blocks.
 _ROWS, _TOKENS, _LENGTH = 256, 1920, 8192
-_BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
+BLOCK_SIZE = {"tpu": 128, "cuda": 64}  # as runner/platform.py has it
 _KV_BLOCKS, _WINDOW_BLOCKS = 2049, 1025
 _DECODE_STEPS = 8
-_WITH_KV = ("decode", "mixed", "copies", "multi_step", "speculate", "draft", "verify")
+WITH_KV = ("decode", "mixed", "copies", "multi_step", "speculate", "draft", "verify")
 FITTING_SEQUENCES, FITTING_LENGTH = 24, 2048
 """Of models that a target holds whole beside these sequences, of so many tokens."""
 
@@ -57,20 +57,11 @@ def model_cases(
     calls the mesh. form: how rows come to experts of other devices. exchange: what devices may send each other in a
     program. draft: what drafts for the model, which has one KV group."""
     config = model.config(layers).over(*mesh.parts)
-    block_size, layout = _BLOCK_SIZE[target.platform], platform_layout(target.platform)
-    platform = platform_kind(target.platform)
-    plan = placed_plan(config, _DTYPE, platform, mesh)
-    shapes = replace((shapes_of or _shapes)(config, block_size), shards=mesh.data)
-    attending = [attends(config, group, backend, block_size, _DTYPE) for group in config.kv_groups]
-    pools = zip(config.kv_groups, shapes.groups, strict=True)
-    kv = [_blocks(group, pool, block_size, layout, mesh) for group, pool in pools]
+    block_size, platform = BLOCK_SIZE[target.platform], platform_kind(target.platform)
+    shapes = replace((shapes_of or large_shapes)(config, block_size), shards=mesh.data)
+    attending = [attends(config, group, backend, block_size, DTYPE) for group in config.kv_groups]
     drafts = None if draft is None else draft.config(layers).over(*mesh.parts)
-    if drafts is not None:
-        kv += [_blocks(group, shapes.groups[0], block_size, layout, mesh) for group in drafts.kv_groups]
-    kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
-    described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
-    needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
-    slices = [leaf for weight in plan.weights if weight.stacked for leaf in _slices(weight, target.platform, mesh)]
+    held = held_arrays(config, shapes, mesh, target, drafts)
     taken = f", {shapes.max_num_seqs} x {shapes.max_model_len} tokens" if shapes_of else ""
     on = (f", {mesh_name}" if mesh_name else "") + (", rows exchanged" if form == "exchange" else "")
     run_by = " and ".join(dict.fromkeys((backend, *attending)))
@@ -82,13 +73,43 @@ def model_cases(
             f"{name[0]} {name[1]}".removesuffix(" 0"),
             f"{title}, {config.num_layers} layers{taken}{on}, {run_by}",
             partial(_lower, programs, mesh, name),
-            (*_kept_groups(kv, layout), *kept_weights([*described, *slices])),
-            kv_bytes if name[0] in _WITH_KV else 0,
-            "" if needed < target.hbm_bytes else f"weights and KV blocks take {size(needed)}, more than a device has",
+            held.kept,
+            held.kv_bytes if name[0] in WITH_KV else 0,
+            held.too_many(target),
             exchange=exchange and exchange(config, name),
         )
         for name in names(shapes)
     ]
+
+
+class Held(NamedTuple):
+    """Of a device. kept: what a program must not copy. bytes: of KV blocks and weights."""
+
+    kept: tuple[Kept, ...]
+    kv_bytes: int
+    bytes: int
+
+    def too_many(self, target: Target) -> str:
+        """Why a target does not hold it; empty: it does."""
+        taken = f"weights and KV blocks take {size(self.bytes)}, more than a device has"
+        return "" if self.bytes < target.hbm_bytes else taken
+
+
+def held_arrays(
+    config: DecoderConfig, shapes: EngineShapes, mesh: MeshConfig, target: Target, drafts: DecoderConfig | None = None
+) -> Held:
+    """config: over the mesh's parts. drafts: of the model that drafts."""
+    plan = placed_plan(config, DTYPE, platform_kind(target.platform), mesh)
+    layout = platform_layout(target.platform)
+    pools = list(zip(config.kv_groups, shapes.groups, strict=True))
+    if drafts is not None:
+        pools += [(group, shapes.groups[0]) for group in drafts.kv_groups]
+    kv = [_blocks(group, pool, shapes.block_size, layout, mesh) for group, pool in pools]
+    kv_bytes = sum(array_bytes(blocks.shape, blocks.dtype) for blocks in kv)
+    described = [leaf for weight in (*plan.weights, *plan.head) for leaf in _described(weight, target.platform, mesh)]
+    slices = [leaf for weight in plan.weights if weight.stacked for leaf in _slices(weight, target.platform, mesh)]
+    needed = kv_bytes + sum(array_bytes(shape, kind) for _, shape, kind in described)
+    return Held((*_kept_groups(kv, layout), *kept_weights([*described, *slices])), kv_bytes, needed)
 
 
 def _described(weight: Weight, platform: str, mesh: MeshConfig) -> Iterator[tuple[str, tuple[int, ...], jnp.dtype]]:
@@ -118,7 +139,7 @@ def _blocks(
         value_dim=group.kv.value_dim,
     )
     shape = shard_shape(mesh, layout.axes, shape)
-    return jax.ShapeDtypeStruct(shape, _DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
+    return jax.ShapeDtypeStruct(shape, DTYPE if group.kv.codes is None else jnp.dtype(group.kv.codes))
 
 
 def _kept_groups(groups: Sequence[jax.ShapeDtypeStruct], layout: KVLayout) -> Iterator[Kept]:
@@ -146,12 +167,13 @@ def _programs(
 ) -> Programs:
     """configs: of the model, and of the one that drafts for it where there is one."""
     model, *drafts = (
-        stand_in(config, _DTYPE, mesh, devices, platform, shapes.block_size, backend, form) for config in configs
+        stand_in(config, DTYPE, mesh, devices, platform, shapes.block_size, backend, form) for config in configs
     )
     return Programs(with_draft(model, drafts[0]) if drafts else model, shapes)
 
 
-def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+def large_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
+    """Those of large steps."""
     return EngineShapes(
         max_num_seqs=_ROWS,
         max_num_batched_tokens=_TOKENS,
@@ -169,7 +191,7 @@ def _shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
 def drafting_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:
     """Those of large steps, which draft. The tokens of all rows are not of a weight's size."""
     drafting = Speculation(tokens=4, shortest=2, longest=5)
-    return replace(_shapes(config, block_size), decode_steps=1, drafting=drafting, max_model_len=_LENGTH - 256)
+    return replace(large_shapes(config, block_size), decode_steps=1, drafting=drafting, max_model_len=_LENGTH - 256)
 
 
 def drafted_shapes(config: DecoderConfig, block_size: int) -> EngineShapes:

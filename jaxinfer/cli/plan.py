@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.chip import Chip
     from jaxinfer.plan.compilation import Compilation
-    from jaxinfer.plan.estimate import MeshPlan, Workload
+    from jaxinfer.plan.estimate import MeshPlan
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import Sweep
+    from jaxinfer.plan.service import Workload
 
 
 _MOST = 10**6
@@ -104,6 +105,7 @@ def _flags(
     fit: bool = False,
     chip: str | None = None,
     calibration: Path | None = None,
+    pipeline_layers: str | None = None,
     dtype: DType = "auto",
     architecture: str | None = None,
     quantization: Quantization = "none",
@@ -138,6 +140,8 @@ def _flags(
         chip: Kind of chip for meshes that name none: a file of configs/chips, as v6e or h200.
         calibration: What a machine measured of itself, from benchmarks/calibrate.py, in place of a chip's peaks; names
             the chip.
+        pipeline_layers: Layers of each stage of meshes that have some, as 0-14,15-31; by default every stage's step
+            takes about as long.
         dtype: Type of weights and activations; auto: bfloat16, on a CPU float32.
         architecture: Read config.json as that of this architecture, whatever it names.
         quantization: How the weights are held.
@@ -162,9 +166,9 @@ def _flags(
         emit: A file for the mesh with most tokens a chip, as `serve --mesh` takes it.
         device_model: A JSON file for seconds of steps by their size on that mesh, for simulations.
     """
-    from jaxinfer.plan.estimate import Workload
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import MOST_DEVICES, Limits
+    from jaxinfer.plan.service import Workload
 
     if not mesh and sweep is None and not fit:
         raise ParameterError("mesh", "needs one at least, or --sweep or --fit with a --chip")
@@ -191,6 +195,7 @@ def _flags(
             max_num_seqs=_slots(batch) if max_num_seqs is None else max_num_seqs,
             max_num_batched_tokens="auto" if max_num_batched_tokens is None else max_num_batched_tokens,
         ),
+        parallel=ParallelConfig(pipeline_layers=pipeline_layers),
     )
     return _Asked(
         *(model, mesh, chip, calibration, config, architecture, quantization),
@@ -239,6 +244,9 @@ def _plans(asked: _Asked, decoder: "DecoderConfig") -> "Sweep":
     from jaxinfer.plan.search import Sweep, smallest, sweep
 
     found = Sweep([_named(asked, decoder, name) for name in asked.mesh], {})
+    layers = asked.config.parallel.pipeline_layers
+    if layers is not None and not any(plan.stages for plan in found.plans):
+        raise ParameterError("pipeline_layers", f"{layers}: no mesh here has stages; give one with --mesh")
     planner = partial(_planned, asked, decoder)
     if asked.sweep is not None:
         experts = any(layer.mlp.experts is not None for layer in decoder.layers)
@@ -337,7 +345,7 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":
-    from jaxinfer.plan.estimate import Workload
+    from jaxinfer.plan.service import Workload
     from jaxinfer.runner.sizes import context_of
 
     try:

@@ -42,6 +42,8 @@ def obstacle(plan: MeshPlan) -> str | None:
         return f"pip install 'jaxinfer[{_EXTRAS[target.platform]}]' brings what compiles for {plan.chip.name}"
     if plan.refused:
         return "no engine serves it"
+    if plan.stages:
+        return "programs of stages are not compiled yet"
     return None if plan.memory.blocks else "the model does not fit"
 
 

@@ -15,7 +15,7 @@ _LEAST = 128
 def device_table(plan: MeshPlan) -> dict[str, Any]:
     """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of a prompt in a shard, or of
     several where one has not so many, tokens of each before, seconds. A step's size is that of its program: steps in
-    between take what the next larger one does."""
+    between take what the next larger one does. Of a pipeline, seconds of the slowest of its `stages`."""
     buckets, lengths = make_buckets(plan.shapes), list(_lengths(plan.shapes.max_model_len))
     return {
         "mesh": plan.name,
@@ -23,6 +23,7 @@ def device_table(plan: MeshPlan) -> dict[str, Any]:
         "topology": str(plan.topology),
         "chip": plan.chip.name,
         "shards": plan.mesh.data,
+        "stages": plan.mesh.stages,
         "pages": list(plan.memory.blocks),
         "page_tokens": plan.shapes.block_size,
         "decode": [

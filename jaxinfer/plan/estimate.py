@@ -1,34 +1,38 @@
 """MeshPlan: what a model takes of a mesh's devices, and the time of its steps at peak rates, from shapes alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
+import jax.numpy as jnp
+
 from jaxinfer.config import EngineConfig
+from jaxinfer.engine.scheduler.stage_rows import prompt_share
+from jaxinfer.engine.step.layouts import NEWEST
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.parallel.layer_split import Spans
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import Chip
 from jaxinfer.plan.exchange import Exchange, exchange_seconds
+from jaxinfer.plan.hand_over import HandOver, hand_over
+from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, device_model, step_of
 from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
+from jaxinfer.runner.pipeline.spans import layer_spans
+from jaxinfer.runner.pipeline.stage import Stage, stages_of
 from jaxinfer.runner.platform import resolve_dtype, usable_of
 from jaxinfer.runner.sizes import Device, fit_context, plan_shapes
 
 _NOT_PLANNED = ("layers", "head_dim", "embed", "q_per_kv")
 """Logical axes whose exchanges are not reckoned here; no engine splits the first two."""
-
-
-class Workload(NamedTuple):
-    """Requests of so many tokens in and out. rate: that come in a second; None: whenever there is room."""
-
-    tokens_in: int
-    tokens_out: int
-    rate: float | None = None
+_NUMBER = 4
+"""Bytes of a number of a slot's state."""
 
 
 class Term(NamedTuple):
@@ -78,10 +82,26 @@ class MemoryPlan(NamedTuple):
         return self.usable - self.weights - self.slots - self.temporaries
 
 
+class StagePlan(NamedTuple):
+    """A stage of a pipeline. span: its first layer, and the one after its last. memory: of one of its devices, with the
+    blocks that every stage has of its groups."""
+
+    stage: Stage
+    span: tuple[int, int]
+    model: DeviceModel
+    memory: MemoryPlan
+
+    @property
+    def layers(self) -> str:
+        """As `--pipeline-layers` has them."""
+        return f"{self.span[0]}-{self.span[1] - 1}"
+
+
 @dataclass(frozen=True)
 class MeshPlan:
     """A model on a mesh. refused: why no engine would start on it. estimated_temporaries: of shapes alone, where
-    `memory` may have what a compiler told."""
+    `memory` may have what a compiler told. stages: of a pipeline, whose `model` and `memory` are those of the stage
+    that has room for the fewest tokens, with the blocks of all groups; empty where a mesh has one stage."""
 
     mesh: MeshConfig
     name: str
@@ -93,6 +113,7 @@ class MeshPlan:
     imbalance: float = 1.0
     refused: str | None = None
     estimated_temporaries: int = 0
+    stages: tuple[StagePlan, ...] = ()
 
     @property
     def chips(self) -> int:
@@ -108,39 +129,87 @@ class MeshPlan:
 
     def lacks(self, tokens: int) -> int:
         """Bytes that a device lacks for one sequence of so many tokens, beside a scratch block a group."""
-        size = self.shapes.block_size
-        costs = [token * size for token in self.model.kv_bytes]
-        needed = sum(cost * (1 + each) for cost, each in zip(costs, self._blocks_of(tokens), strict=True))
-        return max(needed - self.memory.left, 0)
+        each = [1 + count for count in self._blocks_of(tokens)]
+        if not self.stages:
+            return self._lacks(self.model, self.memory, each)
+        return max(
+            self._lacks(one.model, one.memory, [each[group] for group in one.stage.groups]) for one in self.stages
+        )
+
+    def _lacks(self, model: DeviceModel, memory: MemoryPlan, blocks: Sequence[int]) -> int:
+        """blocks: needed of each of the model's groups."""
+        costs = [token * self.shapes.block_size for token in model.kv_bytes]
+        return max(sum(cost * count for cost, count in zip(costs, blocks, strict=True)) - memory.left, 0)
 
     def _blocks_of(self, tokens: int) -> list[int]:
         return sequence_blocks([group.window for group in self.shapes.groups], tokens, self.shapes.block_size)
 
     def step(self, *rows: Rows) -> Step:
-        """Of one shard."""
-        return step_of(self.model, rows, self.imbalance)
+        """Of one shard, in the slowest stage."""
+        return step_of(self._models[self._slowest(*rows)], rows, self.imbalance)
 
     def time(self, *rows: Rows) -> StepTime:
-        """Of a step in which every shard has these rows."""
-        step = self.step(*rows)
-        return StepTime((*_merged(self._parts(step)), *self._exchanges(step.exchanges)))
+        """Of a step in which every shard has these rows, in the slowest stage."""
+        return max(self.stage_times(*rows), key=lambda time: time.seconds)
+
+    def stage_times(self, *rows: Rows) -> tuple[StepTime, ...]:
+        """The same in each stage."""
+        return tuple(self._time(stage, model, rows) for stage, model in enumerate(self._models))
+
+    def staged_step(self, *rows: Rows) -> StagedStep:
+        """The same, as it passes the stages of a pipeline."""
+        tokens = sum(each.count * each.tokens for each in rows)
+        seconds = tuple(time.seconds for time in self.stage_times(*rows))
+        return StagedStep(seconds, tuple(one.seconds for one in self.hand_overs(tokens)))
+
+    def hand_overs(self, tokens: float) -> tuple[HandOver, ...]:
+        """What each stage of a pipeline hands to the next for a step of so many tokens of a shard, and the last to the
+        first."""
+        stages = range(len(self.stages))
+        hidden = int(tokens * self.model.config.hidden_size * self.model.dtype.itemsize)
+        newest = self.shapes.num_slots * NEWEST.size * _NUMBER
+        over = partial(hand_over, mesh=self.mesh, topology=self.topology, chip=self.chip)
+        return (*(over(hidden, stage, stage + 1) for stage in stages[:-1]), over(newest, stages[-1], 0))
 
     def decode(self, batch: int, length: int) -> StepTime:
-        """A step of `batch` requests, of all shards, that have `length` tokens each."""
-        return self.time(Rows(-(-batch // self.mesh.data), 1, length))
+        """A step of `batch` requests, of all shards, that have `length` tokens each, in the slowest stage. In a
+        pipeline, as many steps as there are stages share the requests out."""
+        return self.time(self.decode_rows(batch, length))
+
+    def decode_rows(self, batch: int, length: int) -> Rows:
+        """The rows of a shard in the largest of such steps."""
+        return Rows(-(-batch // (self.mesh.data * self.mesh.stages)), 1, length)
 
     def decode_exchanges(self, batch: int) -> tuple[Exchange, ...]:
         """Of such a step."""
-        return self.step(Rows(-(-batch // self.mesh.data), 1, 1)).exchanges
+        return self.step(self.decode_rows(batch, 1)).exchanges
 
     def prefill(self, tokens: int) -> float:
         """Seconds of the steps that compute a prompt alone."""
-        seconds, before = 0.0, 0
+        if not self.stages:
+            return sum(self.time(rows).seconds for rows in self._chunks(tokens))
+        return flow_seconds([self.staged_step(rows) for rows in self._chunks(tokens)])
+
+    def _chunks(self, tokens: int) -> Iterator[Rows]:
+        """Steps of a prompt alone. Those of a pipeline share it out, so that stages compute side by side."""
+        before, most = 0, self.shapes.max_num_batched_tokens
         while before < tokens:
-            count = min(tokens - before, self.shapes.max_num_batched_tokens)
-            seconds += self.time(Rows(1, count, before, int(before + count == tokens))).seconds
+            left = tokens - before
+            count = min(left, prompt_share(left, len(self.stages), most, decoding=False) if self.stages else most)
+            yield Rows(1, count, before, int(before + count == tokens))
             before += count
-        return seconds
+
+    @property
+    def _models(self) -> Sequence[DeviceModel]:
+        return [one.model for one in self.stages] or [self.model]
+
+    def _slowest(self, *rows: Rows) -> int:
+        seconds = [time.seconds for time in self.stage_times(*rows)]
+        return seconds.index(max(seconds))
+
+    def _time(self, stage: int, model: DeviceModel, rows: Sequence[Rows]) -> StepTime:
+        step = step_of(model, rows, self.imbalance)
+        return StepTime((*_merged(self._parts(step)), *self._exchanges(step.exchanges, stage)))
 
     def _parts(self, step: Step) -> list[Term]:
         bandwidth = self.chip.memory.bytes_per_second / self.chip.devices
@@ -164,8 +233,8 @@ class MeshPlan:
             return None
         return self.chip.sharing * sum(call.count * tables[call.table].at(*call.at) for call in part.calls)
 
-    def _exchanges(self, exchanges: Sequence[Exchange]) -> list[Term]:
-        seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip) for one in exchanges)
+    def _exchanges(self, exchanges: Sequence[Exchange], stage: int) -> list[Term]:
+        seconds = sum(exchange_seconds(one, self.mesh, self.topology, self.chip, stage) for one in exchanges)
         size = sum(one.count * one.bytes for one in exchanges)
         return [Term("exchanges", seconds, "links", 0.0, size)] if seconds else []
 
@@ -181,45 +250,6 @@ def _merged(terms: Sequence[Term]) -> list[Term]:
     return list(found.values())
 
 
-class Service(NamedTuple):
-    """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
-    between two tokens of a request, on average, with the prompts of others between them. tokens_per_second: of output,
-    of the whole mesh."""
-
-    batch: int
-    ttft: float
-    itl: float
-    tokens_per_second: float
-
-
-def service(plan: MeshPlan, workload: Workload, batch: int) -> Service:
-    """In the steady state, as the engine packs steps: prompts fill the budget of tokens of a step, in which the others
-    decode. batch: requests under way at most; as many are as have slots and blocks, and begin before the
-    first of them ends."""
-    batch = min(batch, plan.holds(workload.tokens_in + workload.tokens_out), plan.shapes.all_seqs)
-    if not batch:
-        return Service(0, 0.0, 0.0, 0.0)
-    rows, budget = -(-batch // plan.mesh.data), plan.shapes.max_num_batched_tokens
-    at_once = max(1, min(rows, budget // workload.tokens_in))
-    own, decoded = -(-workload.tokens_in // budget), workload.tokens_out - 1
-    # Where prompts take more steps than a request decodes, it ends before all the others have begun.
-    rows = min(rows, at_once * (own + decoded) // own)
-    batch = min(batch, rows * plan.mesh.data)
-    others = own * (rows - at_once) / at_once  # steps with prompts while a request decodes
-    middle = workload.tokens_in + workload.tokens_out // 2
-    decode = plan.time(Rows(rows, 1, middle)).seconds
-    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, middle))
-    decoding = others * mixed + (decoded - others) * decode
-    rate = batch * workload.tokens_out / (own * mixed + decoding)
-    return Service(batch, plan.prefill(workload.tokens_in), decoding / max(decoded, 1), rate)
-
-
-def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
-    """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle."""
-    chunk = min(tokens, plan.shapes.max_num_batched_tokens)
-    return plan.time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
-
-
 def plan_mesh(
     config: EngineConfig,
     decoder: DecoderConfig,
@@ -232,8 +262,6 @@ def plan_mesh(
 ) -> MeshPlan:
     """decoder: with its quantisation. temporaries: what a compiler says that they take; None: estimated. Raises
     ParameterError where the model cannot be split so, or the mesh not placed."""
-    if mesh.axes.get("stage", 1) > 1:
-        raise ParameterError("mesh", f"stage={mesh.axes['stage']}: 1 is allowed, pipelines are not planned yet")
     for axis in _NOT_PLANNED:
         if mesh.shards(axis) > 1:
             raise ParameterError("mesh", f"rules.{axis}: its exchanges are not planned; null is allowed")
@@ -247,32 +275,88 @@ def plan_mesh(
     if chip.platform == "cpu" and dtype.name not in chip.ops_per_second:
         message = f"{dtype}: the calibration has rates of {', '.join(chip.ops_per_second)} alone"
         raise ParameterError("dtype", message)
-    model = device_model(decoder, dtype, chip.platform, mesh)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
-    shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data)
-    estimated = estimated_temporaries(model.config, mesh, shapes, chip.platform, model.dtype.itemsize, model.kv_bytes)
-    taken = estimated if temporaries is None else temporaries
-    memory, refused = _memory(config, model, shapes, total, chip.platform, taken), None
-    if memory.blocks:
+    shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data, mesh.stages)
+    usable = usable_of(total, config.cache.gpu_memory_utilization, chip.platform)
+    stages = _stages(config, decoder, dtype, chip.platform, mesh, MemoryPlan(total, usable, 0, 0, 0, 0, ()), shapes)
+    fullest = min(stages, key=lambda one: one.memory.left / one.memory.kv_token)
+    estimated, refused = fullest.memory.temporaries, None
+    if temporaries is not None:
+        stages = [one._replace(memory=one.memory._replace(temporaries=temporaries)) for one in stages]
+    blocks = _blocks(stages, shapes, chip.platform)
+    memory = stages[fullest.stage.number].memory._replace(blocks=blocks)
+    if blocks:
+        stages = [_with_blocks(one, blocks) for one in stages]
         try:
-            shapes = fit_context(config, with_blocks(shapes, memory.blocks))
+            shapes = fit_context(config, with_blocks(shapes, blocks))
         except ParameterError as error:
             refused = str(error)
-    return MeshPlan(mesh, name, chip, topology, shapes, model, memory, imbalance, refused, estimated)
+    of_pipeline = tuple(stages) if len(stages) > 1 else ()
+    placed = (mesh, name, chip, topology)
+    return MeshPlan(*placed, shapes, fullest.model, memory, imbalance, refused, estimated, of_pipeline)
 
 
-def _memory(
-    config: EngineConfig, model: DeviceModel, shapes: EngineShapes, total: int, platform: str, temporaries: int
-) -> MemoryPlan:
-    usable = usable_of(total, config.cache.gpu_memory_utilization, platform)
-    columns = model.config.table_shape[0] // model.mesh.shards("vocab")
-    slots = state_bytes(shapes, columns, platform)
-    memory = MemoryPlan(total, usable, model.weight_bytes, slots, temporaries, sum(model.kv_bytes), ())
-    costs = [token * shapes.block_size for token in model.kv_bytes]
+def _stages(
+    config: EngineConfig,
+    decoder: DecoderConfig,
+    dtype: jnp.dtype,
+    platform: str,
+    mesh: MeshConfig,
+    empty: MemoryPlan,
+    shapes: EngineShapes,
+) -> list[StagePlan]:
+    """One where the mesh has one. empty: a device's memory with nothing in it."""
+    asked, whole = config.parallel.pipeline_layers if mesh.stages > 1 else None, decoder.over(*mesh.parts)
+    spans: Spans = layer_spans(asked, whole, dtype, platform, mesh)
+    models = [device_model(decoder.stage(*span), dtype, platform, mesh.of_stage) for span in spans]
+    parts = zip(stages_of(whole, [model.config for model in models]), spans, models, strict=True)
+    return [
+        StagePlan(stage, span, model, _memory(empty, model, stage.shapes(shapes), platform))
+        for stage, span, model in parts
+    ]
+
+
+def _memory(empty: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platform: str) -> MemoryPlan:
+    """Without blocks. shapes: with the groups of the model, or of the stage."""
+    config, mesh = model.config, model.mesh
+    columns = config.table_shape[0] // mesh.shards("vocab") if config.ends else 0
+    return empty._replace(
+        weights=model.weight_bytes,
+        slots=state_bytes(shapes, columns, platform),
+        temporaries=estimated_temporaries(config, mesh, shapes, platform, model.dtype.itemsize, model.kv_bytes),
+        kv_token=sum(model.kv_bytes),
+    )
+
+
+def _blocks(stages: Sequence[StagePlan], shapes: EngineShapes, platform: str) -> tuple[int, ...]:
+    """Of each group, as many in every stage that has some of its layers; none where a group would have no room."""
+    costs = [[token * shapes.block_size for token in one.model.kv_bytes] for one in stages]
     if platform == "cpu":
-        blocks = cpu_blocks([cost * model.mesh.size for cost in costs])
-        if sum(cost * count for cost, count in zip(costs, blocks, strict=True)) > memory.left:
-            blocks = [0]
+        blocks = _cpu_blocks(stages, costs, len(shapes.groups))
     else:
-        blocks = fit_blocks(max(memory.left, 0), costs, useful_blocks(shapes))
-    return memory._replace(blocks=tuple(blocks) if min(blocks) > 1 else ())
+        found: list[list[int]] = [[] for _ in shapes.groups]
+        for one, own in zip(stages, costs, strict=True):
+            fitting = fit_blocks(max(one.memory.left, 0), own, useful_blocks(one.stage.shapes(shapes)))
+            for group, count in zip(one.stage.groups, fitting, strict=True):
+                found[group].append(count)
+        blocks = [min(counts) for counts in found]
+    return tuple(blocks) if min(blocks) > 1 else ()
+
+
+def _cpu_blocks(stages: Sequence[StagePlan], costs: Sequence[Sequence[int]], groups: int) -> list[int]:
+    """costs: bytes of a block of each of a stage's groups. None of a group where a device has no room for them."""
+    of_all = [0] * groups
+    for one, own in zip(stages, costs, strict=True):
+        for group, cost in zip(one.stage.groups, own, strict=True):
+            of_all[group] += cost * one.model.mesh.size
+    blocks = cpu_blocks(of_all)
+    taken = [
+        sum(cost * blocks[group] for group, cost in zip(one.stage.groups, own, strict=True))
+        for one, own in zip(stages, costs, strict=True)
+    ]
+    fits = all(size <= one.memory.left for one, size in zip(stages, taken, strict=True))
+    return blocks if fits else [0] * groups
+
+
+def _with_blocks(one: StagePlan, blocks: Sequence[int]) -> StagePlan:
+    return one._replace(memory=one.memory._replace(blocks=tuple(blocks[group] for group in one.stage.groups)))

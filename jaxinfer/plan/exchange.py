@@ -43,20 +43,31 @@ class Group(NamedTuple):
     extents: tuple[int, ...] = ()
 
 
-def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip) -> Group:
-    """Devices along `axes` that include the mesh's first: JAX numbers them along the last axis of a mesh first."""
-    steps = [math.prod(mesh.shape[place + 1 :]) for place in range(len(AXES))]
-    ranges = [range(size if name in axes else 1) for name, size in zip(AXES, mesh.shape, strict=True)]
-    numbers = [sum(map(int.__mul__, place, steps)) for place in itertools.product(*ranges)]
+def group_of(mesh: MeshConfig, axes: Collection[str], topology: Topology, chip: Chip, stage: int = 0) -> Group:
+    """Devices along `axes` that include the first of a stage."""
+    numbers = device_numbers(mesh, axes, stage)
     chips = sorted({number // chip.devices for number in numbers})
-    of_host = topology.chips // topology.hosts
-    hosts = {number // of_host for number in chips}
-    places = [_place(number, topology, chip) for number in chips]
+    hosts = {host_of(number, topology) for number in chips}
+    places = [chip_place(number, topology, chip) for number in chips]
     extents = tuple(len(set(along)) for along in zip(*places, strict=True))
     return Group(len(numbers) // len(chips), len(chips) // len(hosts), len(hosts), extents)
 
 
-def _place(number: int, topology: Topology, chip: Chip) -> tuple[int, ...]:
+def device_numbers(mesh: MeshConfig, axes: Collection[str], stage: int) -> list[int]:
+    """Of a stage's devices along `axes`, its first among them: JAX numbers them along the last axis of a mesh
+    first."""
+    steps = [math.prod(mesh.shape[place + 1 :]) for place in range(len(AXES))]
+    ranges = [range(size if name in axes else 1) for name, size in zip(AXES, mesh.shape, strict=True)]
+    first = stage * steps[AXES.index("stage")]
+    return [first + sum(map(int.__mul__, place, steps)) for place in itertools.product(*ranges)]
+
+
+def host_of(chip_number: int, topology: Topology) -> int:
+    """The host that a chip is on."""
+    return chip_number // (topology.chips // topology.hosts)
+
+
+def chip_place(number: int, topology: Topology, chip: Chip) -> tuple[int, ...]:
     """Of a chip in its topology. libtpu numbers chips host by host, both along the first dimension first; GPUs are
     numbered along the last one first."""
     shape = topology.shape
@@ -78,9 +89,9 @@ def _digits(number: int, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def exchange_seconds(exchange: Exchange, mesh: MeshConfig, topology: Topology, chip: Chip) -> float:
-    """Of all `count` of them, one after another."""
-    group = group_of(mesh, exchange.axes, topology, chip)
+def exchange_seconds(exchange: Exchange, mesh: MeshConfig, topology: Topology, chip: Chip, stage: int = 0) -> float:
+    """Of all `count` of them, one after another, among the devices of a stage."""
+    group = group_of(mesh, exchange.axes, topology, chip, stage)
     passes = _PASSES[exchange.kind]
     seconds = 0.0
     if group.devices > 1 and chip.device_bytes_per_second:
@@ -101,7 +112,7 @@ def _over_torus(size: int, passes: int, group: Group, topology: Topology, chip: 
     chips = group.chips * group.hosts
     if chips == 1:
         return 0.0
-    joined = _joined(topology.shape, chip)
+    joined = ring_lengths(topology.shape, chip)
     along = [(extent, _links(extent, end)) for extent, end in zip(group.extents, joined, strict=True)]
     links = sum(count for _, count in along)
     hops = sum(extent // 2 if count == 2 else extent - 1 for extent, count in along)
@@ -110,7 +121,7 @@ def _over_torus(size: int, passes: int, group: Group, topology: Topology, chip: 
     return passes * (_part(size, chips) / bandwidth + hops * chip.links.latency_seconds)
 
 
-def _joined(shape: Sequence[int], chip: Chip) -> list[int]:
+def ring_lengths(shape: Sequence[int], chip: Chip) -> list[int]:
     """Chips along each dimension whose ends are linked; 0 where they are not. In three dimensions all are, or none."""
     whole = [size if size % chip.links.joined == 0 else 0 for size in shape]
     return whole if len(shape) < 3 or all(whole) else [0] * len(shape)

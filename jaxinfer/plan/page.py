@@ -41,7 +41,7 @@ def _lines(
         yield line_chart("Throughput against time between tokens", _BETWEEN, _RATE, curves)
     served = [mesh for mesh in meshes if mesh["service"]]
     if served:
-        yield bar_chart("A decode step, ms", [_step(mesh) for mesh in served], "{:.2f}".format)
+        yield bar_chart("A decode step, ms", [bar for mesh in served for bar in _steps(mesh)], "{:.2f}".format)
     yield bar_chart(
         "Memory of a device, GiB; the line: what may be taken", [_memory(m) for m in meshes], "{:.1f}".format
     )
@@ -70,9 +70,13 @@ def _curve(mesh: Mapping[str, Any]) -> Series:
     return Series(mesh["mesh"], points, hints)
 
 
-def _step(mesh: Mapping[str, Any]) -> Bar:
-    parts = tuple((term["name"], 1e3 * term["seconds"]) for term in mesh["step_seconds"]["terms"])
-    return Bar(mesh["mesh"], parts)
+def _steps(mesh: Mapping[str, Any]) -> Iterator[Bar]:
+    """A bar; of a pipeline one a stage."""
+    stages = mesh["pipeline"]["stages"] if mesh["pipeline"] else ()
+    for name, step in [(f"{mesh['mesh']} {one['layers']}", one) for one in stages] or [
+        (mesh["mesh"], mesh["step_seconds"])
+    ]:
+        yield Bar(name, tuple((term["name"], 1e3 * term["seconds"]) for term in step["terms"]))
 
 
 def _memory(mesh: Mapping[str, Any]) -> Bar:

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from jaxinfer.plan.compilation import Compilation
 from jaxinfer.plan.compiled import label
-from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
+from jaxinfer.plan.estimate import MeshPlan
 from jaxinfer.plan.page import page
 from jaxinfer.plan.search import Limits, best_service, keeps_up
+from jaxinfer.plan.service import Service, Workload, decode_round, service
 
 _RATES = {
     "peaks": "memory, products and links at their peak; launches and padding take no time",
@@ -20,6 +21,7 @@ ASSUMPTIONS = (
     "activations stay in caches; sampling exchanges nothing",
     "prompts fill steps, in which the other requests decode",
 )
+_PIPELINE = "a pipeline spreads prompts equally over steps, and hands over beside them"
 
 
 class Question(NamedTuple):
@@ -45,6 +47,8 @@ def report(
     meshes, or why nothing was; of those that were not to be compiled nothing."""
     of_compiler = [_compiled(one) for one in compiled]
     of_compiler += [None] * (len(plans) - len(of_compiler))
+    rates = [_RATES[name] for name in dict.fromkeys(map(_rates, plans))]
+    of_pipelines = [_PIPELINE] if any(plan.stages for plan in plans) else []
     return {
         "model": model,
         "architecture": architecture,
@@ -60,7 +64,7 @@ def report(
             for plan, told in zip(plans, of_compiler, strict=True)
         ],
         "left_out": dict(left_out),
-        "assumptions": [*(_RATES[rates] for rates in dict.fromkeys(map(_rates, plans))), *ASSUMPTIONS],
+        "assumptions": [*rates, *ASSUMPTIONS, *of_pipelines],
     }
 
 
@@ -78,7 +82,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
     memory, workload = plan.memory, question.workload
     found = best_service(plan, workload, question.batch, question.limits)
     batch = question.batch if found is None else found.batch
-    step = plan.decode(batch, workload.tokens_in + workload.tokens_out // 2)
+    step = plan.decode(batch, workload.middle)
     return {
         "mesh": plan.name,
         "refused": plan.refused,
@@ -103,8 +107,31 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "collectives": [one._asdict() for one in plan.decode_exchanges(batch)],
         "step_seconds": {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]},
         "bound": step.bound,
+        "pipeline": _pipeline(plan, batch, workload.middle) if plan.stages else None,
         "service": None if found is None else _service(found, plan.chips, question),
         "curve": [one._asdict() for one in _curve(plan, question)],
+    }
+
+
+def _pipeline(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
+    """Steps of `batch` requests that have `length` tokens each. hand_overs: of each stage to the next, and of the last
+    to the first. round_seconds: until each request has one token more; bubble: the share of it in which stages wait."""
+    rows = plan.decode_rows(batch, length)
+    found = decode_round(plan, batch, length)
+    return {
+        "stages": [
+            {
+                "layers": one.layers,
+                "weights_bytes_per_device": one.memory.weights,
+                "left_bytes": one.memory.left,
+                "seconds": time.seconds,
+                "terms": [term._asdict() for term in time.terms],
+            }
+            for one, time in zip(plan.stages, plan.stage_times(rows), strict=True)
+        ],
+        "hand_overs": [one._asdict() for one in plan.hand_overs(rows.count)],
+        "round_seconds": found.seconds,
+        "bubble": found.bubble,
     }
 
 
@@ -202,6 +229,7 @@ def _table(meshes: Sequence[dict[str, Any]]) -> tuple[Sequence[str], list[list[s
 
 def _notes(told: dict[str, Any]) -> Iterator[str]:
     yield from _best(told["meshes"])
+    yield from (_of_stages(mesh) for mesh in told["meshes"] if mesh["pipeline"] and mesh["service"])
     obstacles: dict[str, list[str]] = {}
     for mesh in told["meshes"]:
         if mesh["compiled"] is not None:
@@ -263,6 +291,21 @@ def _best(meshes: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"{mesh['mesh']} answers {rate} such requests a second; more come."
 
 
+def _of_stages(mesh: dict[str, Any]) -> str:
+    """What the stages of a pipeline take, and what crosses from one to the next."""
+    found = mesh["pipeline"]
+    *onward, back = found["hand_overs"]
+    slowest = max(onward, key=lambda one: one["seconds"])
+    stages = ", ".join(f"{_ms(one['seconds'])} in layers {one['layers']}" for one in found["stages"])
+    waits = f"{_ms(found['round_seconds'])} a token, of which stages wait {found['bubble']:.0%}"
+    handed = f"{_size(slowest['bytes'])} handed over in {_ms(slowest['seconds'])} ({slowest['over']})"
+    return f"{mesh['mesh']}: a step takes {stages}; {waits}; {handed}, {_size(back['bytes'])} back."
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms"
+
+
 def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:
     name, found = mesh["mesh"], mesh["compiled"]
     programs = found["programs"]
@@ -279,7 +322,7 @@ def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:
 
 
 def _explained(mesh: dict[str, Any]) -> Iterator[str]:
-    yield f"{mesh['mesh']}, a decode step of one device:"
+    yield f"{mesh['mesh']}, a decode step of one device{_slowest(mesh)}:"
     for term in mesh["step_seconds"]["terms"]:
         done = f"{term['ops'] / 1e9:,.1f} G operations, " if term["ops"] else ""
         what = f"{done}{_size(int(term['bytes']))} ({term['bound']})" if term["bytes"] else term["bound"]
@@ -289,7 +332,16 @@ def _explained(mesh: dict[str, Any]) -> Iterator[str]:
     parts = ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes", "left_bytes")
     weights, slots, temporaries, left = (_size(mesh[name]) for name in parts)
     whole = _size(mesh["memory_bytes"])
+    if mesh["pipeline"]:
+        yield "  the stage that has room for the fewest tokens:"
     yield f"  memory: {whole} = {weights} weights + {slots} slots + {temporaries} temporaries + {left} left"
+
+
+def _slowest(mesh: dict[str, Any]) -> str:
+    """Of a pipeline, which stage's step is told."""
+    if not mesh["pipeline"]:
+        return ""
+    return f" of layers {max(mesh['pipeline']['stages'], key=lambda one: one['seconds'])['layers']}"
 
 
 def _size(count: int) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from jaxinfer.errors import JaxinferError, ParameterError
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.rules import DEFAULT_RULES
-from jaxinfer.plan.estimate import MeshPlan, Service, Workload, service
+from jaxinfer.plan.estimate import MeshPlan
+from jaxinfer.plan.service import Service, Workload, service
 
 _WHOLE_EXPERTS = DEFAULT_RULES.with_whole_experts()
 MOST_DEVICES = 1024

@@ -36,11 +36,11 @@ def estimated_temporaries(
     config: DecoderConfig, mesh: MeshConfig, shapes: EngineShapes, platform: str, width: int, kv_bytes: Sequence[int]
 ) -> int:
     """Bytes of one device, of the largest forward or sample: programs run one after another. config: over the mesh's
-    parts. width: bytes of an activation. kv_bytes: of a token, an entry a KV group."""
+    parts; of a stage its own. width: bytes of an activation. kv_bytes: of a token, an entry a KV group."""
     copied = shapes.copy_blocks * shapes.block_size * max(kv_bytes) if platform == "tpu" else 0
     return max(
         copied,  # before the first layer, from block to block
-        sample_temporaries(config, mesh, shapes.max_scored, platform),
+        sample_temporaries(config, mesh, shapes.max_scored, platform) if config.ends else 0,
         forward_temporaries(config, mesh, shapes.max_num_batched_tokens, platform, width),
     )
 

@@ -64,10 +64,11 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """A model as one device of a mesh has it.
+    """A model, or a stage of one, as one device of a mesh has it.
 
-    config: over the mesh's parts. weights: all but experts, tables and the head. head: numbers and bytes. tables: bytes
-    of an embedding that is no head, of which a step reads a row a token. experts: of layers whose experts are alike.
+    config: over the mesh's parts. mesh: of a stage its devices. weights: all but experts, tables and the head. head:
+    numbers and bytes, 0 where the stage has none. tables: bytes of an embedding that is no head, of which a step reads
+    a row a token. experts: of layers whose experts are alike.
     kv_bytes: of a token, an entry a KV group. pair_ops: of one query and one key in all layers, an entry a KV group.
     sums: how often a step's layers add hidden states up along some axes of the mesh. row: bytes of each array that
     devices send of a row of the embedding, codes and scales apart.
@@ -120,7 +121,8 @@ class DeviceExperts(NamedTuple):
 
 
 def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
-    """platform: `tpu`, `gpu`, `cpu`. Raises ParameterError where the model cannot be split so."""
+    """config: of the model, or of a stage. platform: `tpu`, `gpu`, `cpu`. mesh: of one stage. Raises ParameterError
+    where the model cannot be split so."""
     config = config.over(*mesh.parts)
     plan = placed_plan(config, dtype, platform, mesh)
     weights: dict[tuple[str, bool], list[Weight]] = {}
@@ -135,7 +137,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         else:
             weights.setdefault((_kind(one, dtype), one.scheme is None), []).append(one)
     held = {one.path: device_bytes(one, platform, mesh) for one in tables}
-    scored = plan.head or [one for one in tables if one.path[-1] == "embed"]
+    scored = plan.head or [one for one in tables if config.ends and one.path[-1] == "embed"]
     head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
     return DeviceModel(
         config,
@@ -203,7 +205,7 @@ def _parts(model: DeviceModel, rows: Sequence[Rows], imbalance: float) -> Iterat
         least = -(-one.chosen // devices)
         touched = max(least, one.slots * (1 - (1 - one.chosen / one.count) ** (tokens * busy)))
         yield Part("experts", one.layers * 2.0 * products * one.numbers, one.layers * touched * one.bytes, one.kind)
-    if scored:
+    if scored and model.config.ends:
         numbers, size = model.head
         kind, plain = model.dtype.name, model.config.head_scheme is None
         calls = (_product(kind, scored, width, numbers // width, 1),) if plain else ()
@@ -268,7 +270,7 @@ def _row(config: DecoderConfig, dtype: jnp.dtype, platform: str) -> tuple[int, .
 def _exchanges(model: DeviceModel, rows: Sequence[Rows]) -> Iterator[Exchange]:
     tokens = sum(each.count * each.tokens for each in rows)
     counts: Counter[tuple[int, tuple[str, ...]]] = Counter()
-    if vocabulary := _axes(model.mesh, "vocab"):
+    if model.config.embeds and (vocabulary := _axes(model.mesh, "vocab")):
         for each in model.row:
             counts[tokens * each, vocabulary] += 1
     for axes, count in model.sums:

@@ -74,11 +74,11 @@ def test_each_setting_is_heeded(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_table_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    meshes = ("single", "data2-tp4", "v6e-8", "v7x-8", "h200-8")
+    meshes = ("single", "data2-tp4", "v6e-8", "v7x-8", "h200-8", "pp2-tp4", "h200-16", "v6e-16-pp2")
     assert plan.run(["tiny.json", "--mesh", *meshes, "--chip", "v5e"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80, lines
-    assert [line.split()[0] for line in lines[3:9]] == ["mesh", *meshes]
+    assert [line.split()[0] for line in lines[3 : 4 + len(meshes)]] == ["mesh", *meshes]
 
 
 def test_what_is_best_and_what_does_not_fit_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,6 +116,38 @@ def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"<td>{cell}</td>" in written for cell in row.split())
     assert [one["batch"] for one in first["curve"]] == [one["batch"] for one in second["curve"]] == [1, 2, 4, 6]
     assert first["curve"][-1]["tokens_per_second"] == first["service"]["tokens_per_second"]
+
+
+def test_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its row is of the slowest stage; stages and what crosses are told."""
+    Path("four.json").write_text(json.dumps(MODELS["experts"] | {"num_hidden_layers": 4}))
+    flags = ["four.json", "--mesh", "tp2", "pp2", "--chip", "h200", "--batch", "8", "--workload", "20,10"]
+    flags += ["--no-compile", "--pipeline-layers", "0-2,3"]
+    assert plan.run([*flags, "--json", "--html", "page.html"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    plain, staged = told["meshes"]
+    assert plain["pipeline"] is None
+    found, (first, last) = staged["pipeline"], staged["pipeline"]["stages"]
+    assert [first["layers"], last["layers"]] == ["0-2", "3-3"]
+    assert first["seconds"] == pytest.approx(sum(term["seconds"] for term in first["terms"]))
+    assert staged["step_seconds"]["seconds"] == max(first["seconds"], last["seconds"])
+    onward, back = found["hand_overs"]
+    assert onward["bytes"] == 4 * 128 * 2  # of half of the requests
+    # So small a step is over before what it hands over is there.
+    through = first["seconds"] + last["seconds"] + onward["seconds"] + back["seconds"]
+    assert found["round_seconds"] == pytest.approx(through) == pytest.approx(staged["service"]["itl"], rel=0.05)
+    assert found["bubble"] == pytest.approx(1 - (first["seconds"] + last["seconds"]) / found["round_seconds"])
+    assert staged["left_bytes"] == first["left_bytes"] < last["left_bytes"]
+    assert "a pipeline spreads prompts" in told["assumptions"][-1]
+    written = (tmp_path / "page.html").read_text()
+    assert "pp2: a step takes" in written
+    assert all(f"pp2 {one['layers']}: weights" in written for one in (first, last))
+    assert plan.run([*flags, "--explain"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"pp2: a step takes [\d.]+ ms in layers 0-2, [\d.]+ ms in layers 3-3; [\d.]+ ms a token, of", out)
+    assert "1.0K handed over in 0.01 ms (links), " in out
+    assert "pp2, a decode step of one device of layers 0-2:" in out
+    assert "tp2, a decode step of one device:" in out
 
 
 def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +206,9 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "tp2"], "mesh tp2 names no chips; give --chip with one of a100, b200, h100, h200, v5e"),
         (["--mesh", "tp2", "--chip", "h300"], "'h300' is no chip that is known; there are a100"),
         (["--mesh", "tp3", "--chip", "h200"], "'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4"),
-        (["--mesh", "pp2", "--chip", "h200"], "pp2: stage=2: 1 is allowed, pipelines are not planned yet"),
+        (["--mesh", "tp2", "--chip", "h200", "--pipeline-layers", "0,1"], "0,1: no mesh here has stages; give one"),
+        (["--mesh", "pp2", "--chip", "h200", "--pipeline-layers", "0"], "0: 1 ranges, and there are 2 stages"),
+        (["--mesh", "pp2", "--chip", "h200", "--pipeline-layers", "all"], "'all': ranges such as 0-14,15-31"),
         (["--mesh", "auto", "--chip", "h200"], "auto is chosen by an engine"),
         (
             ["--mesh", "tp2", "--chip", "h200", "--batch", "0"],
@@ -227,6 +261,7 @@ def test_a_table_of_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["mesh"] == "single"  # so small a model gains nothing from two
     assert [rows for rows, before, _ in told["decode"] if before == 0] == [1, 2, 4, 8]
     assert [tokens for tokens, before, _ in told["mixed"] if before == 0] == [16, 32, 64]
+    assert told["stages"] == 1
     for steps in (told["decode"], told["mixed"]):
         seconds = {(size, before): taken for size, before, taken in steps}
         for (size, before), taken in seconds.items():

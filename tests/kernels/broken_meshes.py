@@ -8,9 +8,11 @@ import check_programs
 import jax
 
 from jaxinfer.runner import sample
+from jaxinfer.runner.forward import Forward
+from jaxinfer.runner.pipeline.stage_forward import StageForward
 from jaxinfer.runner.program_table import Name, Program, ProgramTable
 
-_draw, _program = sample.sample_tokens, ProgramTable.__getitem__
+_draw, _program, _finish = sample.sample_tokens, ProgramTable.__getitem__, StageForward._finish
 
 
 def gathered(logits: jax.Array, *others: Any, vocabulary: Any, **more: Any) -> Any:
@@ -26,11 +28,19 @@ def undonated(self: ProgramTable, name: Name) -> Program:
     return _program(self, name)._replace(donated=())
 
 
+def widened(self: StageForward, *arguments: Any, **named: Any) -> Forward:
+    """Hands over twice as many bytes as it has."""
+    out = _finish(self, *arguments, **named)
+    return out._replace(hidden=out.hidden.astype(jax.numpy.float32))
+
+
 def install(fault: str) -> None:
     if fault == "gather":
         sample.sample_tokens = gathered
     if fault == "undonated":
         ProgramTable.__getitem__ = undonated
+    if fault == "widened":
+        StageForward._finish = widened
 
 
 if __name__ == "__main__":

@@ -168,10 +168,11 @@ WRONG_RULE = "axes: {tensor: 2}\nrules: {mlp: null}\n"
         ("rule", "decode 16", "all-reduce bf16[16,4096]: 3 times, 5 expected"),
         ("gather", "sample 256", "all-gather f32[256,128256]: 1 times"),
         ("undonated", "decode 16", "are not updated in place"),
+        ("widened", "decode 16", "hands over float32[16, 4096]; bfloat16[16, 4096] is expected"),
     ],
 )
 def test_broken_meshes_fail(fault: str, program: str, problem: str, tmp_path: Path):
-    mesh = "tp8" if fault == "gather" else "tp2"
+    mesh = {"gather": "tp8", "widened": "pp2"}.get(fault, "tp2")
     if fault == "rule":
         (tmp_path / "tp2.yaml").write_text(WRONG_RULE)
         mesh = str(tmp_path / "tp2.yaml")

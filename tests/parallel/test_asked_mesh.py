@@ -61,6 +61,7 @@ def test_a_rule_of_a_file_that_contradicts_expert_parallelism(tmp_path: Path):
 
 REFUSED = {
     "v6e-16": "mesh: v6e:4x4 is 4 hosts; 1 is allowed",
+    "v6e-16-pp2": "mesh: v6e:4x4 is 4 hosts; 1 is allowed",
     "h200-16": "mesh: h200:2x1x8 is 2 hosts; 1 is allowed",
 }
 

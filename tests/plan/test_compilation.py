@@ -32,6 +32,7 @@ MESHES = {
     "tp2": MeshConfig({"tensor": 2}),
     "ep4": MeshConfig({"tensor": 4}, DEFAULT_RULES.with_whole_experts()),
     "data2-tp2": MeshConfig({"data": 2, "tensor": 2}),
+    "pp2": MeshConfig({"stage": 2}),
 }
 CASES = (
     ("v6e", "experts", "ep4", "none"),
@@ -206,6 +207,8 @@ def test_why_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     assert obstacle(planned("h200", "dense", "tp2")) is None
+    staged = planned("h200", "dense", "pp2", decode_steps=1)
+    assert obstacle(staged) == "programs of stages are not compiled yet"
     assert obstacle(replace(planned("h200", "dense", "tp2"), refused="it cannot be")) == "no engine serves it"
 
 

@@ -9,7 +9,8 @@ from jaxinfer.folder_files import read_object
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.chip import read_chip
-from jaxinfer.plan.estimate import Workload, plan_mesh, service
+from jaxinfer.plan.estimate import plan_mesh
+from jaxinfer.plan.service import Workload, service
 from tests.material import REPOSITORY, material
 
 PAGE = REPOSITORY / "jaxinfer" / "plan" / "README.md"

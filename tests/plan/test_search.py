@@ -7,8 +7,9 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.registry import parse_config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.chip import read_chip
-from jaxinfer.plan.estimate import MeshPlan, Workload, plan_mesh, service
+from jaxinfer.plan.estimate import MeshPlan, plan_mesh
 from jaxinfer.plan.search import Limits, best_service, keeps_up, smallest, sweep
+from jaxinfer.plan.service import Workload, service
 from jaxinfer.plan.work import Rows
 from tests.runner.mesh_matrix import MODELS
 
@@ -68,7 +69,7 @@ def test_the_most_requests_within_a_limit(share: float) -> None:
 
 
 @pytest.mark.parametrize("work", [WORK, Workload(2000, 16), Workload(100, 1)])
-@pytest.mark.parametrize("axes", [{"tensor": 8}, {"data": 4, "tensor": 2}])
+@pytest.mark.parametrize("axes", [{"tensor": 8}, {"data": 4, "tensor": 2}, {"data": 2, "stage": 2, "tensor": 2}])
 def test_as_few_requests_under_way_as_answer_all_that_come(axes: dict[str, int], work: Workload) -> None:
     plan = planner(LONGER, "h200", LONG)(MeshConfig(axes), "it")
     rates = [service(plan, work, batch).tokens_per_second / work.tokens_out for batch in range(1, 201)]

@@ -34,8 +34,9 @@ def records() -> Iterator[tuple[str, str, int, DecoderConfig, MeshConfig, int]]:
             found = re.fullmatch(r"(sample|mixed) (\d+)", record["program"])
             if not found or model not in MODELS or others[-1] == "xla" or record["temporaries"] < LARGE:
                 continue
-            named = [each for each in others if each in shipped_meshes()]
-            mesh = asked_mesh(ParallelConfig(mesh=named[0])) if named else ONE_DEVICE
+            # Of a pipeline the title has the mesh and the stage.
+            named = [name for each in others if (name := each.split(" stage ")[0]) in shipped_meshes()]
+            mesh = asked_mesh(ParallelConfig(mesh=named[0])).of_stage if named else ONE_DEVICE
             config = MODELS[model].config(None).over(*mesh.parts)
             yield record["target"], found[1], int(found[2]), config, mesh, record["temporaries"]
 

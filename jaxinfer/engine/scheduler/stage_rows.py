@@ -15,7 +15,7 @@ from jaxinfer.engine.scheduler.state import SchedulerState
 _ROUNDS = 8
 """Of steps, as many as there are stages, over which prompts are spread beside rows that decode
 (benchmarks/pipeline.py)."""
-_LEAST_PROMPT_TOKENS = 64
+LEAST_PROMPT_TOKENS = 64
 """Of a step, where prompts have as many left: fewer cost as much."""
 
 
@@ -55,8 +55,8 @@ class StageRows:
         if len(queue):
             free = max(table.free_in(shard) for shard in range(state.shapes.shards))
             tokens += queue.num_tokens * min(free, len(queue)) // len(queue)
-        spread = self._stages * (_ROUNDS if (pending <= 1).any() else 1)
-        return min(max(-(-tokens // spread), _LEAST_PROMPT_TOKENS), state.shapes.max_num_batched_tokens)
+        decoding = bool((pending <= 1).any())
+        return prompt_share(tokens, self._stages, state.shapes.max_num_batched_tokens, decoding=decoding)
 
     def _first(self, slots: np.ndarray, order: np.ndarray, share: Callable[[int], int]) -> np.ndarray:
         """Slots at the first of places `order`, of each shard `share` of how many of its slots there are; as they come
@@ -67,3 +67,14 @@ class StageRows:
             for shard in range(self._state.shapes.shards)
         ]
         return slots[np.sort(np.concatenate(kept))]
+
+
+def prompt_share(tokens: int, stages: int, most: int, *, decoding: bool) -> int:
+    """Tokens of prompts that a step takes where so many are left. most: of any step. decoding: beside rows that
+    decode."""
+    return min(max(-(-tokens // prompt_steps(stages, decoding=decoding)), LEAST_PROMPT_TOKENS), most)
+
+
+def prompt_steps(stages: int, *, decoding: bool) -> int:
+    """Steps over which prompts are spread."""
+    return stages * (_ROUNDS if decoding else 1)
