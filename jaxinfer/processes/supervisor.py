@@ -55,13 +55,13 @@ class Supervisor:
         options: ServerConfig,
         sockets: Sequence[socket.socket],
         announce: Callable[[str], None],
-        engine: Sequence[str] = ENGINE,
+        engine: Sequence[str] | None = None,
         on_end: Callable[[], None] = lambda: None,
     ):
         self._options = options
         self._sockets = sockets
         self._announce = announce
-        self._engine_command = engine
+        self._engine_command = ENGINE if engine is None else engine
         self._on_end = on_end
         self._engine: RunningChild | None = None
         self._workers: dict[int, RunningChild] = {}
