@@ -19,7 +19,7 @@ from tests.llm import simulated
 _STEP_SECONDS = {"brisk steps": 0.2, "steps": 1.0, "step": 60.0}
 
 
-def build_slowly(config: EngineConfig, progress: BuildProgress | None, team: Team) -> BuiltEngine:
+def build_slowly(config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None) -> BuiltEngine:
     """Waits for a thread that nothing interrupts, as one of XLA's."""
     assert progress is not None
     with ThreadPoolExecutor() as pool:
@@ -30,7 +30,7 @@ def build_slowly(config: EngineConfig, progress: BuildProgress | None, team: Tea
 
 
 def build_where_the_folder_is(
-    config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE
+    config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None
 ) -> BuiltEngine:
     """Fails as a real build does where the model's folder is not there."""
     if not Path(config.model).is_dir():
@@ -38,7 +38,9 @@ def build_where_the_folder_is(
     return simulated.build_engine(config, progress)
 
 
-def build_that_fails(config: EngineConfig, progress: BuildProgress | None, team: Team) -> BuiltEngine:
+def build_that_fails(
+    config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None
+) -> BuiltEngine:
     """Fails as nothing that was thought of."""
     raise OSError("the disk is on fire")
 
