@@ -46,6 +46,12 @@ assert parts(experts, ("mlp", "experts_down")) == [2, 1, 1]
 looped, also = engine(mesh="tp2", scan_layers="on")
 assert also == tokens, (also, tokens)
 assert looped.runner.model.layout == "stacked"
+staged, also = engine(mesh="pp2", pipeline_layers="0,1")
+assert also == tokens, (also, tokens)
+assert [stage.model.config.num_layers for stage in staged.runner.stages] == [1, 1]
+_, also = engine(pipeline_parallel_size=2, tensor_parallel_size=2, kv_cache_dtype="fp8", quantization="int8")
+_, right = engine(kv_cache_dtype="fp8", quantization="int8")
+assert also == right, (also, right)
 one, also = engine()
 assert also == tokens and sum(map(len, tokens.values())) > 6, (also, tokens)
 assert one.runner.model.mesh.size == 1

@@ -6,16 +6,26 @@ import numpy as np
 import pytest
 
 from jaxinfer.build import DEMO_FOLDER
+from jaxinfer.engine.device.runner import DeviceMemory
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.models.loaded import load_stages, random_model
+from jaxinfer.model_config.layer_kind import AttentionKind
+from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
+from jaxinfer.models.loaded import LoadedModel, load_stages, random_model
 from jaxinfer.parallel.mesh import make_mesh
+from jaxinfer.runner.costs import step_costs
 from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.memory import handed_bytes
+from jaxinfer.runner.pipeline.fitting import costs_of_stages
 from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
 from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
+from jaxinfer.runner.pipeline.stage_device import StageDevice
 from jaxinfer.sampling import SamplingParams
+from tests.engine.outputs import Outputs
+from tests.model_config.uniform import uniform_decoder
 from tests.quantization.checkpoints import config_of
 from tests.runner.devices import run_on_devices
+from tests.runner.failing_programs import FailingPrograms
 from tests.runner.pipeline_matrix import MODELS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
@@ -82,13 +92,82 @@ def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
     assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
 
 
-def test_a_fault_leaves_everything_anew() -> None:
-    runner = pipeline((None, None), (1,))
-    request = GenerateRequest("a", [5, 6, 7], SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True))
-    right = drive(make_core(runner, ahead=2), [request])
+@pytest.mark.parametrize(("stage", "kind"), [(0, "decode"), (1, "mixed"), (1, "sample"), (1, "decode")])
+def test_a_program_that_fails_with_steps_in_flight(stage: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that it was given are gone; those of other stages go with them."""
+    runner = pipeline((None, 12, None), (1,), max_num_seqs=4, max_num_batched_tokens=16)
+    prompts = [np.random.default_rng(seed).integers(1, 300, 9 + 9 * seed).tolist() for seed in range(3)]
+    asked = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
+    requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
+    right = tokens_of(drive(make_core(runner, ahead=2), requests))
+    failed = runner.stages[stage]
+    assert isinstance(failed, StageDevice)
+    failing = FailingPrograms(failed.programs, kind, 3)
+    monkeypatch.setattr(failed, "programs", failing)
+    before = [array for each in runner.stages for array in each.kv]
+    core = make_core(runner, ahead=2)
+    assert tokens_of(drive(core, requests)) == right
+    assert (failing.left < 0, core.stats().step_faults) == (True, 1)
+    assert all(array.is_deleted() for array in before)
     runner.reset()
-    assert all(not np.asarray(kv).any() for stage in runner.stages for kv in stage.kv)
-    assert drive(make_core(runner, ahead=2), [request]) == right
+    assert all(not np.asarray(kv).any() for each in runner.stages for kv in each.kv)
+    assert runner.memory() == (DeviceMemory(),) * 2
+    runner.close()
+    assert not any(each.kv for each in runner.stages)
+
+
+def test_costs_are_those_of_the_whole() -> None:
+    for whole in (tiny_model((None, 12, None)), _experts()):
+        stages = [whole.config.stage(0, 1), whole.config.stage(1, whole.config.num_layers)]
+        parts = tuple(random_model(stage, dtype=whole.dtype, mesh=whole.mesh) for stage in stages)
+        found, right = costs_of_stages(StagedModel(parts)), step_costs(whole)
+        assert found._replace(experts=()) == right._replace(experts=())
+        assert found.expert_bytes(5, 2) == right.expert_bytes(5, 2)
+
+
+def test_the_load_of_experts_is_that_of_the_whole() -> None:
+    whole = _experts()
+    stages = [whole.config.stage(0, 1), whole.config.stage(1, 3)]
+    parts = tuple(random_model(stage, dtype=whole.dtype, mesh=whole.mesh) for stage in stages)
+    sizes = {"max_num_seqs": 2, "max_num_batched_tokens": 16}
+    alone = JaxRunner(whole, tiny_shapes(whole, **sizes))
+    both = PipelineRunner(StagedModel(parts), tiny_shapes(whole, **sizes, stages=2))
+    asked = SamplingParams(max_tokens=6, temperature=0.0, ignore_eos=True)
+    loads = []
+    for runner in (alone, both):
+        runner.warm_up(lazy=True)
+        drive(make_core(runner, ahead=0), [GenerateRequest("a", list(range(1, 21)), asked)])
+        loads.append(runner.expert_load())
+    assert loads[0].experts.shape == (3, 4)
+    assert loads[0].experts.sum() == 3 * 2 * 25  # layers, experts that a token chooses, tokens
+    np.testing.assert_array_equal(loads[1].experts, loads[0].experts)
+
+
+def _experts() -> LoadedModel:
+    attention = AttentionKind(num_heads=4, num_kv_heads=2, head_dim=8)
+    config = uniform_decoder(
+        attention,
+        MlpKind(64, experts=ExpertsKind(4, 2, 32)),
+        (None, None, None),
+        vocab_size=300,
+        hidden_size=32,
+        max_position_embeddings=256,
+    )
+    return random_model(config, dtype=jnp.dtype("float32"))
+
+
+def tokens_of(outputs: Outputs) -> dict[tuple[str, int], list[int]]:
+    return {key: output.tokens for key, output in outputs.items()}
+
+
+@pytest.mark.parametrize("embeds", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_hidden_states_in_flight_take_memory(embeds: bool, ends: bool) -> None:
+    """Of each of a pipeline's steps in flight, what a stage is handed and what it hands on."""
+    whole = tiny_model((None,) * 4)
+    shapes = tiny_shapes(whole, stages=3, max_num_batched_tokens=64)
+    stage = whole.config.stage(0 if embeds else 1, 4 if ends else 3)
+    assert handed_bytes(stage, shapes, 2) == 4 * ((not embeds) + (not ends)) * 64 * 32 * 2
 
 
 def test_newest_tokens_are_those_after_a_step() -> None:
