@@ -131,11 +131,14 @@ def load_text(
     )
 
 
-def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE) -> BuiltEngine:
+def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None) -> BuiltEngine:
     """Loads the model and compiles its programs. Raises ModelError or ParameterError for what cannot be served.
 
-    team: of the host that schedules where there are several.
+    team: of the host that schedules; None: settings that ask for several hosts are refused.
     """
+    if team is None and config.hosts.coordinator is not None:
+        raise ParameterError("coordinator", "several hosts are joined by `jaxinfer serve`; leave it out")
+    team = team or ALONE
     from jaxinfer.runner.pipeline.fitting import costs_of_stages
 
     laps = _Laps()
@@ -149,6 +152,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
         seed=seed_of(config),
         costs=costs_of_stages(made.model),
         constraints=_grammars(config, made.folder, made.runner.shapes, made.eos_token_ids),
+        hosts=team.readings,
     )
     seconds = laps.seconds(*made.runner.making_seconds)
     log.info("engine built in %s", seconds)

@@ -108,7 +108,7 @@ def _report(asked: _Asked) -> dict[str, Any]:
 def _mesh(mesh: MeshConfig, parallel: ParallelConfig) -> dict[str, Any]:
     refused = None
     try:
-        served_mesh(parallel)
+        served_mesh(parallel, mesh.hosts)
     except ParameterError as error:
         refused = error.message
     return {

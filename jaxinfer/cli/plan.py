@@ -316,7 +316,8 @@ def _planned(
     told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "temporaries": temporaries}
     plan = plan_mesh(asked.config, decoder, mesh, name, _chip(asked, mesh, name), **told)
     try:
-        check_served(replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh)
+        placed = replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh
+        check_served(placed, placed.hosts)
     except ParameterError as error:
         return replace(plan, refused=error.message)
     return plan

@@ -4,7 +4,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 import numpy as np
@@ -23,6 +23,7 @@ from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.drafts import DraftTotals
+from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.engine.stats.stats import EngineCounters, read_stats
 from jaxinfer.engine.stats.step_cost import StepCosts, StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, OTHER, SCHEDULE, WAIT, StepTimer
@@ -67,8 +68,10 @@ class EngineCore:
         clock: Callable[[], int] = time.monotonic_ns,
         costs: StepCosts | None = None,
         constraints: Constraints | None = None,
+        hosts: Callable[[], Iterable[HostReading]] = tuple,
     ):
         self.runner = runner
+        self._hosts = hosts
         self.info = info
         config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
@@ -226,7 +229,7 @@ class EngineCore:
         self.counters.steps = self.in_flight.dispatched
         compiled = ConstraintStats() if self.constraints is None else self.constraints.stats()
         parts = (self.scheduler, self.runner, self.timer, self.costs, self.counters)
-        return read_stats(*parts, compiled, self.drafts)
+        return read_stats(*parts, compiled, self.drafts, self._hosts())
 
     def close(self) -> None:
         """Frees the device. Requests must have been aborted."""

@@ -212,6 +212,11 @@ class EngineStats(NamedTuple):
     memory_peak: tuple[int, ...] = ()
     memory_limit: tuple[int, ...] = ()
     """Bytes of each device; 0 where the platform does not tell."""
+    host_devices: tuple[int, ...] = ()
+    host_calls_behind: tuple[int, ...] = ()
+    host_step_skew: tuple[float, ...] = ()
+    host_heartbeat_age: tuple[float, ...] = ()
+    """Of each of several hosts, as in `HostReading`; none of one."""
 
 
 class ModelInfo(NamedTuple):

@@ -1,16 +1,12 @@
 """Team: the hosts of one engine, as its construction knows them."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from jaxinfer.engine.device.leader import LeadingRunner
 from jaxinfer.engine.device.runner import Runner
+from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.launch import Place
-
-if TYPE_CHECKING:  # one host needs no gRPC
-    from jaxinfer.hosts.following import HostFollower
-    from jaxinfer.hosts.leading import HostLeader
 
 
 class Team(Protocol):
@@ -32,6 +28,10 @@ class Team(Protocol):
         """What the scheduler calls in place of `runner`, once all hosts are ready to repeat its calls."""
         ...
 
+    def readings(self) -> Sequence[HostReading]:
+        """Of each host now, host 0 first; none of one host."""
+        ...
+
 
 class Alone:
     """One host."""
@@ -45,37 +45,8 @@ class Alone:
     def leading(self, runner: Runner) -> Runner:
         return runner
 
+    def readings(self) -> Sequence[HostReading]:
+        return ()
+
 
 ALONE = Alone()
-
-
-class Leader:
-    """Host 0, whose stream `hosts` all others have joined."""
-
-    def __init__(self, place: Place, hosts: "HostLeader"):
-        self.place = place
-        self.num_hosts = place.num_hosts
-        self._hosts = hosts
-
-    def agree(self, phase: str, facts: Facts, counts: Sequence[int] = ()) -> tuple[int, ...]:
-        return self._hosts.agree(phase, facts, counts).counts
-
-    def leading(self, runner: Runner) -> Runner:
-        self._hosts.agree("ready", {})
-        self._hosts.serve()
-        return LeadingRunner(runner, self._hosts.send, self._hosts.note_collected)
-
-
-class Member:
-    """Another host, which has joined by `stream`."""
-
-    def __init__(self, place: Place, stream: "HostFollower"):
-        self.place = place
-        self.num_hosts = place.num_hosts
-        self._stream = stream
-
-    def agree(self, phase: str, facts: Facts, counts: Sequence[int] = ()) -> tuple[int, ...]:
-        return self._stream.agree(phase, facts, counts).counts
-
-    def leading(self, runner: Runner) -> Runner:
-        raise AssertionError("host 0 schedules")

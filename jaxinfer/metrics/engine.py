@@ -87,6 +87,13 @@ _LISTED = (
      "mean device since experts were last placed, for each layer with experts.", "layer", "expert_device_imbalance"),
     (CounterMetricFamily, "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted drafts by their place among a "
      "row's drafts.", "position", "accepted_at"),
+    (GaugeMetricFamily, "jaxinfer:host_devices", "Devices of the engine that each host has.", "host", "host_devices"),
+    (GaugeMetricFamily, "jaxinfer:host_calls_behind", "Calls of host 0 that each host has not performed yet.", "host",
+     "host_calls_behind"),
+    (GaugeMetricFamily, "jaxinfer:host_step_skew_seconds", "By how much each host collected the last step later than "
+     "host 0.", "host", "host_step_skew"),
+    (GaugeMetricFamily, "jaxinfer:host_heartbeat_age_seconds", "Since each host was heard.", "host",
+     "host_heartbeat_age"),
 )  # fmt: skip
 # A series for each expert of each layer would be thousands of them: Qwen3-30B-A3B has 48 x 128.
 

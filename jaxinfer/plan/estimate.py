@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from jaxinfer.config import EngineConfig
 from jaxinfer.engine.scheduler.stage_rows import prompt_share
-from jaxinfer.engine.step.layouts import NEWEST
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
@@ -167,7 +166,7 @@ class MeshPlan:
         first."""
         stages = range(len(self.stages))
         hidden = int(tokens * self.model.config.hidden_size * self.model.dtype.itemsize)
-        newest = self.shapes.num_slots * NEWEST.size * _NUMBER
+        newest = self.shapes.num_slots * _NUMBER
         over = partial(hand_over, mesh=self.mesh, topology=self.topology, chip=self.chip)
         return (*(over(hidden, stage, stage + 1) for stage in stages[:-1]), over(newest, stages[-1], 0))
 

@@ -16,10 +16,11 @@ from jaxinfer.hosts.facts import Facts, installed_versions
 from jaxinfer.hosts.following import HostFollower
 from jaxinfer.hosts.launch import Place, find_place
 from jaxinfer.hosts.leading import HostLeader
-from jaxinfer.hosts.team import ALONE, Leader, Member, Team
+from jaxinfer.hosts.team import ALONE, Team
 from jaxinfer.hosts.timing import Timing
 from jaxinfer.parallel.asked_mesh import asked_mesh
 from jaxinfer.parallel.mesh_file import mesh_text
+from jaxinfer.processes.team import Leader, Member
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.signals import end_process
 
@@ -56,7 +57,7 @@ def leading_team(config: EngineConfig, timing: Timing) -> Iterator[Team]:
         hosts.listen(place.stream)
         log.info("host 0 of %d awaits the others at %s", place.num_hosts, place.stream)
         hosts.wait_joined()
-        yield Leader(place, hosts)
+        yield Leader(place, hosts, asked_mesh(config.parallel).size // place.num_hosts)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ ERRORS: list[tuple[list[str], str]] = [
     (["env", "--jsn"], "--jsn: there is no such flag"),
     (["serve", "--pipeline-parallel-size", "0"], "--pipeline-parallel-size: 0 must be at least 1"),
     (["serve", "--mesh", "tp3"], "--mesh: 'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4, "),
-    (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts; 1 is allowed"),
+    (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts, and this engine has 1"),
     (
         ["generate", "--prompt", "a", "-pp", "2", "--decode-steps", "4"],
         "--decode-steps: gives several tokens by a",

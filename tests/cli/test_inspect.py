@@ -144,8 +144,10 @@ def test_one_device_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"split                 {split}\n" in printed
     file.write_text("axes: {data: 16}\ntopology: h200:2x1x8\n")
     assert inspect.run([path, "--mesh", str(file)]) == 0
-    told = "not served            h200:2x1x8 is 2 hosts; 1 is allowed, more are not supported yet\n"
-    assert told in capsys.readouterr().out
+    assert "not served" not in capsys.readouterr().out
+    file.write_text("axes: {data: 2}\nrules: {mlp: data}\n")
+    assert inspect.run([path, "--mesh", str(file)]) == 0
+    assert "not served            rules.mlp: data splits requests" in capsys.readouterr().out
     assert main(["inspect", path, "--mesh", "tp4"]) == 2
     assert "--mesh: expert_mlp, 6, cannot be split over tensor=4" in capsys.readouterr().err
 

@@ -245,11 +245,14 @@ def test_a_model_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_mesh_that_no_engine_runs_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.yaml").write_text("axes: {tensor: 16}\ntopology: v6e:4x4\n")
+    rules = "rules: {mlp: [data, tensor]}"
+    for name, text in (("mine", "axes: {tensor: 16}"), ("other", f"axes: {{data: 2, tensor: 8}}\n{rules}")):
+        Path(f"{name}.yaml").write_text(f"topology: v6e:4x4\n{text}\n")
     Path("wide.json").write_text(json.dumps(MODELS["dense"] | {"num_attention_heads": 16, "num_key_value_heads": 16}))
-    assert plan.run(["wide.json", "--mesh", "mine.yaml"]) == 0
+    assert plan.run(["wide.json", "--mesh", "mine.yaml", "other.yaml"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "mine is not served yet: v6e:4x4 is 4 hosts; 1 is allowed, more are not supported yet." in out
+    assert "mine is not served" not in out
+    assert "other is not served yet: rules.mlp: data splits requests; weights over it are not supported yet." in out
     assert " mine v6e:4x4 " in out
 
 

@@ -207,7 +207,7 @@ def test_what_crosses_is_the_hidden_states_of_a_shard() -> None:
     width = parse_config(EIGHT).hidden_size
     onward, back = found.hand_overs(24)
     assert onward.bytes == 24 * width * 2
-    assert back.bytes == found.shapes.num_slots * 3 * 4  # newest tokens, three numbers a slot
+    assert back.bytes == found.shapes.num_slots * 4  # the newest token of each slot
     assert onward.seconds == pytest.approx(24 * width * 2 / 450e9 + 5e-6)
 
 

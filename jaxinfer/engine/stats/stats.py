@@ -1,5 +1,6 @@
 """read_stats: an engine's statistics from its parts."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from jaxinfer.engine.constraint import ConstraintStats
 from jaxinfer.engine.device.runner import ExpertTokens, Runner
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.stats.drafts import DraftTotals
+from jaxinfer.engine.stats.hosts import HostReading
 from jaxinfer.engine.stats.step_cost import StepCostTotals
 from jaxinfer.engine.stats.step_timer import APPLY, CONSTRAIN, DISPATCH, IDLE, OTHER, SCHEDULE, WAIT, StepTimer
 from jaxinfer.engine.types import EngineStats
@@ -36,6 +38,7 @@ def read_stats(
     counters: EngineCounters,
     constraints: ConstraintStats,
     drafts: DraftTotals,
+    hosts: Iterable[HostReading] = (),
 ) -> EngineStats:
     """Gauges now, totals since start; some ten microseconds. Safe in any thread."""
     state, memory = scheduler.state, runner.memory()
@@ -80,7 +83,12 @@ def read_stats(
         memory_used=tuple(device.used for device in memory),
         memory_peak=tuple(device.peak for device in memory),
         memory_limit=tuple(device.limit for device in memory),
+        **_of_hosts(list(hosts)),
     )
+
+
+def _of_hosts(hosts: Sequence[HostReading]) -> dict[str, Any]:
+    return {f"host_{name}": tuple(getattr(host, name) for host in hosts) for name in HostReading._fields}
 
 
 def _of_experts(load: ExpertTokens | None) -> dict[str, Any]:
