@@ -17,6 +17,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.access import WRONG_KEY, check_access, is_loopback, key_accepted
 from jaxinfer.hosts.agreement import Agreement
+from jaxinfer.hosts.errors import failure_text
 from jaxinfer.hosts.facts import Facts, describe, differences, least
 from jaxinfer.hosts.member import HostState, Member
 from jaxinfer.hosts.messages import METHOD, SERVICE, encode
@@ -83,7 +84,9 @@ class HostLeader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(failure_text(error))
         self.close()
 
     # The start
@@ -188,6 +191,11 @@ class HostLeader:
         """Why a host is lost; None while none is."""
         return self._watch.reason
 
+    def fail(self, reason: str) -> None:
+        """This host is about to end, and with it the others, which get the reason; `lost` is not called. Without
+        effect where a host is lost already."""
+        self._watch.fail(f"host 0 has failed: {reason}")
+
     def close(self) -> None:
         """Ends the streams in order; followers end, too."""
         self._watch.close()
@@ -254,6 +262,8 @@ class HostLeader:
             log.warning("a host at %s was refused: %s", context.peer(), WRONG_KEY)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, WRONG_KEY)
         member = self._admit(requests, context.peer())
+        if member is None:
+            return  # it comes again, and finds whoever takes this one's place
         if isinstance(member, str):
             log.warning("a host at %s was refused: %s", context.peer(), member)
             yield encode(messages.Refused(member))
@@ -271,13 +281,19 @@ class HostLeader:
                     self._changed.notify_all()
                 return
 
-    def _admit(self, requests: Iterator[bytes], peer: str) -> Member | str:
-        """A new member, or why it is refused."""
+    def _admit(self, requests: Iterator[bytes], peer: str) -> Member | str | None:
+        """A new member, or why it is refused; None where this host is ending."""
         try:
             join = messages.decode_up(next(requests))
         except (StopIteration, grpc.RpcError, msgspec.DecodeError) as error:
             return f"the first message cannot be read: {error}"
         with self._changed:
+            if isinstance(join, messages.Join):  # one that was started again may come before its end is noticed
+                self._changed.wait_for(
+                    lambda: self._watch.over or join.host_id not in self._members, self._timing.silence
+                )
+            if self._watch.over:
+                return None
             reason = self._refusal(join, peer)
             if reason is not None:
                 self._refusals.append(reason)
@@ -294,8 +310,6 @@ class HostLeader:
             return f"num_hosts is {join.num_hosts} on host {join.host_id} and {self._num_hosts} on host 0"
         if not 0 < join.host_id < self._num_hosts:
             return f"host_id {join.host_id} is out of range: 1 to {self._num_hosts - 1} may join host 0"
-        if self._watch.over:
-            return self._watch.reason or "host 0 is ending"
         if (known := self._members.get(join.host_id)) is not None:
             return f"host_id {join.host_id} has joined already, from {known.peer}; this is another, from {peer}"
         if found := differences(self._facts, join.facts):

@@ -106,7 +106,8 @@ def test_who_has_joined_is_told_that_others_have_not() -> None:
 
 
 def test_a_second_host_of_the_same_id_is_refused() -> None:
-    with leader(3) as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
+    quick = leader(3, timing=Timing(silence=0.5))  # it waits for so long whether the first one is lost
+    with quick as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
         with follower(3) as second, pytest.raises(HostsError) as raised:
             second.join(address)
         assert f"host_id 1 has joined already, from {first.states()[0].peer}; this is another, from ipv4:" in str(
