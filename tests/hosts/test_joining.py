@@ -1,6 +1,7 @@
 """Who may not join is refused with a text that shows both sides; the others can still join."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -114,6 +115,24 @@ def test_a_second_host_of_the_same_id_is_refused() -> None:
             raised.value
         )
         known.wait_for(messages.Accepted)
+
+
+def test_a_host_that_comes_again_before_its_end_is_noticed_joins_the_next_leader() -> None:
+    with leader(lost=Losses()) as first:
+        address = first.listen("127.0.0.1:0")
+        with RawFollower(address, 1, 2) as old, follower() as second:
+            first.wait_joined()
+            joining = threading.Thread(target=second.join, args=(address,), daemon=True)
+            joining.start()
+            time.sleep(0.3)
+            old.call.cancel()
+            time.sleep(0.3)
+            first.close()
+            with leader() as other:
+                other.listen(address)
+                other.wait_joined()
+                joining.join(10.0)
+                assert [state.host_id for state in other.states()] == [1]
 
 
 def test_a_host_that_left_before_all_have_joined_may_come_again() -> None:
