@@ -52,11 +52,13 @@ class HostGroup:
         self.hosts: list[Serving] = []
         self._files: list[IO[bytes]] = [log.open("ab") for log in self.logs]
 
-    async def start(self, host_id: int, *more: str, model: Path | None = None) -> Serving:
+    async def start(
+        self, host_id: int, *more: str, model: Path | None = None, program: Sequence[str] = REAL
+    ) -> Serving:
         """Starts a host's supervisor, or another one where the last has ended. more: flags of this host alone."""
         coordinator = self._port if host_id == 0 else self.ways[host_id - 1].coordinator.port
         process = await asyncio.create_subprocess_exec(
-            *REAL, "serve", str(model or self._model), "--port", str(self._urls[host_id]), "--log-level", "info",
+            *program, "serve", str(model or self._model), "--port", str(self._urls[host_id]), "--log-level", "info",
             "--coordinator", f"127.0.0.1:{coordinator}", "--num-hosts", str(self.num_hosts), "--host-id", str(host_id),
             "--compile-cache-dir", str(self.caches[host_id]), "--drain-seconds", "2", "--disable-log-stats",
             *self._flags, *more,
@@ -75,7 +77,8 @@ class HostGroup:
         """Waits until /readyz of each of `hosts` has it; None: there is no answer."""
         async with asyncio.timeout(seconds):
             while any([await self.readiness(host) != status for host in hosts]):
-                self._check_alive()
+                if status == 200:
+                    self._check_alive()
                 await asyncio.sleep(0.02)
 
     async def readiness(self, host_id: int) -> int | None:
@@ -99,6 +102,14 @@ class HostGroup:
     def text(self, host_id: int) -> str:
         """What a host's processes have printed so far."""
         return self.logs[host_id].read_text()
+
+    async def until_restarted(self, old: Sequence[psutil.Process], seconds: float) -> None:
+        """Waits until every host has another engine or follower than `old`, and is ready."""
+        async with asyncio.timeout(seconds):
+            while len(new := self.engines()) < self.num_hosts or set(new) & set(old):
+                self._check_alive()
+                await asyncio.sleep(0.02)
+        await self.until_ready(seconds)
 
     def _check_alive(self) -> None:
         for host_id, host in enumerate(self.hosts):
