@@ -73,7 +73,7 @@ class HostLeader:
         self._collected_at: OrderedDict[int, float] = OrderedDict()
         """When steps were collected here, by the number of their call."""
         interval = min(timing.silence / 12, timing.step_or_ever / 12, timing.heartbeat)
-        self._watch = Watch(lost, check=self._complaint, told=self._all_told, interval=interval)
+        self._watch = Watch(lost, check=self._complaint, told=self._all_gone, interval=interval)
         self._changed = self._watch.changed
         # NOTE: to wake a thread takes 5 µs, and more where it runs at once: `send` wakes one, for any number of hosts.
         self._has_news = False
@@ -200,7 +200,7 @@ class HostLeader:
         """Ends the streams in order; followers end, too."""
         self._watch.close()
         with self._changed:
-            self._changed.wait_for(self._all_told, _CLOSE_SECONDS)
+            self._changed.wait_for(self._all_gone, _CLOSE_SECONDS)
         if self._server is not None:
             self._server.stop(_CLOSE_SECONDS).wait()
 
@@ -222,8 +222,9 @@ class HostLeader:
             member.outbox.append(message)
         self._changed.notify_all()
 
-    def _all_told(self) -> bool:
-        return all(member.told or member.gone for member in self._members.values())
+    def _all_gone(self) -> bool:
+        """Nobody is left to be told, or to miss this host: JAX aborts processes that do."""
+        return all(member.gone for member in self._members.values())
 
     def _complaint(self) -> str | None:
         for member in self._members.values():
@@ -276,9 +277,8 @@ class HostLeader:
                 return
             yield encode(message)
             if isinstance(message, messages.Lost | messages.End):
-                with self._changed:
-                    member.told = True
-                    self._changed.notify_all()
+                with self._changed:  # the follower ends the stream, with its process
+                    self._changed.wait_for(lambda: member.gone, _CLOSE_SECONDS)
                 return
 
     def _admit(self, requests: Iterator[bytes], peer: str) -> Member | str | None:
