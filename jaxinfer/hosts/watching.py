@@ -13,8 +13,8 @@ class Watch:
     """A condition, `changed`, that guards what its owner knows of other hosts, and the first reason why one is lost.
 
     check: is called with the condition held, every `interval` seconds and at once when something is lost; a reason is
-    what it returns, or None. told: true once the other hosts have the reason, or have ended by it; asked with the condition held. lost: is
-    called once, in the watch's thread, after that; `close` waits for it.
+    what it returns, or None. told: true once the other hosts have the reason, or have ended by it; asked with the
+    condition held. lost: is called once, in the watch's thread, after that; `close` waits for it.
     """
 
     def __init__(
