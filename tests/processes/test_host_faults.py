@@ -55,6 +55,7 @@ KINDS = {
     "kill -9 of the supervisor of host 0": Fault(lambda group: group.hosts[0].process.kill(), 0),
     "kill -9 of the supervisor of host 1": Fault(lambda group: group.hosts[1].process.kill(), 1),
     "the stream is cut": Fault(lambda group: group.ways[0].stream.drop()),
+    "JAX's own connection is cut": Fault(lambda group: group.ways[0].coordinator.drop()),
     "the stream is silent": Fault(lambda group: group.ways[0].stream.stall()),
 }
 
