@@ -15,6 +15,7 @@ class HostLostError(HostsError):
 
 def failure_text(error: BaseException) -> str:
     """What other hosts are told of an error."""
-    return shortened(
-        str(error) if isinstance(error, JaxinferError) else f"{type(error).__name__}: {error}", _MOST_CHARS
-    )
+    name, text = type(error).__name__, str(error)
+    if not isinstance(error, JaxinferError):
+        text = f"{name}: {text}" if text else name
+    return shortened(text, _MOST_CHARS)

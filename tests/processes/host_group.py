@@ -70,15 +70,16 @@ class HostGroup:
         return serving
 
     async def until_ready(self, seconds: float = 120.0) -> None:
-        """Waits until every host is."""
-        await self.until_status(200, range(self.num_hosts), seconds)
+        """Waits until every host is; none may end."""
+        async with asyncio.timeout(seconds):
+            while not await self._all_ready():
+                self._check_alive()
+                await asyncio.sleep(0.02)
 
     async def until_status(self, status: int | None, hosts: Sequence[int], seconds: float) -> None:
         """Waits until /readyz of each of `hosts` has it; None: there is no answer."""
         async with asyncio.timeout(seconds):
             while any([await self.readiness(host) != status for host in hosts]):
-                if status == 200:
-                    self._check_alive()
                 await asyncio.sleep(0.02)
 
     async def readiness(self, host_id: int) -> int | None:
@@ -103,17 +104,25 @@ class HostGroup:
         """What a host's processes have printed so far."""
         return self.logs[host_id].read_text()
 
-    async def until_restarted(self, old: Sequence[psutil.Process], seconds: float) -> None:
-        """Waits until every host has another engine or follower than `old`, and is ready."""
+    async def until_restarted(self, old: Sequence[psutil.Process], seconds: float) -> int:
+        """Waits until every host has another engine or follower than `old`, and is ready. Supervisors that end are
+        started again; how many did."""
+        ended = 0
         async with asyncio.timeout(seconds):
-            while len(new := self.engines()) < self.num_hosts or set(new) & set(old):
-                self._check_alive()
+            while len(new := self.engines()) < self.num_hosts or set(new) & set(old) or not await self._all_ready():
+                for host_id, host in enumerate(self.hosts):
+                    if host.process.returncode is not None:
+                        ended += 1
+                        await self.start(host_id)
                 await asyncio.sleep(0.02)
-        await self.until_ready(seconds)
+        return ended
+
+    async def _all_ready(self) -> bool:
+        return all([await self.readiness(host) == 200 for host in range(self.num_hosts)])
 
     def _check_alive(self) -> None:
         for host_id, host in enumerate(self.hosts):
-            if host.process.returncode not in (None, -signal.SIGKILL):
+            if host.process.returncode is not None:
                 raise AssertionError(f"host {host_id} has ended with {host.process.returncode}:\n{self.text(host_id)}")
 
     async def close(self) -> None:

@@ -25,6 +25,8 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 FAULTS = int(os.environ.get("JAXINFER_TEST_FAULTS") or 6)
 SIZES = ("--dtype", "float32", "--max-num-seqs", "4", "--max-num-batched-tokens", "16", "-pp", "2", "-tp", "2")
 REQUESTS = draw_requests(40, seed=2)
+AGAIN = float(os.environ.get("AGAIN") or 0.3)
+"""How likely a second fault comes before the first one is mended."""
 LOST = {
     "engine_unavailable",
     "loading",
@@ -130,7 +132,7 @@ async def test_faults_under_load(model: Path, tmp_path: Path) -> None:
 
 
 async def _inflict(group: HostGroup, fault: Fault, rng: random.Random) -> tuple[float, float, float]:
-    """Seconds until it is noticed, until the engine's processes of before have ended, and until all is ready."""
+    """Seconds until it is noticed, until the processes of before have ended, and until all is ready again."""
     engines = group.engines()
     assert len(engines) == 2
     start = time.monotonic()
@@ -153,8 +155,20 @@ async def _inflict(group: HostGroup, fault: Fault, rng: random.Random) -> tuple[
     async with asyncio.timeout(20):
         noticed, gone = await asyncio.gather(first(), last())
     group.ways[0].stream.drop()  # it flows again
-    await group.until_restarted(engines, 60)
+    if again := rng.random() < AGAIN:
+        await asyncio.sleep(rng.uniform(0, 5))
+        _kill_any(group, rng)
+    ended = await group.until_restarted(engines, 90)
+    assert again or ended == 0  # supervisors start their engines again
     return noticed, gone, time.monotonic() - start
+
+
+def _kill_any(group: HostGroup, rng: random.Random) -> None:
+    """One more fault, while hosts start."""
+    supervisors = [psutil.Process(host.process.pid) for host in group.hosts]
+    victim = rng.choice([*group.engines(), *supervisors])
+    print(f"and {victim.cmdline()[2:5]} is killed", end=" ")
+    victim.kill()
 
 
 def _runs(process: psutil.Process) -> bool:
