@@ -101,3 +101,18 @@ async def test_signals_to_supervisors(model: Path, tmp_path: Path) -> None:
         async with asyncio.timeout(20):
             assert [await host.process.wait() for host in group.hosts] == [0, 0]
         assert not [engine for engine in engines if engine.is_running()]
+
+
+async def test_an_engine_that_stalls_ends_no_host(model: Path, tmp_path: Path) -> None:
+    """Host 0's engine ends by itself, as a step takes too long: its follower must not take that for an end in order."""
+    async with hosts_of(model, tmp_path, 2, *SIZES, "-tp", "2", "--step-timeout", "1") as group:
+        engines = group.engines()
+        body = {**REQUESTS[0], "max_tokens": 60, "stream": True}
+        asking = asyncio.create_task(ask(group.session, group.hosts[0].url, body))
+        await group.hosts[0].until_running(1)
+        engines[1].suspend()
+        assert (await asking).end == "engine_unavailable"
+        await asyncio.sleep(0.5)
+        engines[1].resume()
+        assert await group.until_restarted(engines, 60) == 0
+        await assert_served(group, model)
