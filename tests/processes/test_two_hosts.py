@@ -11,7 +11,7 @@ from tests.processes.hosts_requests import Choices, ask, check, draw_requests, m
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
-SIZES = ("--dtype", "float32", "--max-num-seqs", "8", "--max-num-batched-tokens", "32")
+SIZES = ("--dtype", "float32", "--max-num-seqs", "32", "--max-num-batched-tokens", "64")
 REQUESTS = draw_requests(200, seed=1)
 
 
