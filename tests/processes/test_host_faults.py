@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 FAULTS = int(os.environ.get("JAXINFER_TEST_FAULTS") or 6)
 SIZES = ("--dtype", "float32", "--max-num-seqs", "4", "--max-num-batched-tokens", "16", "-pp", "2", "-tp", "2")
 REQUESTS = draw_requests(40, seed=2)
-AGAIN = float(os.environ.get("AGAIN") or 0.3)
+AGAIN = 0.3
 """How likely a second fault comes before the first one is mended."""
 LOST = {
     "engine_unavailable",
