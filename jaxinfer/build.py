@@ -4,7 +4,6 @@ This is the only place where the engine meets a device; jax is imported when it 
 """
 
 import logging
-import os
 import random
 import time
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.engine.types import ModelInfo
 from jaxinfer.errors import ModelError, ParameterError
 from jaxinfer.grammar.grammars import Grammars
-from jaxinfer.hosts.launch import find_place
 from jaxinfer.hosts.team import ALONE, Team
 from jaxinfer.parallel.asked_mesh import served_mesh
 from jaxinfer.parallel.auto_mesh import choose_mesh
@@ -143,8 +141,6 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
     team = team or ALONE
     from jaxinfer.runner.pipeline.fitting import costs_of_stages
 
-    if team.place is None:
-        _check_one_host(config)
     laps = _Laps()
     made = _make(config, progress, team, laps)
     core = EngineCore(
@@ -161,12 +157,6 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
     seconds = laps.seconds(*made.runner.making_seconds)
     log.info("engine built in %s", seconds)
     return BuiltEngine(core, made.folder, seconds)
-
-
-def _check_one_host(config: EngineConfig) -> None:
-    asked = config.hosts
-    if find_place(asked.coordinator, asked.num_hosts, asked.host_id, os.environ) is not None:
-        raise ParameterError("coordinator", "only `jaxinfer serve` runs an engine over several hosts")
 
 
 def build_follower(config: EngineConfig, team: Team, progress: BuildProgress | None = None) -> Runner:

@@ -19,5 +19,5 @@ def test_a_port_in_use_is_told() -> None:
 
 def test_an_engine_without_a_team_is_of_one_host() -> None:
     hosts = HostsConfig("127.0.0.1:8476", 2, 0)
-    with pytest.raises(ParameterError, match="coordinator: only `jaxinfer serve` runs an engine over several hosts"):
+    with pytest.raises(ParameterError, match="coordinator: several hosts are joined by `jaxinfer serve`"):
         build_engine(EngineConfig(hosts=hosts))
