@@ -1,7 +1,10 @@
 """What the thread that schedules takes to send a decode step of 256 rows to other hosts, and the CPU time of the
 threads that carry it. Followers are processes on this machine, with a device that does nothing.
 
-    python benchmarks/host_stream.py [--hosts N …] [--steps N] [--json FILE]
+`engine_share`: what an engine of two hosts gets of a device whose steps take 5 ms, as a share of what a bare loop gets
+of it, as in overlap.py; the follower has such a device, too.
+
+    python benchmarks/host_stream.py [--hosts N …] [--steps N] [--rounds N] [--json FILE]
 """
 
 import argparse
@@ -17,10 +20,13 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.call_stream import SHAPES, make_step
+from benchmarks.overlap_parts.device import ChattyRunner, bare_rate, engine_rate, fill, make_core, make_runner
 from benchmarks.report import write_json
 from jaxinfer.engine.device.call_stream import CallWriter
 from jaxinfer.engine.device.calls import Forward, Sample
 from jaxinfer.engine.device.follower import Follower
+from jaxinfer.engine.device.leader import LeadingRunner
+from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.hosts.following import HostFollower
@@ -31,6 +37,8 @@ ROWS = 256
 STEP_SECONDS = 0.005
 """Between steps the thread sleeps, as it would wait for a device."""
 FACTS = {"benchmark": "host_stream"}
+DEVICE = (ROWS, STEP_SECONDS, 32_000)
+"""Of the engine whose share is measured: rows, seconds a step, vocabulary."""
 
 
 class Row(NamedTuple):
@@ -44,17 +52,18 @@ class Row(NamedTuple):
     skew_ms: float
 
 
-def follow(address: str, num_hosts: int, host_id: int) -> None:
-    """A follower's process."""
+def follow(address: str, num_hosts: int, host_id: int, *, computes: bool) -> None:
+    """A follower's process. computes: whether its steps take time."""
+    runner = make_runner(*DEVICE) if computes else SimulatedRunner(SHAPES, draws=False)
     with HostFollower(num_hosts, host_id, FACTS, lost=print) as stream:
         stream.join(address)
-        stream.run(Follower(SimulatedRunner(SHAPES, draws=False)))
+        stream.run(Follower(runner))
 
 
 @contextmanager
-def followers(address: str, num_hosts: int) -> Iterator[None]:
+def followers(address: str, num_hosts: int, *, compute: bool = False) -> Iterator[None]:
     """Processes, until they end by themselves."""
-    command = [sys.executable, __file__, "--follow", address, str(num_hosts)]
+    command = [sys.executable, __file__, "--follow", "computes" if compute else "idles", address, str(num_hosts)]
     running = [subprocess.Popen([*command, str(host_id)]) for host_id in range(1, num_hosts)]
     try:
         yield
@@ -90,26 +99,53 @@ def time_steps(num_hosts: int, num_steps: int) -> Row:
     return Row(num_hosts, times, round(cpu / num_steps * 1e6, 1), round(median(skews), 2))
 
 
+def engine_share(steps: int) -> dict[str, float]:
+    """Tokens a second of a bare loop and of an engine whose steps a follower repeats, and the engine's share."""
+    leader = HostLeader(2, FACTS, lost=print)
+    devices: list[ChattyRunner] = []
+
+    def leading(runner: Runner) -> LeadingRunner:
+        assert isinstance(runner, ChattyRunner)
+        devices.append(runner)
+        return LeadingRunner(runner, leader.send, leader.note_collected)
+
+    with followers(leader.listen("127.0.0.1:0"), 2, compute=True), leader:
+        leader.wait_joined()
+        leader.serve()
+        core = make_core(*DEVICE, leading=leading)
+        fill(core, ROWS)
+        rate = engine_rate(core, steps)
+        core.abort_all()
+        while core.has_work():
+            core.step()
+        bare = bare_rate(core, steps, devices[0])
+    return {"bare": bare, "engine": rate, "share": rate / bare}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", metavar="N", type=int, nargs="+", default=HOSTS, help="numbers of hosts")
     parser.add_argument("--json", metavar="FILE", help="write the rows there")
     parser.add_argument("--steps", type=int, default=1000, help="steps for each number of hosts")
-    parser.add_argument("--follow", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="times that the engine's share is measured")
+    parser.add_argument("--follow", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.follow:
-        address, num_hosts, host_id = options.follow
-        return follow(address, int(num_hosts), int(host_id))
+        how, address, num_hosts, host_id = options.follow
+        return follow(address, int(num_hosts), int(host_id), computes=how == "computes")
     if options.steps < 2 or min(options.hosts) < 2:
         parser.error("--steps and --hosts must be at least 2")
     rows = [time_steps(number, options.steps) for number in options.hosts]
     print(f"{'hosts':>6} {'send µs':>8} {'least':>8} {'99 %':>8} {'CPU µs':>8} {'skew ms':>8}")
     for row in rows:
         print(f"{row.hosts:>6} {row.send_us[0]:8} {row.send_us[1]:8} {row.send_us[2]:8} {row.cpu_us:8} {row.skew_ms:8}")
+    engine = [engine_share(options.steps) for _ in range(options.rounds)]
+    shares = [row["share"] for row in engine]
     found: dict[str, Any] = {"rows": [row._asdict() for row in rows], "steps": options.steps, "batch": ROWS}
-    write_json(options.json, found)
-    last = rows[-1]
-    print(f"sending a decode step of {ROWS} rows to {last.hosts - 1} hosts: {last.send_us[0]} µs (median)")
+    write_json(options.json, found | {"engine": engine})
+    last, share = rows[-1], f"{median(shares):.1%} ({min(shares):.1%}-{max(shares):.1%})"
+    sent = f"sending a decode step of {ROWS} rows to {last.hosts - 1} hosts: {last.send_us[0]} µs (median)"
+    print(f"{sent}; engine_share of two hosts {share}")
     return None
 
 

@@ -245,6 +245,9 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     if draft_folder and eagle:
         draft = load_eagle3(draft_folder, eagle, mesh=mesh, **place)
     if needs_measuring(parts[0]):
+        if team.num_hosts > 1:
+            message = "int8: scales are not measured over several hosts; fp8 is allowed, or a checkpoint that has them"
+            raise ParameterError("kv_cache_dtype", message)
         parts = with_scales_of_stages(parts, text)
     laps.end("load")
 

@@ -1,11 +1,13 @@
 """A simulated device whose steps take a set time, the engine over it, and the loop that could drive it at best."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from jaxinfer.config import SchedulerConfig
 from jaxinfer.engine.core import EngineCore
+from jaxinfer.engine.device.runner import Runner
 from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.step.plan import StepResult
@@ -36,15 +38,26 @@ class ChattyRunner(SimulatedRunner):
         return result._replace(tokens=self._ids[first : first + count, None])
 
 
+def make_runner(rows: int, seconds: float, vocab_size: int) -> ChattyRunner:
+    """A device of `rows` slots whose steps take so long."""
+    groups = (KVGroup(None, 1 + rows * CONTEXT // BLOCK),)
+    return ChattyRunner(EngineShapes(rows, max(8192, rows), rows, CONTEXT, BLOCK, groups, vocab_size), seconds)
+
+
 def make_core(
-    rows: int, seconds: float, vocab_size: int, name: str = "simulated", *, overlap: bool = True
+    rows: int,
+    seconds: float,
+    vocab_size: int,
+    name: str = "simulated",
+    *,
+    overlap: bool = True,
+    leading: Callable[[Runner], Runner] = lambda runner: runner,
 ) -> EngineCore:
-    """An engine of `rows` slots over a device whose steps take so long."""
-    blocks = 1 + rows * CONTEXT // BLOCK
-    shapes = EngineShapes(rows, max(8192, rows), rows, CONTEXT, BLOCK, (KVGroup(None, blocks),), vocab_size)
-    info = ModelInfo(name, CONTEXT, vocab_size, rows, BLOCK, blocks)
+    """An engine over such a device. leading: gives the runner that it calls in its place."""
+    runner = make_runner(rows, seconds, vocab_size)
+    info = ModelInfo(name, CONTEXT, vocab_size, rows, BLOCK, runner.shapes.groups[0].num_blocks)
     config = SchedulerConfig(max_num_seqs=rows, max_waiting=4 * rows, overlap=overlap)
-    return EngineCore(ChattyRunner(shapes, seconds), info, scheduler=config)
+    return EngineCore(leading(runner), info, scheduler=config)
 
 
 def fill(core: EngineCore, rows: int) -> None:
@@ -65,9 +78,10 @@ def engine_rate(core: EngineCore, steps: int) -> float:
     return tokens / (time.perf_counter() - start)
 
 
-def bare_rate(core: EngineCore, steps: int) -> float:
-    """Tokens a second of the engine's device, driven one step ahead with the engine's last step and nothing else."""
-    runner = core.runner
+def bare_rate(core: EngineCore, steps: int, device: ChattyRunner | None = None) -> float:
+    """Tokens a second of the engine's device, driven one step ahead with the engine's last step and nothing else.
+    device: where the engine calls another runner."""
+    runner = core.runner if device is None else device
     assert isinstance(runner, ChattyRunner)
     step = runner.last
     assert step is not None

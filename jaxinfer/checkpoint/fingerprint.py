@@ -1,31 +1,70 @@
 """A fingerprint of a model's folder, by which hosts know whether they have the same one."""
 
 import hashlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, BinaryIO
+
+from jaxinfer.checkpoint.leaves import holds_leaves
 
 _SUFFIXES = (".safetensors", ".json", ".model", ".jinja")
 _WHOLE = 1 << 20
-"""Bytes up to which a file is read as a whole."""
+"""Bytes up to which a file, or a tensor's values, are read as a whole."""
 _SAMPLES, _SAMPLE = 64, 4096
+_OF_TENSOR, _TENSOR_SAMPLE = 8, 512
 
 
 def fingerprint(folder: Path) -> str:
-    """20 hexadecimal digits of the names, sizes and contents of the files of a folder and those below it. Of large
-    files 64 samples of 4 KiB are read, the first and last bytes among them: two trainings differ everywhere."""
+    """20 hexadecimal digits of the names, sizes and contents of a model's files. Of large files samples are read: eight
+    of 512 bytes of each tensor, its first and last bytes among them, or 64 of 4 KiB of what is no safetensors file."""
     digest = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file() and _counts(path)):
+    for file in sorted(_files(folder)):
         size = file.stat().st_size
         digest.update(f"{file.relative_to(folder)} {size}\n".encode())
         with file.open("rb") as opened:
-            if size <= _WHOLE:
-                digest.update(opened.read())
-                continue
-            for number in range(_SAMPLES):
-                opened.seek((size - _SAMPLE) * number // (_SAMPLES - 1))
-                digest.update(opened.read(_SAMPLE))
+            for start, length in _parts(file, opened, size):
+                opened.seek(start)
+                digest.update(opened.read(length))
     return digest.hexdigest()[:20]
 
 
-def _counts(path: Path) -> bool:
-    """Whether a file is a part of the model: of a folder of leaves every file is."""
-    return path.suffix in _SUFFIXES or (path.parent.name != "" and path.suffix == "")
+def _files(folder: Path) -> Iterator[Path]:
+    """Of a folder of leaves all, of others those of the model; none that is hidden, as what git keeps."""
+    every = folder.rglob("*") if holds_leaves(folder) else folder.glob("*")
+    for path in every:
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden and (path.suffix in _SUFFIXES or path.parent != folder):
+            yield path
+
+
+def _parts(file: Path, opened: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
+    """What is read of a file: begin and length of each part, in bytes."""
+    if size <= _WHOLE:
+        yield 0, size
+    elif file.suffix == ".safetensors" and (header := _header(opened)) is not None:
+        start, tensors = header
+        yield 0, start
+        for tensor in tensors.values():
+            first, last = tensor.get("data_offsets", (0, 0))
+            yield from _samples(start + first, last - first, _OF_TENSOR, _TENSOR_SAMPLE)
+    else:
+        yield from _samples(0, size, _SAMPLES, _SAMPLE)
+
+
+def _samples(first: int, size: int, count: int, length: int) -> Iterator[tuple[int, int]]:
+    if size <= count * length:
+        yield first, size
+        return
+    for number in range(count):
+        yield first + (size - length) * number // (count - 1), length
+
+
+def _header(opened: BinaryIO) -> tuple[int, dict[str, Any]] | None:
+    """Where a safetensors file's values begin, and its tensors; None where it has no such header."""
+    try:
+        length = int.from_bytes(opened.read(8), "little")
+        tensors = json.loads(opened.read(min(length, 100 << 20)))
+    except (ValueError, UnicodeDecodeError):
+        return None
+    return (8 + length, tensors) if isinstance(tensors, dict) else None

@@ -22,7 +22,15 @@ from jaxinfer.plan.pipeline import StagedStep, flow_seconds
 from jaxinfer.plan.place import topology_of
 from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import DeviceModel, Part, Rows, Step, device_model, step_of
-from jaxinfer.runner.memory import cpu_blocks, fit_blocks, sequence_blocks, state_bytes, useful_blocks, with_blocks
+from jaxinfer.runner.memory import (
+    cpu_blocks,
+    fit_blocks,
+    handed_bytes,
+    sequence_blocks,
+    state_bytes,
+    useful_blocks,
+    with_blocks,
+)
 from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.pipeline.stage import Stage, stages_of
 from jaxinfer.runner.platform import resolve_dtype, usable_of
@@ -321,7 +329,7 @@ def _memory(empty: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platfor
     columns = config.table_shape[0] // mesh.shards("vocab") if config.ends else 0
     return empty._replace(
         weights=model.weight_bytes,
-        slots=state_bytes(shapes, columns, platform),
+        slots=state_bytes(shapes, columns, platform) + handed_bytes(config, shapes, model.dtype.itemsize),
         temporaries=estimated_temporaries(config, mesh, shapes, platform, model.dtype.itemsize, model.kv_bytes),
         kv_token=sum(model.kv_bytes),
     )

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import fields
 
-from jaxinfer.build import model_folder
 from jaxinfer.checkpoint.fingerprint import fingerprint
 from jaxinfer.config import EngineConfig, HostsConfig
 from jaxinfer.config_tree import settings
@@ -73,6 +72,8 @@ def following_team(config: EngineConfig, timing: Timing) -> Iterator[tuple[Membe
 
 def first_facts(config: EngineConfig) -> Facts:
     """What all hosts must have alike before anything is loaded."""
+    from jaxinfer.build import model_folder
+
     own = {name: value for name, value in settings(config) if name not in _OWN}
     return {
         **installed_versions(),

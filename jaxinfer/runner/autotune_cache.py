@@ -6,13 +6,14 @@ A measure holds as long as model, shapes, device, JAX and jaxinfer stay the same
 import contextlib
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.version import __version__
 
@@ -28,7 +29,15 @@ def shapes_digest(model: LoadedModel, shapes: EngineShapes, *parts: str) -> str:
 
 def _model_parts(model: LoadedModel) -> tuple[str, ...]:
     backends = (str(model.backends), model.experts_backend, model.dispatch_form, str(model.product_backends))
-    return (repr(model.structure), str(model.dtype), *backends, model.layout)
+    return (repr(_structure(model)), str(model.dtype), *backends, model.layout)
+
+
+def _structure(model: LoadedModel) -> object:
+    """Of stages in the midst of a pipeline, alike where their layers are."""
+    structure = model.structure
+    if not isinstance(structure, DecoderConfig) or structure.span is None:
+        return structure
+    return replace(structure, span=None), structure.embeds, structure.ends
 
 
 def read_note(file: Path | None, key: str) -> Any:

@@ -60,14 +60,16 @@ def inspect_model(
     config = config.over(*mesh.parts)
     stages = _stages(config.quantised(quantization), dtype, platform, mesh)
     groups = _kv_groups(config, stages, platform_layout(platform), dtype, mesh.of_stage)
-    costs = [group["token_bytes"] * block_size for group in groups]
-    held = max(_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages)
+    counted = None
     if memory is None:
         each = kv_token_bytes(config, dtype, platform, mesh)
         blocks = cpu_blocks([token * block_size * mesh.of_stage.size for token in each])
     else:
-        blocks = _blocks(memory, held, costs)
-    counted = None if length is None or memory is None else _sequences(config, blocks, costs, block_size, length)
+        fits = [_fit(stage, dtype, platform, mesh.of_stage, memory, block_size) for stage in stages]
+        blocks = _least_blocks(config, stages, fits)
+        if length is not None:
+            each_counted = (_sequences(*each, block_size, length) for each in zip(stages, fits, strict=True))
+            counted = min(each_counted) if blocks else 0
     return {
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
         "context": config.max_position_embeddings,
@@ -175,8 +177,7 @@ def _kv_groups(
     found: list[dict[str, Any]] = []
     for whole in config.kv_groups:
         own = [one for stage in stages for one in stage.kv_groups if (one.window, one.kv) == (whole.window, whole.kv)]
-        most = max(own, key=lambda group: len(group.layers))
-        found.append({**_kv_group(most, layout, dtype, mesh), "layers": len(whole.layers)})
+        found.append(_kv_group(max(own, key=lambda group: len(group.layers)), layout, dtype, mesh))
     return found
 
 
@@ -195,14 +196,34 @@ def _kv_group(group: LayerGroup, layout: KVLayout, dtype: jnp.dtype, mesh: MeshC
     return {"layers": len(layers), "window": window, "dtype": kept.name, **sizes}
 
 
-def _blocks(memory: int, weights: int, costs: list[int]) -> list[int]:
-    """Blocks of every group in a device's `memory`, in bytes; none where the weights do not fit."""
-    return fit_blocks(memory - weights, costs, [_MOST_BLOCKS] * len(costs)) if memory > weights else []
+class _Fit(NamedTuple):
+    """Of one stage: bytes of a block of each of its groups, and blocks; none where the weights do not fit."""
+
+    costs: list[int]
+    blocks: list[int]
 
 
-def _sequences(config: DecoderConfig, blocks: list[int], costs: list[int], block_size: int, length: int) -> int:
+def _fit(stage: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, memory: int, block_size: int) -> _Fit:
+    """memory: bytes of a device."""
+    costs = [token * block_size for token in kv_token_bytes(stage, dtype, platform, mesh)]
+    left = memory - _stage_bytes(stage, dtype, platform, mesh)
+    return _Fit(costs, fit_blocks(left, costs, [_MOST_BLOCKS] * len(costs)) if left > 0 else [])
+
+
+def _least_blocks(config: DecoderConfig, stages: Sequence[DecoderConfig], fits: Sequence[_Fit]) -> list[int]:
+    """Of each group of the whole, those of the stage that has room for the fewest; none where one has no room."""
+    if not all(fit.blocks for fit in fits):
+        return []
+    found: dict[object, int] = {}
+    for stage, fit in zip(stages, fits, strict=True):
+        for group, count in zip(stage.kv_groups, fit.blocks, strict=True):
+            found[group.window, group.kv] = min(count, found.get((group.window, group.kv), count))
+    return [found[group.window, group.kv] for group in config.kv_groups]
+
+
+def _sequences(config: DecoderConfig, fit: _Fit, block_size: int, length: int) -> int:
     """How many of so many tokens have all their blocks at once, where groups share the bytes of all but a block each,
     which no sequence gets."""
     counts = sequence_blocks([group.window for group in config.kv_groups], length, block_size)
-    each = sum(cost * count for cost, count in zip(costs, counts, strict=True))
-    return sum(cost * (count - 1) for cost, count in zip(costs, blocks, strict=False)) // each
+    each = sum(cost * count for cost, count in zip(fit.costs, counts, strict=True))
+    return sum(cost * (count - 1) for cost, count in zip(fit.costs, fit.blocks, strict=False)) // each

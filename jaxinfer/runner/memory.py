@@ -11,6 +11,7 @@ import jax
 
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
+from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
@@ -135,6 +136,14 @@ def state_bytes(shapes: EngineShapes, columns: int, platform: str) -> int:
     return sum(held_bytes(array.shape, array.dtype, platform) for array in jax.tree.leaves(slots))
 
 
+def handed_bytes(config: DecoderConfig, shapes: EngineShapes, itemsize: int) -> int:
+    """Bytes of hidden states that one device of a stage is handed and hands on, of all steps in flight; 0 of a whole
+    model. itemsize: of activations."""
+    arrays = (not config.embeds) + (not config.ends)
+    step = shapes.max_num_batched_tokens * config.hidden_size * itemsize
+    return (shapes.stages + 1) * arrays * step
+
+
 def feature_bytes(model: LoadedModel, shapes: EngineShapes) -> int:
     """Bytes of what is kept for an EAGLE-3 head of all slots of a shard, on one device; 0 without one."""
     arrays = feature_arrays(model, replace(shapes, shards=1))
@@ -164,6 +173,7 @@ def device_blocks(
     rows = model.config.table_shape[0] if model.config.ends else 0
     columns = rows // math.prod(model.mesh.shape[axis] for axis in model.rules.vocab)
     state = state_bytes(shapes, columns, platform_of(model.mesh)) + feature_bytes(model, shapes)
+    state += handed_bytes(model.config, shapes, model.dtype.itemsize)
     costs = block_costs(model, shapes)
     blocks = fit_blocks(max(limit - weights - temporaries - state, 0), costs, useful_blocks(shapes))
     if min(blocks) < 2:

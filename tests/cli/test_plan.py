@@ -161,13 +161,14 @@ def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_meshes_that_no_engine_serves_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """v6e:4x4 is four hosts; with it is planned what is served."""
-    many = ("--sweep", "16", "--chip", "v6e", "--batch", "8")
-    told = report(capsys, *many, "--mesh", "single", "--emit", "best.yaml")
-    assert [bool(mesh["refused"]) for mesh in told["meshes"]] == [False] + [True] * (len(told["meshes"]) - 1)
+    """Weights over `data` are planned alone."""
+    Path("wide.yaml").write_text("axes: {data: 2}\nrules: {mlp: data}\n")
+    asked = ("--mesh", "wide.yaml", "--chip", "v6e", "--batch", "8")
+    told = report(capsys, "--mesh", "wide.yaml", "single", *asked[2:], "--emit", "best.yaml")
+    assert [bool(mesh["refused"]) for mesh in told["meshes"]] == [True, False]
     (again,) = report(capsys, "--mesh", "./best.yaml", "--chip", "v6e")["meshes"]
     assert again["axes"] == "one device"
-    assert main(["plan", "tiny.json", *many, "--emit", "best.yaml"]) == 2
+    assert main(["plan", "tiny.json", *asked, "--emit", "best.yaml"]) == 2
     assert "emit: no mesh here serves the requests" in capsys.readouterr().err
 
 

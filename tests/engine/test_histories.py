@@ -219,7 +219,7 @@ def test_seeded_histories_of_several_shards(shards: int) -> None:
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 def test_seeded_histories_of_several_stages(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage_rows, "_LEAST_PROMPT_TOKENS", 2)
+    monkeypatch.setattr(stage_rows, "LEAST_PROMPT_TOKENS", 2)
     for seed in range(40):
         policy, shards, ahead = ("fcfs", "priority", "sjf")[seed % 3], 1 + seed // 3 % 2, seed % 6
         options: dict[str, Any] = {"policy": policy, "partial": (None, 1, 2)[seed // 9 % 3], "ahead": ahead}

@@ -11,7 +11,7 @@ from jaxinfer.engine.device.simulated import SimulatedRunner
 from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import ModelInfo
-from jaxinfer.hosts.team import ALONE, Team
+from jaxinfer.hosts.team import Team
 from jaxinfer.speculation import read_speculation
 from tests.engine.expected import expected_tokens
 
@@ -26,7 +26,7 @@ def model_folder(config: EngineConfig) -> Path:
     return Path(config.model)
 
 
-def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team = ALONE) -> BuiltEngine:
+def build_engine(config: EngineConfig, progress: BuildProgress | None = None, team: Team | None = None) -> BuiltEngine:
     """Token ids come from the simulated device; sizes from the settings."""
     seqs = 32 if config.scheduler.max_num_seqs == "auto" else config.scheduler.max_num_seqs
     length = config.load.max_model_len or 64
@@ -46,7 +46,7 @@ def build_engine(config: EngineConfig, progress: BuildProgress | None = None, te
         progress.compiled("forward", 1, 1, 0.1, True)
     info = ModelInfo(config.model, length, VOCAB, seqs, 4, 200)
     core = EngineCore(
-        team.leading(SimulatedRunner(shapes, hit_rate=0.5)),
+        SimulatedRunner(shapes, hit_rate=0.5),
         info,
         scheduler=config.scheduler,
         cache=config.cache,

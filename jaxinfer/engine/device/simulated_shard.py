@@ -57,7 +57,7 @@ class SimulatedShard:
         self.length[slots] = newest["length"]
         self.last_token[slots] = newest["last_token"]
         if self._first is not None:
-            self._first.admit(slots, newest["length"], newest["last_token"])
+            self._first.admit(slots, newest["last_token"])
         self._seed[slots] = (params["seed_high"].astype(np.int64) << 32) | (
             params["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
@@ -80,27 +80,24 @@ class SimulatedShard:
 
     def forward(self, step: PackedForward, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens drawn, and targets, an entry a scored position and its padding. packed: the shard's section."""
-        is_decode = step.kind is StepKind.DECODE
-        compute, layout = (self._decode, self._layouts.decode) if is_decode else (self._mixed, self._layouts.mixed)
-        if self._first is None:
-            return compute(step.bucket, packed)
-        self._first.begin(step.index, step.needs)
-        drawn = compute(step.bucket, packed)
-        view = layout(step.bucket).views(packed)
-        slots = view["slots"] if is_decode else view["slots"][view["scored_row"][view["draws"] > 0]]
-        self._first.feed(step.index, np.unique(slots), self.length, self.last_token)
+        compute = self._decode if step.kind is StepKind.DECODE else self._mixed
+        drawn = compute(step.bucket, packed, step.needs)
+        if self._first is not None:
+            self._first.feed(step.index, self.last_token)
         return drawn
 
-    def _held(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Position and newest token of slots, as the first stage knows them."""
-        known = self if self._first is None else self._first
-        return known.length[slots], known.last_token[slots]
+    def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Position and newest token of the first rows of a step. Stages are told positions."""
+        slots = view["slots"][:rows]
+        if self._first is None:
+            return self.length[slots], self.last_token[slots]
+        return view["starts"][:rows], self._first.newest(slots, view["drawn"][:rows], needs)
 
-    def _decode(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _decode(self, bucket: int, packed: np.ndarray, needs: int) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(bucket).views(packed)
         slots = view["slots"]
         self._update_tables(view)
-        positions, tokens = self._held(slots)
+        positions, tokens = self._held(view, bucket, needs)
         self._write(slots, positions, tokens)
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
@@ -149,11 +146,11 @@ class SimulatedShard:
                 left[row] = at + 1 < most[row] and token not in self._stop_ids[slots[row]]
         return tokens, counts
 
-    def _mixed(self, bucket: int, packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _mixed(self, bucket: int, packed: np.ndarray, needs: int) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.mixed(bucket).views(packed)
         held = int(view["num_decode"][0])
         slots, starts, counts = view["slots"], view["starts"].copy(), view["counts"]
-        starts[:held], newest = self._held(slots[:held])
+        starts[:held], newest = self._held(view, held, needs)
         row = np.repeat(np.arange(len(slots)), counts)
         first = np.cumsum(counts) - counts
         positions = starts[row] + np.arange(len(row)) - first[row]

@@ -251,4 +251,4 @@ def _joined(loads: Sequence[ExpertTokens]) -> ExpertTokens | None:
     width = max(load.experts.shape[1] for load in loads)
     experts = [np.pad(load.experts, ((0, 0), (0, width - load.experts.shape[1]))) for load in loads]
     split = [load.devices for load in loads if load.devices is not None]
-    return ExpertTokens(np.concatenate(experts), np.concatenate(split) if split else None, max(x.placed for x in loads))
+    return ExpertTokens(np.concatenate(experts), np.concatenate(split) if split else None, sum(x.placed for x in loads))

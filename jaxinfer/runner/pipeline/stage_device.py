@@ -26,17 +26,14 @@ from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
 
 
 class Handed:
-    """A stage as what hands something over to it knows it."""
+    """A stage as what hands something over to it knows it. is_here: whether some of its devices are this process's."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage):
         """shapes: of the engine."""
         self.model, self.stage = model, stage
         self.table = StageTable(model, shapes, stage)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether some of its devices are this process's."""
-        return has_devices_here(self.model)
+        self.is_here = has_devices_here(model)
+        self._place = self.table.given(0).sharding
 
     def nothing_given(self) -> jax.Array:
         """Zeros in place of what it is handed for a step without rows."""
@@ -48,10 +45,9 @@ class Handed:
     def hand_over(self, given: Any) -> Any:
         """Starts to copy arrays over rows or slots to the stage's devices: what it is to compute from. Of several
         processes every one that has devices at either end must do so."""
-        place = self.table.given(0).sharding
         if not self.is_here and not any(map(is_here, jax.tree.leaves(given))):
-            return jax.tree.map(lambda array: absent(array.shape, array.dtype, place), given)
-        return jax.device_put(given, place, may_alias=False)
+            return jax.tree.map(lambda array: absent(array.shape, array.dtype, self._place), given)
+        return jax.device_put(given, self._place, may_alias=False)
 
 
 class StageDevice(Handed):
@@ -121,8 +117,7 @@ class StageDevice(Handed):
             self.model = self._moves.warm_up(self.model)
 
     def reset(self) -> None:
-        """Makes everything but weights and programs anew."""
-        self.drop()
+        """Makes what was dropped anew."""
         self._load.reset()
         self.make_slots()
         self.kv = self._make_kv()
