@@ -40,7 +40,7 @@ from jaxinfer.engine.types import (
     output_of,
 )
 from jaxinfer.engine.validation import CheckedRequest, check_request
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import JaxinferError, ParameterError
 
 log = logging.getLogger(__name__)
 
@@ -190,7 +190,11 @@ class EngineCore:
         try:
             self._run(plan, outputs)
         except StepFault as fault:
-            log.error("a step failed; its requests are tried again, or end", exc_info=fault.__cause__)
+            cause = fault.__cause__
+            expected = isinstance(cause, JaxinferError)  # it says all: another host is lost
+            log.error(
+                "a step failed; its requests are tried again, or end: %s", cause, exc_info=None if expected else cause
+            )
             failure = str(fault)
         else:
             return outputs

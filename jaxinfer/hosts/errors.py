@@ -1,6 +1,8 @@
 """Errors of several hosts."""
 
-from jaxinfer.errors import JaxinferError
+from jaxinfer.errors import JaxinferError, shortened
+
+_MOST_CHARS = 1000
 
 
 class HostsError(JaxinferError):
@@ -9,3 +11,11 @@ class HostsError(JaxinferError):
 
 class HostLostError(HostsError):
     """A host is lost, and with it the engine: all hosts must start again."""
+
+
+def failure_text(error: BaseException) -> str:
+    """What other hosts are told of an error."""
+    name, text = type(error).__name__, str(error)
+    if not isinstance(error, JaxinferError):
+        text = f"{name}: {text}" if text else name
+    return shortened(text, _MOST_CHARS)

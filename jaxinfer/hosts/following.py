@@ -17,7 +17,7 @@ from jaxinfer.engine.watchdog import Watchdog
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.access import check_access
 from jaxinfer.hosts.agreement import Agreement
-from jaxinfer.hosts.errors import HostsError
+from jaxinfer.hosts.errors import HostsError, failure_text
 from jaxinfer.hosts.facts import Facts
 from jaxinfer.hosts.messages import KEY_NAME, METHOD, SERVICE, encode
 from jaxinfer.hosts.timing import TIMING, Timing
@@ -81,7 +81,9 @@ class HostFollower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(failure_text(error))
         self.close()
 
     def join(self, address: str) -> Facts:
@@ -135,6 +137,10 @@ class HostFollower:
     def lost_reason(self) -> str | None:
         """Why a host is lost; None while none is."""
         return self._watch.reason
+
+    def fail(self, reason: str) -> None:
+        """As of a HostLeader."""
+        self._watch.fail(f"host {self._host_id} has failed: {reason}")
 
     def close(self) -> None:
         """Leaves; for the others this host is lost then, unless host 0 has ended."""

@@ -17,6 +17,7 @@ from jaxinfer.errors import ParameterError
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.access import WRONG_KEY, check_access, is_loopback, key_accepted
 from jaxinfer.hosts.agreement import Agreement
+from jaxinfer.hosts.errors import failure_text
 from jaxinfer.hosts.facts import Facts, describe, differences, least
 from jaxinfer.hosts.member import HostState, Member
 from jaxinfer.hosts.messages import METHOD, SERVICE, encode
@@ -72,7 +73,7 @@ class HostLeader:
         self._collected_at: OrderedDict[int, float] = OrderedDict()
         """When steps were collected here, by the number of their call."""
         interval = min(timing.silence / 12, timing.step_or_ever / 12, timing.heartbeat)
-        self._watch = Watch(lost, check=self._complaint, told=self._all_told, interval=interval)
+        self._watch = Watch(lost, check=self._complaint, told=self._all_gone, interval=interval)
         self._changed = self._watch.changed
         # NOTE: to wake a thread takes 5 µs, and more where it runs at once: `send` wakes one, for any number of hosts.
         self._has_news = False
@@ -83,7 +84,9 @@ class HostLeader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(failure_text(error))
         self.close()
 
     # The start
@@ -188,11 +191,16 @@ class HostLeader:
         """Why a host is lost; None while none is."""
         return self._watch.reason
 
+    def fail(self, reason: str) -> None:
+        """This host is about to end, and with it the others, which get the reason; `lost` is not called. Without
+        effect where a host is lost already."""
+        self._watch.fail(f"host 0 has failed: {reason}")
+
     def close(self) -> None:
         """Ends the streams in order; followers end, too."""
         self._watch.close()
         with self._changed:
-            self._changed.wait_for(self._all_told, _CLOSE_SECONDS)
+            self._changed.wait_for(self._all_gone, _CLOSE_SECONDS)
         if self._server is not None:
             self._server.stop(_CLOSE_SECONDS).wait()
 
@@ -214,8 +222,9 @@ class HostLeader:
             member.outbox.append(message)
         self._changed.notify_all()
 
-    def _all_told(self) -> bool:
-        return all(member.told or member.gone for member in self._members.values())
+    def _all_gone(self) -> bool:
+        """Nobody is left to be told, or to miss this host: JAX aborts processes that do."""
+        return all(member.gone for member in self._members.values())
 
     def _complaint(self) -> str | None:
         for member in self._members.values():
@@ -254,6 +263,8 @@ class HostLeader:
             log.warning("a host at %s was refused: %s", context.peer(), WRONG_KEY)
             context.abort(grpc.StatusCode.UNAUTHENTICATED, WRONG_KEY)
         member = self._admit(requests, context.peer())
+        if member is None:
+            return  # it comes again, and finds whoever takes this one's place
         if isinstance(member, str):
             log.warning("a host at %s was refused: %s", context.peer(), member)
             yield encode(messages.Refused(member))
@@ -266,18 +277,23 @@ class HostLeader:
                 return
             yield encode(message)
             if isinstance(message, messages.Lost | messages.End):
-                with self._changed:
-                    member.told = True
-                    self._changed.notify_all()
+                with self._changed:  # the follower ends the stream, with its process
+                    self._changed.wait_for(lambda: member.gone, _CLOSE_SECONDS)
                 return
 
-    def _admit(self, requests: Iterator[bytes], peer: str) -> Member | str:
-        """A new member, or why it is refused."""
+    def _admit(self, requests: Iterator[bytes], peer: str) -> Member | str | None:
+        """A new member, or why it is refused; None where this host is ending."""
         try:
             join = messages.decode_up(next(requests))
         except (StopIteration, grpc.RpcError, msgspec.DecodeError) as error:
             return f"the first message cannot be read: {error}"
         with self._changed:
+            if isinstance(join, messages.Join):  # one that was started again may come before its end is noticed
+                self._changed.wait_for(
+                    lambda: self._watch.over or join.host_id not in self._members, self._timing.silence
+                )
+            if self._watch.over:
+                return None
             reason = self._refusal(join, peer)
             if reason is not None:
                 self._refusals.append(reason)
@@ -294,8 +310,6 @@ class HostLeader:
             return f"num_hosts is {join.num_hosts} on host {join.host_id} and {self._num_hosts} on host 0"
         if not 0 < join.host_id < self._num_hosts:
             return f"host_id {join.host_id} is out of range: 1 to {self._num_hosts - 1} may join host 0"
-        if self._watch.over:
-            return self._watch.reason or "host 0 is ending"
         if (known := self._members.get(join.host_id)) is not None:
             return f"host_id {join.host_id} has joined already, from {known.peer}; this is another, from {peer}"
         if found := differences(self._facts, join.facts):

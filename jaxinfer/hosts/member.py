@@ -25,8 +25,8 @@ class HostState(NamedTuple):
 class Member:
     """What a follower has been sent and has reported. It is guarded by its leader's condition.
 
-    progress: as it was reported last. sent: calls that were sent to it. outbox: what comes before further calls. told:
-    it was sent the end of the stream. gone: its stream has ended.
+    progress: as it was reported last. sent: calls that were sent to it. outbox: what comes before further calls. gone:
+    its stream has ended.
     """
 
     def __init__(self, host_id: int, peer: str, timing: Timing):
@@ -36,7 +36,7 @@ class Member:
         self.sent = 0
         self.outbox: deque[Down] = deque()
         self.ready: dict[str, Ready] = {}
-        self.told = self.gone = False
+        self.gone = False
         self.skew: float | None = None
         self._timing = timing
         self._heard_at = self._collected_at = time.monotonic()

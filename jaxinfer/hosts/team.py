@@ -28,6 +28,10 @@ class Team(Protocol):
         """What the scheduler calls in place of `runner`, once all hosts are ready to repeat its calls."""
         ...
 
+    def fail(self, reason: str) -> None:
+        """Tells the others that this host ends, though not in order: they do so, too."""
+        ...
+
     def readings(self) -> Sequence[HostReading]:
         """Of each host now, host 0 first; none of one host."""
         ...
@@ -44,6 +48,9 @@ class Alone:
 
     def leading(self, runner: Runner) -> Runner:
         return runner
+
+    def fail(self, reason: str) -> None:
+        pass
 
     def readings(self) -> Sequence[HostReading]:
         return ()

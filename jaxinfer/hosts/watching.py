@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from jaxinfer.hosts.errors import HostLostError
 
-_TELL_SECONDS = 0.5
+_TELL_SECONDS = 0.25
 """Other hosts get the reason within it, or never."""
 
 
@@ -13,8 +13,8 @@ class Watch:
     """A condition, `changed`, that guards what its owner knows of other hosts, and the first reason why one is lost.
 
     check: is called with the condition held, every `interval` seconds and at once when something is lost; a reason is
-    what it returns, or None. told: true once the other hosts have the reason; asked with the condition held. lost: is
-    called once, in the watch's thread, after that; `close` waits for it.
+    what it returns, or None. told: true once the other hosts have the reason, or have ended by it; asked with the
+    condition held. lost: is called once, in the watch's thread, after that; `close` waits for it.
     """
 
     def __init__(
@@ -31,6 +31,8 @@ class Watch:
         self._ended = self.condition()
         self.reason: str | None = None
         self.closed = False
+        self._fails = False
+        """This host is the one that is lost, and knows it."""
         self._lost = lost
         self._check = check
         self._told = told
@@ -59,6 +61,13 @@ class Watch:
                 self.reason = reason
                 self._notify_end()
 
+    def fail(self, reason: str) -> None:
+        """This host fails, and ends in its own way: the others get the reason, and `lost` is not called."""
+        with self.changed:
+            if not self.over:
+                self._fails = True
+                self.lose(reason)
+
     def close(self) -> None:
         """The owner has closed; waits until a reason is told."""
         with self.changed:
@@ -80,4 +89,5 @@ class Watch:
             if self.reason is None:
                 return
             self.changed.wait_for(self._told, _TELL_SECONDS)
-        self._lost(self.reason)
+        if not self._fails:
+            self._lost(self.reason)

@@ -1,21 +1,33 @@
 """JAX on several hosts: their processes join before any of them has a device."""
 
+import os
 import socket
+from ipaddress import ip_address
 
 import jax
 
-from jaxinfer.errors import JaxinferError
+from jaxinfer.errors import JaxinferError, ParameterError
 
 
 def join_processes(coordinator: str, num_hosts: int, host_id: int) -> None:
     """From now on `jax.devices()` has those of all hosts, host by host. coordinator: HOST:PORT of host 0.
 
-    Every host must do so, and waits for the others. Raises JaxinferError where they do not come together.
+    Every host must do so, and waits for the others. Raises JaxinferError where they do not come together, and
+    ParameterError where host 0 cannot listen.
     """
+    bound = _bound_address(coordinator)
+    if host_id == 0:
+        _check_free(bound)
     for name, value in _settings(coordinator).items():
         jax.config.update(name, value)
     try:
-        jax.distributed.initialize(coordinator, num_hosts, host_id, cluster_detection_method="deactivate")
+        jax.distributed.initialize(
+            coordinator,
+            num_hosts,
+            host_id,
+            cluster_detection_method="deactivate",
+            coordinator_bind_address=bound,
+        )
     except RuntimeError as error:
         raise JaxinferError(f"the hosts do not come together at {coordinator}: {error}") from error
 
@@ -29,6 +41,22 @@ def _settings(coordinator: str) -> dict[str, str | bool]:
         "jax_cross_host_transfer_socket_address": f"{here}:{_free_port(here)}",
         "jax_cross_host_transport_addresses": f"{here}:0",
     }
+
+
+def _bound_address(coordinator: str) -> str:
+    """Where host 0 listens: on all interfaces, unless hosts reach each other on one machine alone."""
+    own = ip_address(_own_address(coordinator).strip("[]"))
+    return coordinator if own.is_loopback else f"[::]:{coordinator.rpartition(':')[2]}"
+
+
+def _check_free(address: str) -> None:
+    """JAX's service would end the process with a signal."""
+    host, _, port = address.rpartition(":")
+    family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    try:
+        socket.create_server(place, family=family).close()
+    except OSError as error:
+        raise ParameterError("coordinator", f"cannot listen on {address}: {os.strerror(error.errno or 0)}") from error
 
 
 def _own_address(coordinator: str) -> str:

@@ -37,7 +37,10 @@ def main() -> None:
                 team = stack.enter_context(leading_team(parent.engine, timing_of(parent.engine, parent.server)))
                 built = build_engine(parent.engine, progress, team)
                 forget_garbage()
-            return asyncio.run(_serve(parent, built.core))
+            status = asyncio.run(_serve(parent, built.core))
+            if status:  # other hosts must not take this for an end in order
+                team.fail("its engine has stopped")
+            return status
 
     run_to_end(parent, run)
 

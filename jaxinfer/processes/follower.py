@@ -5,7 +5,7 @@ from jaxinfer.console.progress import build_progress
 from jaxinfer.engine.device.follower import Follower
 from jaxinfer.processes.child import Parent, run_to_end
 from jaxinfer.processes.garbage import forget_garbage
-from jaxinfer.signals import end_at_once_on_signals
+from jaxinfer.signals import end_at_once_on_signals, end_process
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
             team.agree("ready", {})
             parent.tell({"ready": ""})
             stream.run(Follower(runner))
-        return 0
+            end_process(0)  # host 0 waits for the stream's end, and JAX aborts processes that outlive host 0
 
     run_to_end(parent, run)
 

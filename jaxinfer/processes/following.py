@@ -9,7 +9,7 @@ from aiohttp import web
 from jaxinfer.config import EngineConfig
 from jaxinfer.console.messages import show
 from jaxinfer.hosts.launch import Place
-from jaxinfer.processes.supervisor import FOLLOWER, Supervisor
+from jaxinfer.processes.supervisor import Supervisor
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.version import __version__
 
@@ -23,7 +23,10 @@ async def serve_follower(config: EngineConfig, options: ServerConfig, place: Pla
         probes.ready = True
         show(f"jaxinfer {__version__} follows host 0 of {place.num_hosts} as host {place.host_id}", sys.stdout)
 
-    supervisor = Supervisor(config, options, [], announce, FOLLOWER, lambda: setattr(probes, "ready", False))
+    def end() -> None:
+        probes.ready = False
+
+    supervisor = Supervisor(config, options, [], announce, follows=True, on_end=end)
     async with _served(probes, options):
         return await supervisor.run()
 

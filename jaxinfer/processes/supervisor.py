@@ -44,9 +44,9 @@ class Supervisor:
     """The processes of one server. sockets: they listen, one for each API process, which may be started again; closed
     when the server is to end, so that from then on connections are refused.
 
-    announce is called once all are ready, with what the first API process has to say. Of a host that follows another
-    there are no API processes, and `engine` is FOLLOWER: announce is called when it is ready, and on_end when it has
-    ended.
+    announce is called once all are ready, with what the first API process has to say. follows: this host follows
+    another, by a follower in the engine's place and without API processes; announce is called each time it is ready.
+    on_end is called when the engine has ended.
     """
 
     def __init__(
@@ -55,13 +55,14 @@ class Supervisor:
         options: ServerConfig,
         sockets: Sequence[socket.socket],
         announce: Callable[[str], None],
-        engine: Sequence[str] | None = None,
+        *,
+        follows: bool = False,
         on_end: Callable[[], None] = lambda: None,
     ):
         self._options = options
         self._sockets = sockets
         self._announce = announce
-        self._engine_command = ENGINE if engine is None else engine
+        self._follows = follows
         self._on_end = on_end
         self._engine: RunningChild | None = None
         self._workers: dict[int, RunningChild] = {}
@@ -106,11 +107,12 @@ class Supervisor:
         """Returns an exit status once the engine has died too often, or before it was ever ready."""
 
         async def start() -> RunningChild:
-            self._engine = await self._start(self._engine_command, {**self._settings, "address": address})
+            command = FOLLOWER if self._follows else ENGINE
+            self._engine = await self._start(command, {**self._settings, "address": address})
             return self._engine
 
         def on_ready(said: str) -> None:
-            if not self._sockets:
+            if self._follows:
                 self._announce(said)
 
         return await self._keep("engine", "the engine's process", start, on_ready)
@@ -158,7 +160,7 @@ class Supervisor:
                 end = f"an error: {error}"
             if kind == "engine":
                 self._on_end()
-            if self._stopping.is_set() or (end == _IN_ORDER and self._engine_command == FOLLOWER):
+            if self._stopping.is_set() or (end == _IN_ORDER and self._follows):
                 return 0  # host 0 has ended, and its hosts with it
             if not served or not budget.take():
                 why = "too often to start it again" if served else "before it was ready"

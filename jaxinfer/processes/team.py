@@ -28,6 +28,9 @@ class Leader:
         self._hosts.serve()
         return LeadingRunner(runner, self._hosts.send, self._hosts.note_collected)
 
+    def fail(self, reason: str) -> None:
+        self._hosts.fail(reason)
+
     def readings(self) -> Sequence[HostReading]:
         others = (
             HostReading(self._devices, each.calls_behind, each.step_skew or 0.0, each.heartbeat_age)
@@ -49,6 +52,9 @@ class Member:
 
     def leading(self, runner: Runner) -> Runner:
         raise AssertionError("host 0 schedules")
+
+    def fail(self, reason: str) -> None:
+        self._stream.fail(reason)
 
     def readings(self) -> Sequence[HostReading]:
         return ()

@@ -6,16 +6,17 @@ import threading
 
 
 class Proxy:
-    """Forwards TCP connections to HOST:PORT. address: its own."""
+    """Forwards TCP connections to HOST:PORT. address: its own; port: of it, by default a free one."""
 
-    def __init__(self, address: str):
-        host, _, port = address.rpartition(":")
-        self._target = host, int(port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+    def __init__(self, address: str, port: int = 0):
+        host, _, target = address.rpartition(":")
+        self._target = host, int(target)
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port: int = self._listener.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
         self._flowing = threading.Event()
         self._flowing.set()
-        self._sockets = [self._listener]
+        self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stall(self) -> None:
@@ -23,19 +24,28 @@ class Proxy:
         self._flowing.clear()
 
     def cut(self) -> None:
-        """Resets all connections."""
-        for each in self._sockets:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        """Ends all connections, and takes no more."""
+        _end(self._listener)
+        self.drop()
+
+    def drop(self) -> None:
+        """Ends all connections that there are; what is in them is lost. Others may come, and flow."""
+        sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            _end(each)
+        self._flowing.set()
 
     def _accept(self) -> None:
         while True:
             try:
                 near = self._listener.accept()[0]
-                far = socket.create_connection(self._target)
             except OSError:
                 return
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:
+                _end(near)  # nobody is there now
+                continue
             self._sockets += [near, far]
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
@@ -49,4 +59,11 @@ class Proxy:
             pass
         finally:
             for each in (source, target):
-                each.close()
+                _end(each)
+
+
+def _end(connection: socket.socket) -> None:
+    """Ends a connection, also where another thread waits for it."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

@@ -1,6 +1,7 @@
 """Who may not join is refused with a text that shows both sides; the others can still join."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -106,13 +107,32 @@ def test_who_has_joined_is_told_that_others_have_not() -> None:
 
 
 def test_a_second_host_of_the_same_id_is_refused() -> None:
-    with leader(3) as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
+    quick = leader(3, timing=Timing(silence=0.5))  # it waits for so long whether the first one is lost
+    with quick as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
         with follower(3) as second, pytest.raises(HostsError) as raised:
             second.join(address)
         assert f"host_id 1 has joined already, from {first.states()[0].peer}; this is another, from ipv4:" in str(
             raised.value
         )
         known.wait_for(messages.Accepted)
+
+
+def test_a_host_that_comes_again_before_its_end_is_noticed_joins_the_next_leader() -> None:
+    with leader(lost=Losses()) as first:
+        address = first.listen("127.0.0.1:0")
+        with RawFollower(address, 1, 2) as old, follower() as second:
+            first.wait_joined()
+            joining = threading.Thread(target=second.join, args=(address,), daemon=True)
+            joining.start()
+            time.sleep(0.3)
+            old.call.cancel()
+            time.sleep(0.3)
+            first.close()
+            with leader() as other:
+                other.listen(address)
+                other.wait_joined()
+                joining.join(10.0)
+                assert [state.host_id for state in other.states()] == [1]
 
 
 def test_a_host_that_left_before_all_have_joined_may_come_again() -> None:

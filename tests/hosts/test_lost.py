@@ -15,6 +15,7 @@ import pytest
 from jaxinfer.engine.device.call_stream import CallWriter
 from jaxinfer.engine.device.calls import InitSlots
 from jaxinfer.engine.device.simulated import SimulatedRunner
+from jaxinfer.errors import ModelError
 from jaxinfer.hosts import messages
 from jaxinfer.hosts.errors import HostLostError
 from jaxinfer.hosts.leading import HostLeader
@@ -179,6 +180,28 @@ def test_a_follower_that_leaves_ends_all_hosts() -> None:
         assert hosts.losses.wait(DETECTED_AT_ONCE) == "host 1 is ending"
         assert hosts.hosts[1].losses.wait(DETECTED_AT_ONCE) == "host 1 is ending"
         assert hosts.hosts[0].losses.reasons == []  # it knows
+
+
+def test_a_host_that_fails_tells_the_others_why_and_ends_in_its_own_way() -> None:
+    with cluster(2) as hosts:
+        hosts.leader.fail("its engine has stopped")
+        for host in hosts.hosts:
+            assert host.losses.wait(DETECTED_AT_ONCE) == "host 0 has failed: its engine has stopped"
+        assert_over(hosts)
+        hosts.leader.close()
+        assert hosts.losses.reasons == []  # it knows
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ModelError("no weights"), "no weights"), (OSError("the disk is on fire"), "OSError: the disk")]
+)
+def test_an_error_in_the_midst_is_told_to_the_others(error: Exception, text: str) -> None:
+    with cluster(2) as hosts:
+        with pytest.raises(type(error)), hosts.hosts[0].stream:
+            raise error
+        for losses in (hosts.losses, hosts.hosts[1].losses):
+            assert losses.wait(DETECTED_AT_ONCE).startswith(f"host 1 has failed: {text}")
+        assert hosts.hosts[0].losses.reasons == []
 
 
 def test_a_leader_that_is_killed_ends_its_followers() -> None:

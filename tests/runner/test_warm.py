@@ -1,6 +1,7 @@
 """After warm-up: nothing compiles, no call leaves the C++ path, no host buffer is written while a step may read it."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxinfer.engine.step.packed import PackedForward
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner import jax_runner
+from jaxinfer.runner.jax_runner import Forwarded, JaxRunner
 from jaxinfer.sampling import MAX_LOGIT_BIAS, SamplingParams
 from tests.runner.pairwise import pairwise
 from tests.runner.tiny import (
@@ -249,3 +252,24 @@ def test_lazy_compiling_compiles_only_what_runs() -> None:
     drive(make_core(lazy), again[1:])
     assert lazy.programs._compiled == compiled
     assert lazy.late_programs.count == len(compiled)
+
+
+@pytest.mark.parametrize(("num_hosts", "runs"), [(1, {1}), (2, {2})])
+def test_several_hosts_run_each_forward_pass_equally_often(
+    num_hosts: int, runs: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes on each: one alone spares itself the second run of a slow one."""
+    monkeypatch.setattr(jax_runner, "_LONG_RUN", 0.0)
+    monkeypatch.setattr(jax, "process_count", lambda: num_hosts)
+    model = tiny_model((None,))
+    warming = JaxRunner(model, tiny_shapes(model, max_num_seqs=1, max_num_batched_tokens=16))
+    calls: Counter[tuple[str, int]] = Counter()
+    forward = warming.forward
+
+    def counting(step: PackedForward) -> Forwarded:
+        calls[step.kind, step.bucket] += 1
+        return forward(step)
+
+    monkeypatch.setattr(warming, "forward", counting)
+    warming.warm_up()
+    assert set(calls.values()) == runs

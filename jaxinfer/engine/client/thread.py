@@ -214,7 +214,7 @@ class EngineThread:
             self._core.close()
         except BaseException as error:
             if self._dead is None:
-                log.exception("the engine has stopped")
+                log.error("the engine has stopped: %s", error, exc_info=not isinstance(error, JaxinferError))
                 self._dead = error
                 self._listener.on_death()
             self._close_core()
