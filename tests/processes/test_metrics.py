@@ -16,6 +16,9 @@ from tests.text.folders import byte_level_folder
 COMMON = ("model_name", "engine")
 OF_EXPERTS = {"jaxinfer:expert_tokens_total", "jaxinfer:expert_imbalance", "jaxinfer:expert_device_imbalance"}
 """Series that a model without experts does not have."""
+_READINGS = ("devices", "calls_behind", "step_skew_seconds", "heartbeat_age_seconds")
+OF_HOSTS = {f"jaxinfer:host_{name}" for name in _READINGS}
+"""Series that an engine on one host does not have."""
 NAME = re.compile(r"\b(?:vllm|jaxinfer):[a-z0-9_]+")
 
 
@@ -99,7 +102,8 @@ async def test_every_metric_that_the_configs_and_documents_name_is_told(folder: 
     document = (REPOSITORY / "jaxinfer/metrics/README.md").read_text()
     present = document[: document.index("## Not there")]
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in told}
-    assert set(NAME.findall(present)) - OF_EXPERTS == {name for name in families if not name.startswith("process_")}
+    always = set(NAME.findall(present)) - OF_EXPERTS - OF_HOSTS
+    assert always == {name for name in families if not name.startswith("process_")}
 
 
 def test_rules_and_panels_are_whole() -> None:
