@@ -132,8 +132,9 @@ def test_auto_is_a_type_that_the_platform_computes_fast(
 
 def test_the_device_with_the_least_memory_bounds_a_mesh() -> None:
     told: list[dict[str, int] | None] = [{"bytes_limit": 1000}, {"bytes_limit": 600}, {"bytes_limit": 800}]
-    devices = [SimpleNamespace(memory_stats=lambda stats=stats: stats) for stats in told]
-    mesh: Any = SimpleNamespace(devices=np.array(devices).reshape(1, 1, 1, 3))
+    devices = [SimpleNamespace(process_index=0, memory_stats=lambda stats=stats: stats) for stats in told]
+    other = SimpleNamespace(process_index=1, memory_stats=lambda: 1 / 0)  # nobody tells of another host's
+    mesh: Any = SimpleNamespace(devices=np.array([*devices, other]).reshape(1, 1, 1, 4))
     assert usable_memory(0.5, mesh) == 300
     mesh.devices = mesh.devices[..., :1]
     assert usable_memory(0.5, mesh) == 500
