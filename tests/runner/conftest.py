@@ -1,9 +1,26 @@
 """What tests of the runner share."""
 
+import gc
 from collections.abc import Iterator
 
 import jax
 import pytest
+
+from jaxinfer.runner.mappings import mappings
+
+_MANY = 20_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _few_programs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engines that a file keeps end with it: those of all together are more than a process has memory mappings for."""
+    yield
+    if mappings() > _MANY:
+        for kept in vars(request.module).values():
+            if hasattr(kept, "cache_clear"):
+                kept.cache_clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
