@@ -32,6 +32,12 @@ _WORTH = 0.95
 """The busiest device's tokens after moving, as a share of those before, above which nothing is moved."""
 
 
+def expert_moves(model: LoadedModel, load: ExpertLoad, every: int) -> "ExpertMoves | None":
+    """Those of a model, or of a stage of one; None where no expert has copies. every: as of ExpertMoves."""
+    copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
+    return ExpertMoves(model, load, every) if copied else None
+
+
 class ExpertMoves:
     """Those of one engine. every: steps between looks at the load; 0: none."""
 

@@ -17,7 +17,7 @@ from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
-from jaxinfer.runner.expert_moves import ExpertMoves
+from jaxinfer.runner.expert_moves import expert_moves
 from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, MakingSeconds, Programs
@@ -86,8 +86,7 @@ class JaxRunner:
         self._make_kv = compiled_zeros(kv_arrays(model, shapes))
         self._state, self._params, self._masks, self._tables = self._make_slots()
         self._load = ExpertLoad(model)
-        copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
-        self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
+        self._moves = expert_moves(model, self._load, expert_placement_steps)
         self._compiles_at_ready = 0
         self.step_seconds: dict[tuple[StepKind, int], float] = {}
 

@@ -12,7 +12,7 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
-from jaxinfer.runner.expert_moves import ExpertMoves
+from jaxinfer.runner.expert_moves import expert_moves
 from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.absent import absent, has_devices_here
 from jaxinfer.runner.pipeline.stage import Stage
@@ -69,8 +69,7 @@ class StageDevice(Handed):
         self._make_kv = compiled_zeros(kv_arrays(model, stage.shapes(shapes)))
         self._make_slots = self._compiled_slots(stage.shapes(shapes))
         self._load = ExpertLoad(model)
-        copied = any(kind.mlp.experts is not None and kind.mlp.experts.redundant for kind in model.config.layers)
-        self._moves = ExpertMoves(model, self._load, expert_placement_steps) if copied else None
+        self._moves = expert_moves(model, self._load, expert_placement_steps)
         self._tables: tuple[jax.Array, ...] = ()
         self._newest: jax.Array | None = None
         self.make_slots()
