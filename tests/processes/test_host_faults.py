@@ -157,18 +157,21 @@ async def _inflict(group: HostGroup, fault: Fault, rng: random.Random) -> tuple[
     group.ways[0].stream.drop()  # it flows again
     if again := rng.random() < AGAIN:
         await asyncio.sleep(rng.uniform(0, 5))
-        _kill_any(group, rng)
+        engines += await _kill_any(group, rng)
     ended = await group.until_restarted(engines, 90)
     assert again or ended == 0  # supervisors start their engines again
     return noticed, gone, time.monotonic() - start
 
 
-def _kill_any(group: HostGroup, rng: random.Random) -> None:
-    """One more fault, while hosts start."""
+async def _kill_any(group: HostGroup, rng: random.Random) -> list[psutil.Process]:
+    """One more fault, while hosts start. Gives what goes with the process that is killed: for a moment it is still
+    there, and says that all is ready."""
     supervisors = [psutil.Process(host.process.pid) for host in group.hosts]
     victim = rng.choice([*group.engines(), *supervisors])
     print(f"and {victim.cmdline()[2:5]} is killed", end=" ")
+    lost = [victim, *victim.children()]
     victim.kill()
+    return lost
 
 
 def _runs(process: psutil.Process) -> bool:
