@@ -223,13 +223,14 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     sizes = plan_shapes(config, decoder, this_device(), asked.data, asked.stages)
     spans = layer_spans(config.parallel.pipeline_layers, decoder, dtype, platform_name(), asked)
     draft_folder = _draft_folder(config)
+    first = decoder if len(spans) == 1 else decoder.stage(*spans[0])  # what drafts lies beside it
     drafting, drafts, eagle = sizes.drafting, None, None
     if drafting is not None and drafting.method == "eagle3":
         assert draft_folder is not None
         eagle = declared_eagle3(draft_folder, decoder).over(*asked.parts)
         check_draft(draft_folder, decoder, eagle.decoder, sizes.max_model_len)
     elif draft_folder is not None:
-        drafts = declared_draft(draft_folder, decoder, sizes.max_model_len).over(*asked.parts)
+        drafts = declared_draft(draft_folder, first, sizes.max_model_len).over(*asked.parts)
     text = load_text(config).tokenizer.encode(MEASURED_TEXT) if config.cache.kv_cache_dtype == "int8" else []
     laps.end("plan")
 
@@ -241,7 +242,7 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
     parts = load_stages(folder, decoder, spans, meshes=meshes, layout=layout_of(decoder), progress=told, **place)
     draft = None
     if draft_folder and drafts:
-        draft = load_model(draft_folder, drafts, mesh=mesh, layout=layout_of(drafts), **place)
+        draft = load_model(draft_folder, drafts, mesh=meshes[0], layout=layout_of(drafts), **place)
     if draft_folder and eagle:
         draft = load_eagle3(draft_folder, eagle, mesh=mesh, **place)
     if needs_measuring(parts[0]):
@@ -261,9 +262,9 @@ def _make(config: EngineConfig, progress: BuildProgress | None, team: Team, laps
 
     model = StagedModel(parts).map(lambda part, stage: with_backends(part, stage.shapes(sizes)))
     if draft is not None:
-        whole = model.parts[0]
-        whole = with_draft(whole, with_backends(draft, draft_shapes(with_draft(whole, draft), sizes)))
-        model = StagedModel((whole,))
+        leading, own = model.parts[0], model.stages[0].shapes(sizes)
+        leading = with_draft(leading, with_backends(draft, draft_shapes(with_draft(leading, draft), own)))
+        model = StagedModel((leading, *model.parts[1:]))
     shapes = _with_blocks(config, model, sizes, notes, options, team)
     laps.end("fit")
     backends = ", ".join(dict.fromkeys(backend.name for part in model.parts for backend in part.backends))

@@ -21,7 +21,7 @@ from jaxinfer.runner.expert_moves import expert_moves
 from jaxinfer.runner.multi_step import Burst
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, MakingSeconds, Programs
-from jaxinfer.runner.results import SampledStep, drop, logprob_arrays, memory_of
+from jaxinfer.runner.results import BurstStep, SampledStep, drop, memory_of
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted, Drafted
 from jaxinfer.runner.xla_options import Options
@@ -47,12 +47,9 @@ class StepInFlight(NamedTuple):
 
 
 class BurstInFlight(NamedTuple):
-    """Several tokens a row in flight. counts: [rows], or [rows, 4] with drafts."""
+    """Several tokens a row in flight, and the load of experts after it."""
 
-    step: PackedBurst
-    tokens: jax.Array
-    counts: jax.Array
-    logprobs: jax.Array | None
+    sampled: BurstStep
     load: StepLoad
 
 
@@ -198,16 +195,10 @@ class JaxRunner:
         return self._in_flight(step, out, drafted.load)
 
     def _in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
-        """Starts to copy what the host will read."""
-        out.tokens.copy_to_host_async()
-        out.counts.copy_to_host_async()
-        logprobs = out.logprobs if step.logprobs else None
-        if logprobs is not None:
-            logprobs.copy_to_host_async()
-        return BurstInFlight(step, out.tokens, out.counts, logprobs, load)
+        return BurstInFlight(BurstStep.begun(step, out.tokens, out.counts, out.logprobs), load)
 
     def collect(self, handle: StepInFlight | BurstInFlight) -> StepResult:
-        result = _burst_result(handle) if isinstance(handle, BurstInFlight) else handle.sampled.result()
+        result = handle.sampled.result()
         self._load.collect(handle.load)
         return result
 
@@ -262,14 +253,14 @@ class JaxRunner:
             elif kind not in ("admit", "verify", "accept"):
                 step = packer.padding(StepKind(kind), size)
                 if isinstance(step, PackedBurst):
-                    self.burst(step).tokens.block_until_ready()
+                    self.burst(step).sampled.tokens.block_until_ready()
                 else:
                     forwarded = self._timed(step)
 
     def _run_drafts(self, packer: Packer, size: int) -> None:
         step = packer.padding(StepKind.SPECULATE, size)
         assert isinstance(step, PackedBurst)
-        self.verify(step, self.draft(step), np.zeros(0, np.int32)).tokens.block_until_ready()
+        self.verify(step, self.draft(step), np.zeros(0, np.int32)).sampled.tokens.block_until_ready()
 
     def _timed(self, step: PackedForward) -> Forwarded:
         """Runs a forward pass over padding, and notes how long it takes: by a second run, unless the first is so long
@@ -283,13 +274,3 @@ class JaxRunner:
             if seconds > _LONG_RUN and jax.process_count() == 1:
                 break
         return forwarded
-
-
-def _burst_result(burst: BurstInFlight) -> StepResult:
-    tokens, counts = np.asarray(burst.tokens), np.asarray(burst.counts)
-    if counts.ndim == 1:
-        return burst.step.result(tokens, counts)
-    logprobs, (gained, *drafts) = None, counts.T
-    if burst.logprobs is not None:
-        logprobs = logprob_arrays(burst.step.of_rows(np.asarray(burst.logprobs)))
-    return burst.step.result(tokens, gained, *drafts, logprobs=logprobs)

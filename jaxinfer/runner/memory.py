@@ -120,6 +120,8 @@ def step_temporaries(
         ("multi_step", trial.max_num_seqs),
         ("speculate", trial.max_num_seqs),
     ]
+    if ("speculate", trial.max_num_seqs) not in programs.names:  # a pipeline's stages have parts of it
+        names += [(kind, trial.max_num_seqs) for kind in ("draft", "verify", "accept")]
     found = (programs.compile(name) for name in names if name in programs.names)
     return max(int(program.memory_analysis().temp_size_in_bytes) for program in found)
 

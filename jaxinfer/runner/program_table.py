@@ -21,7 +21,7 @@ from jaxinfer.runner.multi_step import Burst, MultiStepProgram
 from jaxinfer.runner.sample import sample
 from jaxinfer.runner.sampler.masks import set_masks
 from jaxinfer.runner.speculate import Accepted, SpeculateProgram, Verified, drafted_width
-from jaxinfer.runner.state import Slots, SlotState, set_history, zero_slots
+from jaxinfer.runner.state import Slots, set_history, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 Name = tuple[str, int]
@@ -58,12 +58,12 @@ class ProgramTable:
         self._layouts = layouts or Layouts(shapes)
         self._groups = range(len(shapes.groups)) if groups is None else groups
         buckets = make_buckets(shapes)
-        drafter = make_drafter(model, shapes, self._layouts)
+        self._drafter = drafter = make_drafter(model, shapes, self._layouts)
         reading = (None, None) if drafter is None else (drafter.follow, drafter.features)
         self._forward = ForwardPrograms(model, shapes, self._layouts, *reading)
         own = (model, shapes, self._layouts, self._forward)
         self._multi_step = MultiStepProgram(*own)
-        self._speculate = None if drafter is None else SpeculateProgram(*own, drafter)
+        self._speculate = None if drafter is None else SpeculateProgram(*own, drafter, self._groups)
         self._own = rows(model.mesh)
         self._replicated, self._by_rows = NamedSharding(model.mesh, WHOLE), NamedSharding(model.mesh, self._own)
         self._results: list[Any] = [self._replicated, self._by_rows, self._by_rows]
@@ -151,10 +151,15 @@ class ProgramTable:
         function = self._over_data(write, (self._own,) * 2, self._own)
         return Program(function, (masks, self._packed(layout.size)), (0,), masks.sharding)
 
-    def _history(self, tokens: int) -> Program:
-        layout, state = self._layouts.history(tokens), self._slots().state
+    @property
+    def _remembering(self) -> Any:
+        """What of the state of slots has their history."""
+        return self._slots().state
 
-        def write(state: SlotState, packed: jax.Array) -> SlotState:
+    def _history(self, tokens: int) -> Program:
+        layout, state = self._layouts.history(tokens), self._remembering
+
+        def write(state: Any, packed: jax.Array) -> Any:
             view = layout.views(packed)
             return set_history(state, view["slots"], view["positions"], view["tokens"])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxinfer.engine.device.runner import DeviceMemory
 from jaxinfer.engine.step.layouts import LOGPROBS
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.plan import LogprobArrays, StepResult
 from jaxinfer.runner.sample import SampledArrays
 
@@ -45,6 +45,37 @@ class SampledStep(NamedTuple):
         if not step.logprobs:
             return step.result(tokens, None)
         return step.result(tokens, logprob_arrays(step.of_scored(np.asarray(sampled.logprobs))))
+
+
+class BurstStep(NamedTuple):
+    """Several tokens a row in flight. counts: [rows], or [rows, 4] with drafts, as `Burst` has them. Processes that
+    have no part of the results get zeros."""
+
+    step: PackedBurst
+    tokens: jax.Array
+    counts: jax.Array
+    logprobs: jax.Array | None
+
+    @classmethod
+    def begun(cls, step: PackedBurst, tokens: jax.Array, counts: jax.Array, logprobs: jax.Array | None) -> "BurstStep":
+        """Starts to copy what the host will read."""
+        logprobs = logprobs if step.logprobs else None
+        for array in (tokens, counts, logprobs):
+            if array is not None and is_here(array):
+                array.copy_to_host_async()
+        return cls(step, tokens, counts, logprobs)
+
+    def result(self) -> StepResult:
+        """Waits for it."""
+        if not is_here(self.tokens):
+            return self.step.result(np.zeros(self.tokens.shape, np.int32), np.zeros(len(self.tokens), np.int32))
+        tokens, counts = np.asarray(self.tokens), np.asarray(self.counts)
+        if counts.ndim == 1:
+            return self.step.result(tokens, counts)
+        logprobs, (gained, *drafts) = None, counts.T
+        if self.logprobs is not None:
+            logprobs = logprob_arrays(self.step.of_rows(np.asarray(self.logprobs)))
+        return self.step.result(tokens, gained, *drafts, logprobs=logprobs)
 
 
 def is_here(array: jax.Array) -> bool:

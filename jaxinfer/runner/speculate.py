@@ -8,6 +8,7 @@ Where rows draw under masks, the host has to see drafts before it knows the mask
 `verify` and `accept` are programs of their own, and masks are filled while the second runs.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -85,13 +86,21 @@ def drafted_width(shapes: EngineShapes) -> int:
 
 
 class SpeculateProgram(BurstProgram):
-    """Drafts, and a forward pass and samples over them, of one model. drafter: who drafts."""
+    """Drafts, and a forward pass and samples over them, of one model. drafter: who drafts. groups: of which of the
+    engine's KV groups block tables are; None: of all."""
 
     def __init__(
-        self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, forward: ForwardPrograms, drafter: Drafter
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        layouts: Layouts,
+        forward: ForwardPrograms,
+        drafter: Drafter,
+        groups: Sequence[int] | None = None,
     ):
         super().__init__(model, shapes, layouts, forward)
         self._drafter = drafter
+        self._groups = groups
 
     def __call__(
         self,
@@ -125,7 +134,7 @@ class SpeculateProgram(BurstProgram):
     ) -> tuple[Arrays, Arrays, jax.Array]:
         """kv and tables, which are donated, and packed `Drafted`."""
         view = self._layouts.burst(rows).views(packed)
-        tables, slots = updated_tables(tables, view), view["slots"]
+        tables, slots = updated_tables(tables, view, self._groups), view["slots"]
         asked = self._rows(state, slots, view["counts"], view["unread"])
         kv, tokens, count, predicted = self._drafter.draft(weights, head, kv, tables, state, params, asked)
         last = unpack_newest(state.newest).last_token[slots]

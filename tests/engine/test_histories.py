@@ -51,7 +51,7 @@ class SimulatedHistories(Histories):
         self, windows, blocks, budget, ahead, caching, chunk, policy: Any = "fcfs", partial=None, kept=None, burst=1,
         drafts=0, retries=2, shards=1, stages=1,
     ) -> None:  # fmt: skip
-        burst, drafts = (burst, drafts) if stages == 1 else (1, 0)
+        burst = burst if stages == 1 else 1
         kept = kept if caching else None
         self.now = self.dead_ends = 0
         groups = tuple(KVGroup(window, blocks) for window in windows)
@@ -217,16 +217,19 @@ def test_seeded_histories_of_several_shards(shards: int) -> None:
         _run_seeded(seed, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
 
 
+@pytest.mark.parametrize("drafts", [0, 3])
 @pytest.mark.parametrize("stages", [2, 3, 4])
-def test_seeded_histories_of_several_stages(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_histories_of_several_stages(stages: int, drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_rows, "LEAST_PROMPT_TOKENS", 2)
     for seed in range(40):
         policy, shards, ahead = ("fcfs", "priority", "sjf")[seed % 3], 1 + seed // 3 % 2, seed % 6
         options: dict[str, Any] = {"policy": policy, "partial": (None, 1, 2)[seed // 9 % 3], "ahead": ahead}
-        _run_seeded(seed, stages=stages, shards=shards, faults=(0, 0.1)[seed % 2], retries=1000, **options)
+        options |= {"drafts": drafts, "faults": (0, 0.1)[seed % 2], "retries": 1000}
+        _run_seeded(seed, stages=stages, shards=shards, **options)
 
 
-def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(drafts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that has rows before their tokens are back."""
     finish = PlanBuilder.finish
 
@@ -236,7 +239,7 @@ def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(monkeypatch: pyte
 
     monkeypatch.setattr(PlanBuilder, "finish", too_early)
     with pytest.raises(AssertionError):
-        _run_seeded(0, stages=3, ahead=3)
+        _run_seeded(0, stages=3, ahead=3, drafts=drafts)
 
 
 @pytest.mark.parametrize("policy", ["priority", "sjf"])
@@ -265,6 +268,7 @@ FOLLOWED: list[dict[str, Any]] = [
     {"drafts": 3},
     {"drafts": 1, "shards": 3},
     {"stages": 3, "ahead": 3},
+    {"stages": 3, "ahead": 3, "drafts": 3},
 ]
 
 

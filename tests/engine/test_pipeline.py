@@ -174,12 +174,30 @@ def test_as_many_steps_are_in_flight_as_there_are_stages_and_one() -> None:
     assert core.steps_ahead == STAGES
 
 
-def test_several_tokens_a_step_are_refused() -> None:
-    refused: dict[str, dict[str, Any]] = {
-        "decode_steps": {"decode_steps": 2},
-        "speculative_config": {"drafting": Speculation(2)},
-    }
-    for name, asked in refused.items():
-        with pytest.raises(ParameterError, match="a pipeline of several stages does not") as error:
-            small_shapes(stages=2, **asked)
-        assert error.value.param == name
+@pytest.mark.parametrize("hit_rate", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("rows", [1, 3, 8, 16])
+def test_rows_that_draft_are_spread_over_steps_and_keep_all_stages_busy(rows: int, hit_rate: float) -> None:
+    """However many of their drafts are kept; which the first stage learns before the host does."""
+    pipeline = SimulatedPipeline(STAGES, constant)
+    runner = RecordingRunner(
+        small_shapes(stages=STAGES, drafting=Speculation(3), **WIDE), pipeline=pipeline, hit_rate=hit_rate
+    )
+    core = small_core(runner, ahead=STAGES, clock=lambda: 0)
+    all_right(core, many(rows, 5, 300))
+    drafting = [plan for plan in runner.plans if plan.kind is StepKind.SPECULATE]
+    assert max(plan.num_rows for plan in drafting) <= -(-rows // STAGES)
+    start, end = pipeline.now * 0.2, pipeline.now * 0.5
+    assert min(pipeline.busy(start, end)) >= 0.98 * min(rows / STAGES, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"decode_steps": 2}, "decode_steps"),
+        ({"drafting": Speculation(2, method="eagle3", model="m")}, "speculative_config"),
+    ],
+)
+def test_what_a_pipeline_does_not_do_is_refused(asked: dict[str, Any], name: str) -> None:
+    with pytest.raises(ParameterError, match=r"(in|of) a pipeline") as error:
+        small_shapes(stages=2, **asked)
+    assert error.value.param == name

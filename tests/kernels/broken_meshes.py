@@ -8,8 +8,7 @@ import check_programs
 import jax
 
 from jaxinfer.runner import sample
-from jaxinfer.runner.forward import Forward
-from jaxinfer.runner.pipeline.stage_forward import StageForward
+from jaxinfer.runner.pipeline.stage_forward import StageForward, StageForwarded
 from jaxinfer.runner.program_table import Name, Program, ProgramTable
 
 _draw, _program, _finish = sample.sample_tokens, ProgramTable.__getitem__, StageForward._finish
@@ -28,7 +27,7 @@ def undonated(self: ProgramTable, name: Name) -> Program:
     return _program(self, name)._replace(donated=())
 
 
-def widened(self: StageForward, *arguments: Any, **named: Any) -> Forward:
+def widened(self: StageForward, *arguments: Any, **named: Any) -> StageForwarded:
     """Hands over twice as many bytes as it has."""
     out = _finish(self, *arguments, **named)
     return out._replace(hidden=out.hidden.astype(jax.numpy.float32))

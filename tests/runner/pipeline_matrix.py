@@ -1,7 +1,7 @@
 """Pipelines of a small model against one device: `python -m tests.runner.pipeline_matrix MODEL [MESH...]`.
 
-With XLA_FLAGS=--xla_force_host_platform_device_count=8. All values of two of mesh, quantisation, layout, steps ahead
-and blocks meet for each model.
+With XLA_FLAGS=--xla_force_host_platform_device_count=8. All values of two of mesh, quantisation, layout, steps ahead,
+blocks and drafter meet for each model.
 """
 
 import sys
@@ -15,16 +15,18 @@ import jax.numpy as jnp
 
 from jaxinfer.build import DEMO_FOLDER
 from jaxinfer.engine.types import GenerateRequest
-from jaxinfer.models.loaded import load_stages
+from jaxinfer.models.loaded import load_model, load_stages
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import ONE_DEVICE, MeshConfig
 from jaxinfer.quantization.kv import KV_CODES
+from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_scales_of_stages
 from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.spans import layer_spans
 from jaxinfer.runner.pipeline.stage import StagedModel, stage_meshes
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.quantization.checkpoints import config_of, made
@@ -64,8 +66,13 @@ TABLE: dict[str, Any] = {
     "layout": ("unrolled", "stacked"),
     "ahead": (0, 1, 4),
     "blocks": (400, FEW),
+    "drafts": (None, "ngram", "draft_model"),
 }
-"""numbers: quantisation of weights, and of keys and values. ahead: steps ahead of the device."""
+"""numbers: quantisation of weights, and of keys and values. ahead: steps ahead of the device. drafts: by whom; a draft
+model is here the model itself, whose drafts are right unless penalties say otherwise."""
+
+
+ALONE = {"ahead": 1, "blocks": 400, "layout": "unrolled", "drafts": None}
 
 
 def all_requests() -> Iterator[GenerateRequest]:
@@ -86,16 +93,24 @@ def answers(folder: Path, mesh: MeshConfig, how: Mapping[str, Any]) -> tuple[Out
     parts = load_stages(folder, config, spans, dtype=dtype, **place)
     if needs_measuring(parts[0]):
         parts = with_scales_of_stages(parts, range(config.vocab_size))
+    drafting = None
+    if (method := how["drafts"]) is not None:
+        drafting = Speculation(3, 1, 2, method)
+    if method == "draft_model":
+        draft = load_model(folder, config, dtype=dtype, mesh=place["meshes"][0], rules=mesh.rules)
+        parts = (with_draft(parts[0], draft), *parts[1:])
     model = StagedModel(parts)
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "max_scored": 4}
-    sizes |= {"blocks": how["blocks"], "shards": mesh.data, "stages": mesh.stages}
+    sizes |= {"blocks": how["blocks"], "shards": mesh.data, "stages": mesh.stages, "drafting": drafting}
     shapes = tiny_shapes(model, **sizes)
     runner = PipelineRunner(model, shapes) if mesh.stages > 1 else JaxRunner(parts[0], shapes)
     runner.warm_up()
     core = make_core(runner, ahead=how["ahead"], eos=EOS, constraints=ToyConstraints(config.vocab_size))
     outputs = drive(core, list(all_requests()))
     assert not runner.compiles_after_ready
-    return outputs, core.stats().preemptions
+    stats = core.stats()
+    assert (stats.accepted_tokens > 0) == (method is not None), "drafts"
+    return outputs, stats.preemptions
 
 
 def main(name: str, *chosen: str) -> None:
@@ -108,7 +123,7 @@ def main(name: str, *chosen: str) -> None:
             if how["mesh"] not in (chosen or MESHES):
                 continue
             if numbers not in alone:
-                alone[numbers], _ = answers(path, ONE_DEVICE, {**how, "ahead": 1, "blocks": 400, "layout": "unrolled"})
+                alone[numbers], _ = answers(path, ONE_DEVICE, {**how, **ALONE})
             found, preemptions = answers(path, mesh, how)
             compare(found, alone[numbers], 1e-4 if numbers == ("none", "auto") else 1e-3)
             assert preemptions or how["blocks"] > FEW or mesh.data > 1, "nobody was preempted"

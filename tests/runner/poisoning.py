@@ -12,7 +12,7 @@ from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, StepInFlight
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner, StagesForwarded, StagesInFlight
+from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner, StagesDrafted, StagesForwarded, StagesInFlight
 from tests.engine.ledger import free, unread
 
 
@@ -85,9 +85,25 @@ class PoisoningPipeline(PipelineRunner):
         self._poison(partial(unread, self.core))
         return handle
 
+    def burst(self, step: PackedBurst) -> StagesInFlight:
+        self._poison(self._free)
+        handle = super().burst(step)
+        self._poison(partial(unread, self.core))
+        return handle
+
+    def draft(self, step: PackedBurst) -> StagesDrafted:
+        self._poison(self._free)
+        return super().draft(step)
+
+    def verify(self, step: PackedBurst, drafted: StagesDrafted, counts: np.ndarray) -> StagesInFlight:
+        handle = super().verify(step, drafted, counts)
+        self._poison(partial(unread, self.core))
+        return handle
+
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
         for stage in self.stages:
-            pairs = zip(stage.stage.groups, stage.kv, strict=True)
+            groups = [stage.stage.groups[group] for group in followed_groups(stage.model)]
+            pairs = zip(groups, stage.kv, strict=True)
             stage.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in pairs)
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:

@@ -48,11 +48,12 @@ from tests.runner.pipeline_matrix import *
 
 with TemporaryDirectory() as folder:
     path = made(MODELS["dense first"], {}, plain, left=()).write_plain(Path(folder))
-    how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW}
+    how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW, "drafts": None}
     right, _ = answers(path, ONE_DEVICE, how)
-    found, preemptions = answers(path, MESHES["pp2-ep4"], how)
-    compare(found, right, 1e-4)
-    assert preemptions
+    for drafts in (None, "draft_model"):
+        found, preemptions = answers(path, MESHES["pp2-ep4"], {**how, "drafts": drafts})
+        compare(found, right, 1e-4)
+        assert preemptions
 """
 
 

@@ -43,15 +43,17 @@ def runner(windows: tuple[int | None, ...], drafter: Method | None) -> Poisoning
 
 
 @cache
-def pipeline(windows: tuple[int | None, ...]) -> PoisoningPipeline:
+def pipeline(windows: tuple[int | None, ...], drafter: Method | None) -> PoisoningPipeline:
     """The same model, a stage a layer."""
-    whole, mesh = tiny_model(windows).config, make_mesh()
-    stages = [whole.stage(layer, layer + 1) for layer in range(whole.num_layers)]
+    model, mesh = tiny_model(windows), make_mesh()
+    stages = [model.config.stage(layer, layer + 1) for layer in range(model.config.num_layers)]
     parts = tuple(random_model(stage, dtype=jnp.dtype("float32"), mesh=mesh) for stage in stages)
+    if drafter == "draft_model":
+        parts = (with_draft(parts[0], near_model(model)), *parts[1:])
+    drafting = None if drafter is None else Speculation(3, 1, 2, drafter)
     sizes = {"max_num_seqs": 3, "max_num_batched_tokens": 16, "max_model_len": 48, "blocks": 20}
-    shapes = tiny_shapes(
-        tiny_model(windows), **sizes, block_size=BLOCK, admit_slots=2, copy_blocks=2, stages=len(stages)
-    )
+    sizes |= {"block_size": BLOCK, "admit_slots": 2, "copy_blocks": 2, "stages": len(stages)}
+    shapes = tiny_shapes(model, **sizes, drafting=drafting)
     made = PoisoningPipeline(StagedModel(parts), shapes)
     made.warm_up(lazy=True)
     return made
@@ -70,12 +72,13 @@ class RealHistories(Histories):
         ahead=st.sampled_from([0, 1, 3]),
         caching=st.booleans(),
         chunk=st.sampled_from([None, 1, 3]),
-        drafter=st.sampled_from([None, "stages", "ngram", "draft_model", "eagle3"]),
+        drafter=st.sampled_from([None, "ngram", "draft_model", "eagle3"]),
+        stages=st.booleans(),
     )
-    def start(self, windows, ahead, caching, chunk, drafter) -> None:
+    def start(self, windows, ahead, caching, chunk, drafter, stages) -> None:
         self.windows = windows
         self.flips = 0
-        device = pipeline(windows) if drafter == "stages" else runner(windows, drafter)
+        device = pipeline(windows, drafter) if stages and drafter != "eagle3" else runner(windows, drafter)
         asked = {"caching": caching, "eos": EOS, "long_prefill_token_threshold": chunk, "clock": lambda: 0}
         asked["constraints"] = ToyConstraints(VOCABULARY)
         device.core = core = make_core(device, ahead=ahead, **asked)
@@ -88,7 +91,10 @@ class RealHistories(Histories):
 
     def teardown(self) -> None:
         super().teardown()
-        if hasattr(self, "core") and self.flips:
+        if not hasattr(self, "core"):  # no example was drawn
+            return
+        assert not self.core.stats().step_faults
+        if self.flips:
             print(f"{self.flips} tokens diverge at near ties")
 
 

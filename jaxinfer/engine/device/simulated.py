@@ -81,9 +81,7 @@ class SimulatedRunner:
 
     def forward(self, step: PackedForward) -> float:
         """When the step will be done: `sample` starts all of it, but the device is busy with it from now on."""
-        if self._pipeline is not None:
-            return self._pipeline.begin(step, self._num_tokens(step))
-        return self._deadline()
+        return self._done_at(step)
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._masks.append(packed)
@@ -92,11 +90,11 @@ class SimulatedRunner:
         return self._begin(step, forwarded)
 
     def burst(self, step: PackedBurst) -> Any:
-        return self._begin(step, self._deadline())
+        return self._begin(step, self._done_at(step))
 
     def draft(self, step: PackedBurst) -> float:
         """`verify` starts all of it."""
-        return self._deadline()
+        return self._done_at(step)
 
     def read_drafts(self, step: PackedBurst, drafted: float) -> Drafts:
         """None: nobody knows here what will be drawn."""
@@ -106,7 +104,9 @@ class SimulatedRunner:
     def verify(self, step: PackedBurst, drafted: float, counts: np.ndarray) -> Any:
         return self._begin(step, drafted, step.in_rows(counts, self.shapes.shards))
 
-    def _deadline(self) -> float:
+    def _done_at(self, step: PackedStep) -> float:
+        if self._pipeline is not None:
+            return self._pipeline.begin(step, self._num_tokens(step))
         # Absolute: a late wake-up delays one step's result and not the device.
         self._busy_until = max(time.perf_counter(), self._busy_until) + (self._step_seconds or 0.0)
         return self._busy_until
@@ -190,7 +190,7 @@ class SimulatedRunner:
                 return self._nothing(packed)
             legal = [None] * self.shapes.shards if step.legal is None else self._sections(step.legal)
             each = zip(sections, legal, strict=True)
-            given = _joined([part.burst(packed.kind, packed.bucket, own, most) for (part, own), most in each])
+            given = _joined([part.burst(packed, own, most) for (part, own), most in each])
             return packed.result(*given, logprobs=_fake_logprobs(packed.of_rows(given[0])) if packed.logprobs else None)
         if not self._draws:
             return packed.result(np.zeros(packed.num_scored, np.int32), None)
@@ -211,8 +211,11 @@ class SimulatedRunner:
         kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
         return packed.result(tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept))
 
-    def _num_tokens(self, step: PackedForward) -> int:
+    def _num_tokens(self, step: PackedStep) -> int:
         """Of all shards."""
+        if isinstance(step, PackedBurst):
+            views = (self._layouts.burst(step.bucket).views(section) for section in self._sections(step.array))
+            return sum(int(view["counts"].sum()) for view in views)
         if step.kind is StepKind.DECODE:
             return step.num_rows
         views = (self._layouts.mixed(step.bucket).views(section) for section in self._sections(step.array))

@@ -7,7 +7,7 @@ dispatched it and the tokens that its rows need are back from the last.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedStep
 
 
 class StageRun(NamedTuple):
@@ -38,7 +38,7 @@ class SimulatedPipeline:
         """Nanoseconds, as an engine takes its clock."""
         return round(self.now * 1e9)
 
-    def begin(self, step: PackedForward, tokens: int) -> float:
+    def begin(self, step: PackedStep, tokens: int) -> float:
         """Dispatches a step now; returns when it will be done."""
         taken = self._seconds(tokens)
         ready = max(self.now, self._ends.get(step.needs, 0.0))

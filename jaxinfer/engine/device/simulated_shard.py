@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxinfer.engine.device.first_stage import FirstStage
+from jaxinfer.engine.device.first_stage import FirstStage, Newest
 from jaxinfer.engine.step.layouts import NEWEST, SLOT_PARAMS, Layouts
-from jaxinfer.engine.step.packed import PackedForward
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import WORD_BITS, EngineShapes
 from jaxinfer.sampling import MAX_STOP_TOKEN_IDS
@@ -57,7 +57,7 @@ class SimulatedShard:
         self.length[slots] = newest["length"]
         self.last_token[slots] = newest["last_token"]
         if self._first is not None:
-            self._first.admit(slots, newest["last_token"])
+            self._first.admit(slots, Newest(newest["length"], newest["last_token"]))
         self._seed[slots] = (params["seed_high"].astype(np.int64) << 32) | (
             params["seed_low"].astype(np.int64) & 0xFFFFFFFF
         )
@@ -83,15 +83,20 @@ class SimulatedShard:
         compute = self._decode if step.kind is StepKind.DECODE else self._mixed
         drawn = compute(step.bucket, packed, step.needs)
         if self._first is not None:
-            self._first.feed(step.index, self.last_token)
+            self._first.feed(step.index, self._newest)
         return drawn
 
-    def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> tuple[np.ndarray, np.ndarray]:
-        """Position and newest token of the first rows of a step. Stages are told positions."""
+    @property
+    def _newest(self) -> Newest:
+        return Newest(self.length, self.last_token)
+
+    def _held(self, view: dict[str, np.ndarray], rows: int, needs: int) -> Newest:
+        """Of the first rows of a step. Stages are told positions, unless rows draft: then nobody knows them before."""
         slots = view["slots"][:rows]
         if self._first is None:
-            return self.length[slots], self.last_token[slots]
-        return view["starts"][:rows], self._first.newest(slots, view["drawn"][:rows], needs)
+            return self._newest.of(slots)
+        known = self._first.newest(slots, view["drawn"][:rows], needs)
+        return known if self.shapes.burst > 1 else known._replace(position=view["starts"][:rows])
 
     def _decode(self, bucket: int, packed: np.ndarray, needs: int) -> tuple[np.ndarray, np.ndarray]:
         view = self._layouts.decode(bucket).views(packed)
@@ -102,14 +107,22 @@ class SimulatedShard:
         tokens = np.array([self._draw(slot, position) for slot, position in zip(slots, positions, strict=True)])
         return tokens.astype(np.int32), np.full(bucket, -1, np.int32)
 
-    def burst(
-        self, kind: StepKind, bucket: int, packed: np.ndarray, legal: np.ndarray | None = None
-    ) -> tuple[np.ndarray, ...]:
+    def burst(self, step: PackedBurst, packed: np.ndarray, legal: np.ndarray | None = None) -> tuple[np.ndarray, ...]:
         """Tokens [rows, steps] and counts [rows]; of a step that drafts drafts, accepted ones, and 1 where they come
-        from a prediction [rows], too: all drafts of a row that has one. legal: [rows], drafts that may be kept; None:
-        all of them."""
-        if kind is StepKind.MULTI_STEP:
-            return self._burst(bucket, packed, None)
+        from a prediction [rows], too: all drafts of a row that has one. packed: the shard's section. legal: [rows],
+        drafts that may be kept; None: all of them."""
+        if step.kind is StepKind.MULTI_STEP:
+            return self._burst(step.bucket, packed, None)
+        if self._first is None:
+            return self._speculate(step.bucket, packed, legal)
+        view = self._layouts.burst(step.bucket).views(packed)
+        known = self._held(view, step.bucket, step.needs)
+        self.length[view["slots"]], self.last_token[view["slots"]] = known  # what drafts begin with
+        given = self._speculate(step.bucket, packed, legal)
+        self._first.feed(step.index, self._newest)
+        return given
+
+    def _speculate(self, bucket: int, packed: np.ndarray, legal: np.ndarray | None) -> tuple[np.ndarray, ...]:
         drafts, hits = (self._random.random((bucket, self.shapes.burst - 1)) < rate for rate in (0.8, self._hit_rate))
         view = self._layouts.burst(bucket).views(packed)
         most, has_prediction = view["counts"], self._predicted[view["slots"]] > 0

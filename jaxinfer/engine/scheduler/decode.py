@@ -67,18 +67,26 @@ class Decode:
             return not constrained and not table.logprobs[slots].any()
         return not constrained or np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
-    def burst_counts(self) -> np.ndarray | None:
-        """Tokens that each of them may get, int32 by running slot; None where a single step must be planned.
+    def burst_slots(self, step: int) -> np.ndarray:
+        """Those that such a step takes: all that run, or of several stages those that are due, or else come next. step:
+        the plan's index."""
+        slots = self._state.running_slots()
+        if self._stage_rows is None:
+            return slots
+        due = self._stage_rows.due(slots, step)
+        return due if len(due) else self._stage_rows.next_due(slots)
+
+    def burst_counts(self, slots: np.ndarray) -> np.ndarray | None:
+        """Tokens that each of these may get, int32 by slot; None where a single step must be planned.
 
         That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
         few: then the next step evicts, preempts or waits.
         """
         state = self._state
-        table, slots, size = state.table, state.running_slots(), state.shapes.block_size
-        computed, total = table.computed[slots], table.total[slots]
-        ready = (total - computed == 1) & table.samples[slots] & ~table.foreseen[slots]
-        if not ready.all():
+        if not len(slots) or not self._ready()[1]:
             return None
+        table, size = state.table, state.shapes.block_size
+        computed, total = table.computed[slots], table.total[slots]
         counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
@@ -91,9 +99,9 @@ class Decode:
         needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
         return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
-    def plan_burst(self, plan: PlanBuilder, counts: np.ndarray) -> None:
-        """Adds a row of `counts` tokens for every running slot, and the blocks that they need."""
-        table, slots, size = self._state.table, self._state.running_slots(), self._state.shapes.block_size
+    def plan_burst(self, plan: PlanBuilder, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Adds a row of `counts` tokens for each of these slots, and the blocks that they need."""
+        table, size = self._state.table, self._state.shapes.block_size
         ends = table.computed[slots] + counts
         blocks = -(-ends // size) - table.capacity[slots] // size
         one = slots[blocks == 1]

@@ -96,21 +96,23 @@ class Scheduler:
         return finished
 
     def _plan_burst(self, plan: PlanBuilder) -> bool:
-        """Several tokens for all running sequences, unless a waiting one could enter now, or drafts do not pay."""
-        if not self._decode.may_burst() or not self._drafts_pay():
+        """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or
+        drafts do not pay."""
+        if not self._decode.may_burst():
             return False
-        counts = self._decode.burst_counts()
+        slots = self._decode.burst_slots(self._steps)
+        if not self._drafts_pay(len(slots)):
+            return False
+        counts = self._decode.burst_counts(slots)
         if counts is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        self._decode.plan_burst(plan, counts)
+        self._decode.plan_burst(plan, slots, counts)
         return True
 
-    def _drafts_pay(self) -> bool:
+    def _drafts_pay(self, rows: int) -> bool:
         """True where nothing is drafted."""
         table = self.state.table
-        return self.drafts is None or self.drafts.drafts(
-            len(self.state.running), table.prediction, table.num_constrained > 0
-        )
+        return self.drafts is None or self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)

@@ -42,7 +42,8 @@ class StageRows:
         table = self._state.table
         drawn_at, waiting = table.drawn_at[slots], table.total[slots] - table.known[slots]
         order = np.argsort(drawn_at, kind="stable")
-        return self._first(slots, order[waiting[order] <= 1], lambda rows: max(rows // self._stages, 1))
+        once = waiting[order] <= table.drawn_most[slots][order]
+        return self._first(slots, order[once], lambda rows: max(rows // self._stages, 1))
 
     def prompt_tokens(self) -> int:
         """Tokens of prompts that a step takes of each shard, at most: a part of what is left of prompts that have a

@@ -110,7 +110,8 @@ class SchedulerState:
         if self.shapes.drafting is not None:
             table.unread[slots] = _unread_after(plan, self.shapes.drafting.method)
         if self.shapes.stages > 1:
-            table.drawn_at[slots[plan.samples > 0]] = plan.index
+            drawing = slots[plan.samples > 0]
+            table.drawn_at[drawing], table.drawn_most[drawing] = plan.index, plan.samples[plan.samples > 0]
         if table.num_constrained:
             table.foreseen[slots[plan.samples > 0]] = False
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():

@@ -73,7 +73,13 @@ class Layouts:
         if rows not in self._burst:
             updates = rows * -(-self._shapes.burst // self._shapes.block_size)
             self._burst[rows] = Layout(
-                {"slots": (rows,), "counts": (rows,), "unread": (rows,), **self._updates(updates)}
+                {
+                    "slots": (rows,),
+                    "counts": (rows,),
+                    "unread": (rows,),
+                    **self._drawn(rows),
+                    **self._updates(updates),
+                }
             )
         return self._burst[rows]
 

@@ -51,7 +51,7 @@ class PackedBurst(NamedTuple):
 
     kind: MULTI_STEP or SPECULATE. bucket: rows of its program, in each shard. array: int32, as `Layouts` has it, a
     section a shard. num_rows: without padding. places: of each row in the results, int [rows]; None where row i lies at
-    i. logprobs: whether any row asks for log-probabilities.
+    i. logprobs: whether any row asks for log-probabilities. index, needs: of its plan.
     """
 
     kind: StepKind
@@ -60,6 +60,8 @@ class PackedBurst(NamedTuple):
     num_rows: int
     places: np.ndarray | None = None
     logprobs: bool = False
+    index: int = 0
+    needs: int = -1
 
     def of_rows(self, results: np.ndarray) -> np.ndarray:
         """Of what a program gave, with its padding, an entry a row."""

@@ -42,7 +42,7 @@ class Packer:
         """scored: positions of the shard with most. parts: of several shards."""
         if plan.kind in BURSTS:
             places = _places([part.rows for part in parts], bucket) if parts else None
-            return PackedBurst(plan.kind, bucket, array, plan.num_rows, places, plan.logprobs)
+            return PackedBurst(plan.kind, bucket, array, plan.num_rows, places, plan.logprobs, plan.index, plan.needs)
         scored_bucket = bucket_of(scored, self.buckets.scored) if scored else 0
         return PackedForward(
             plan.kind,

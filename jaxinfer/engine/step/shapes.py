@@ -59,9 +59,14 @@ class EngineShapes:
             raise ParameterError("decode_steps", "must be at least 1")
         if self.decode_steps > 1 and self.drafting is not None:
             raise ParameterError("decode_steps", "must be 1 with speculative_config, whose steps give several tokens")
-        if self.stages > 1 and self.burst > 1:
-            name = "decode_steps" if self.drafting is None else "speculative_config"
-            raise ParameterError(name, "gives several tokens by a step, which a pipeline of several stages does not")
+        if self.stages > 1 and self.decode_steps > 1:
+            raise ParameterError("decode_steps", "must be 1 in a pipeline of several stages, which loops over no step")
+        if self.stages > 1 and self.drafting is not None and self.drafting.method == "eagle3":
+            raise ParameterError(
+                "speculative_config",
+                "method eagle3 reads hidden states of layers that lie on several stages of a pipeline; ngram and a "
+                "draft model are allowed",
+            )
 
     @property
     def burst(self) -> int:

@@ -6,16 +6,17 @@ import jax
 import numpy as np
 
 from jaxinfer.engine.device.runner import ExpertTokens
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.expert_load import StepLoad
-from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.absent import absent
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_device import Handed
+from jaxinfer.runner.pipeline.stage_forward import Passed, StageForwarded
 from jaxinfer.runner.program_table import Name
 from jaxinfer.runner.sample import SampledArrays
+from jaxinfer.runner.speculate import Accepted
 
 
 class AbsentStage(Handed):
@@ -32,6 +33,8 @@ class AbsentStage(Handed):
     def make_slots(self) -> None: ...
 
     def init_slots(self, packed: np.ndarray) -> None: ...
+
+    def set_history(self, packed: PackedHistory) -> None: ...
 
     def copy_blocks(self, packed: np.ndarray) -> None: ...
 
@@ -51,13 +54,29 @@ class AbsentStage(Handed):
         """Unknown here."""
         return None
 
-    def forward(self, step: PackedForward, given: jax.Array) -> tuple[Forward, StepLoad]:
-        out: Forward = self._results((step.kind, step.bucket))
-        return Forward((), (), None, _absent(out.hidden), None if out.scored is None else _absent(out.scored)), _NO_LOAD
+    def forward(self, step: PackedForward, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
+        return self._forwarded((step.kind, step.bucket)), _NO_LOAD
 
-    def sample(self, size: int, forwarded: Forward) -> tuple[SampledArrays, jax.Array]:
-        _, sampled, newest = self._results(("sample", size))
-        return jax.tree.map(_absent, sampled), _absent(newest)
+    def draft(self, step: PackedBurst, given: jax.Array) -> jax.Array:
+        return _absent(self._results(("draft", step.bucket)).drafted)
+
+    def verify(self, step: PackedBurst, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
+        return self._forwarded(("verify", step.bucket)), _NO_LOAD
+
+    def accept(self, step: PackedBurst, *_: Any) -> tuple[Accepted, jax.Array]:
+        out, back = self._results(("accept", step.bucket))
+        given = (_absent(array) for array in (out.tokens, out.counts, out.logprobs))
+        return Accepted(out.state, *given), _absent(back)
+
+    def sample(self, size: int, forwarded: StageForwarded) -> tuple[SampledArrays, jax.Array]:
+        _, sampled, back = self._results(("sample", size))
+        return jax.tree.map(_absent, sampled), _absent(back)
+
+    def _forwarded(self, name: Name) -> StageForwarded:
+        """What other stages read of it."""
+        out: StageForwarded = self._results(name)
+        hidden, scored, rows = jax.tree.map(_absent, (out.hidden, out.scored, out.rows))
+        return StageForwarded((), (), None, hidden, scored, None, rows)
 
     def _results(self, name: Name) -> Any:
         """Shapes and places of what a program gives."""

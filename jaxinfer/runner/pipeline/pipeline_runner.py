@@ -15,15 +15,16 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.compiles import compile_counter
 from jaxinfer.runner.expert_load import StepLoad
-from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.absent import has_devices_here
 from jaxinfer.runner.pipeline.absent_stage import AbsentStage
 from jaxinfer.runner.pipeline.newest_tokens import NewestTokens
 from jaxinfer.runner.pipeline.stage import Stage, StagedModel
 from jaxinfer.runner.pipeline.stage_device import LastStage, StageDevice
+from jaxinfer.runner.pipeline.stage_forward import Passed, StageForwarded
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import CompileProgress, MakingSeconds
-from jaxinfer.runner.results import SampledStep, memory_of
+from jaxinfer.runner.results import BurstStep, SampledStep, is_here, memory_of
+from jaxinfer.runner.speculate import Drafted
 from jaxinfer.runner.xla_options import Options
 
 
@@ -31,15 +32,26 @@ class StagesForwarded(NamedTuple):
     """A forward pass in flight: what the last stage gives, what the last one here gives, and each stage's load of
     experts."""
 
-    last: Forward
+    last: StageForwarded
     here: jax.Array
     loads: tuple[StepLoad, ...]
 
 
-class StagesInFlight(NamedTuple):
-    """A step in flight, and the loads of experts after it."""
+class StagesDrafted(NamedTuple):
+    """Drafts, and a forward pass over them, in flight. drafted: packed `Drafted`, of the first stage, and of the
+    last."""
 
-    sampled: SampledStep
+    drafted: jax.Array
+    at_last: jax.Array
+    forwarded: StagesForwarded
+
+
+class StagesInFlight(NamedTuple):
+    """A step in flight, and the loads of experts after it. here: of its forward pass, which tells when that has
+    ended."""
+
+    sampled: SampledStep | BurstStep
+    here: jax.Array
     loads: tuple[StepLoad, ...]
 
 
@@ -124,31 +136,80 @@ class PipelineRunner:
         for stage in self.stages:
             stage.copy_blocks(packed)
 
-    def forward(self, step: PackedForward) -> StagesForwarded:
-        given, loads = self._newest.after(step.needs), []
-        here = given
+    def set_history(self, packed: PackedHistory) -> None:
         for stage in self.stages:
-            out, load = stage.forward(step, given if stage.stage.is_first else stage.hand_over(given))
-            given = out.hidden
-            here = given if stage.is_here else here
+            stage.set_history(packed)
+
+    def forward(self, step: PackedForward) -> StagesForwarded:
+        first, *others = self.stages
+        out, load = first.forward(step, self._newest.after(step.needs))
+        here, loads, rows = out.hidden, [load], out.rows
+        for stage in others:
+            given = stage.hand_over(Passed(out.hidden, rows))
+            rows = given.rows
+            out, load = stage.forward(step, given)
+            here = out.hidden if stage.is_here else here
             loads.append(load)
         return StagesForwarded(out, here, tuple(loads))
 
     def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
+        here, loads = forwarded.here, forwarded.loads
         if not step.num_scored:
-            return StagesInFlight(SampledStep(step, forwarded.here, None), forwarded.loads)
-        sampled, newest = self._last.sample(step.scored_bucket, forwarded.last)
+            return StagesInFlight(SampledStep(step, here, None), here, loads)
+        sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, forwarded.last))
+        return StagesInFlight(SampledStep.begun(step, here, sampled), here, loads)
+
+    def burst(self, step: PackedBurst) -> StagesInFlight:
+        every = np.full(step.bucket * self.shapes.shards, self.shapes.burst - 1, np.int32)
+        return self._accept(step, self._draft(step), every)
+
+    def draft(self, step: PackedBurst) -> StagesDrafted:
+        drafted = self._draft(step)
+        if is_here(drafted.drafted):
+            drafted.drafted.copy_to_host_async()
+        return drafted
+
+    def read_drafts(self, step: PackedBurst, drafted: StagesDrafted) -> Drafts:
+        found: Any = Drafted.unpacked(step.of_rows(np.asarray(drafted.drafted)))
+        return Drafts(found.drafts, found.count)
+
+    def verify(self, step: PackedBurst, drafted: StagesDrafted, counts: np.ndarray) -> StagesInFlight:
+        return self._accept(step, drafted, step.in_rows(counts, self.shapes.shards))
+
+    def _draft(self, step: PackedBurst) -> StagesDrafted:
+        first, *others = self.stages
+        drafted = rows = first.draft(step, self._newest.after(step.needs))
+        out, load = first.verify(step, drafted)
+        here, loads = out.hidden, [load]
+        for stage in others:
+            given = stage.hand_over(Passed(out.hidden, rows))
+            rows = given.rows
+            out, load = stage.verify(step, given)
+            here = out.hidden if stage.is_here else here
+            loads.append(load)
+        return StagesDrafted(drafted, rows, StagesForwarded(out, here, tuple(loads)))
+
+    def _accept(self, step: PackedBurst, drafted: StagesDrafted, legal: np.ndarray) -> StagesInFlight:
+        forwarded = drafted.forwarded
+        out, back = self._last.accept(step, forwarded.last.hidden, drafted.at_last, legal)
+        given = self._returned(step.index, (out.tokens, out.counts, out.logprobs), back)
+        return StagesInFlight(BurstStep.begun(step, *given), forwarded.here, forwarded.loads)
+
+    def _returned(self, step: int, results: Any, back: jax.Array) -> Any:
+        """What the last stage gives, where it is read, and on its way to the first stage what that is told."""
         if self._reader is None:
-            newest = self.stages[0].hand_over(newest)
+            back = self.stages[0].hand_over(back)
         else:
-            sampled, newest = self._reader.hand_over((sampled, newest))
-        self._newest.add(step.index, newest)
-        return StagesInFlight(SampledStep.begun(step, forwarded.here, sampled), forwarded.loads)
+            results, back = self._reader.hand_over((results, back))
+        self._newest.add(step, back)
+        return results
 
     def set_masks(self, packed: PackedMasks) -> None:
         self._last.set_masks(packed)
 
     def collect(self, handle: StagesInFlight) -> StepResult:
+        if isinstance(handle.sampled, BurstStep) and not is_here(handle.sampled.tokens):
+            handle.here.block_until_ready()
         result = handle.sampled.result()
         for stage, load in zip(self.stages, handle.loads, strict=True):
             stage.collect(load)
@@ -175,23 +236,6 @@ class PipelineRunner:
         for stage in self.stages:
             stage.kv = ()
 
-    # What gives a row several tokens by a step is refused by EngineShapes.
-
-    def set_history(self, packed: PackedHistory) -> None:
-        raise NotImplementedError
-
-    def burst(self, step: PackedBurst) -> Any:
-        raise NotImplementedError
-
-    def draft(self, step: PackedBurst) -> Any:
-        raise NotImplementedError
-
-    def read_drafts(self, step: PackedBurst, drafted: Any) -> Drafts:
-        raise NotImplementedError
-
-    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
-        raise NotImplementedError
-
     def _run_all(self) -> None:
         """Runs every program over padding alone."""
         packer = Packer(self.shapes)
@@ -201,6 +245,10 @@ class PipelineRunner:
         for kind, size in self._last.table.names:
             if kind == "masks":
                 self.set_masks(packer.no_masks(size))
+            elif kind == "history":
+                self.set_history(packer.no_history(size))
+            elif kind == "accept":
+                self._warm_drafts(packer, size)
             elif kind == "sample":
                 assert forwarded is not None
                 self._warm_sample(size, forwarded.last)
@@ -209,10 +257,16 @@ class PipelineRunner:
                 assert isinstance(step, PackedForward)
                 forwarded = self._timed(step)
 
-    def _warm_sample(self, size: int, last: Forward) -> None:
+    def _warm_sample(self, size: int, last: StageForwarded) -> None:
         """Hands over what it draws, too: how arrays cross hosts is agreed when they first do."""
         results = self._last.sample(size, last)
         (self._reader or self.stages[0]).hand_over(results)[1].block_until_ready()
+
+    def _warm_drafts(self, packer: Packer, rows: int) -> None:
+        step = packer.padding(StepKind.SPECULATE, rows)
+        assert isinstance(step, PackedBurst)
+        self.collect(self.burst(step))
+        self._newest.clear()
 
     def _timed(self, step: PackedForward) -> StagesForwarded:
         """Runs a forward pass over padding through all stages twice, and notes how long the second takes."""

@@ -7,20 +7,23 @@ import jax
 import numpy as np
 
 from jaxinfer.engine.device.runner import ExpertTokens
-from jaxinfer.engine.step.packed import PackedForward, PackedMasks
+from jaxinfer.engine.step.packed import PackedBurst, PackedForward, PackedHistory, PackedMasks
+from jaxinfer.engine.step.plan import StepKind
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import kv_arrays
 from jaxinfer.runner.expert_load import ExpertLoad, StepLoad
 from jaxinfer.runner.expert_moves import expert_moves
-from jaxinfer.runner.forward import Forward
 from jaxinfer.runner.pipeline.absent import absent, has_devices_here
+from jaxinfer.runner.pipeline.known_slots import KnownSlots
 from jaxinfer.runner.pipeline.stage import Stage
+from jaxinfer.runner.pipeline.stage_forward import Passed, StageForwarded
 from jaxinfer.runner.pipeline.stage_table import StageTable
 from jaxinfer.runner.program_store import ProgramStore
 from jaxinfer.runner.programs import Programs
 from jaxinfer.runner.results import drop, is_here
 from jaxinfer.runner.sample import SampledArrays
+from jaxinfer.runner.speculate import Accepted
 from jaxinfer.runner.xla_options import Options
 from jaxinfer.runner.zeros import compiled_slots, compiled_zeros
 
@@ -33,10 +36,10 @@ class Handed:
         self.model, self.stage = model, stage
         self.table = StageTable(model, shapes, stage)
         self.is_here = has_devices_here(model)
-        self._place = self.table.given(0).sharding
+        self._place = jax.tree.leaves(self.table.given(0))[0].sharding
 
     def nothing_given(self) -> jax.Array:
-        """Zeros in place of what it is handed for a step without rows."""
+        """Of the first stage, zeros in place of what it is handed for a step without rows."""
         shape = self.table.given(0)
         if not self.is_here:
             return absent(shape.shape, shape.dtype, shape.sharding)
@@ -51,8 +54,8 @@ class Handed:
 
 
 class StageDevice(Handed):
-    """Weights, KV blocks, block tables and programs of a stage; of the first newest tokens as well. Arrays are updated
-    by donation."""
+    """Weights, KV blocks, block tables and programs of a stage; of the first what it knows of slots as well. Arrays are
+    updated by donation."""
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class StageDevice(Handed):
         self._load = ExpertLoad(model)
         self._moves = expert_moves(model, self._load, expert_placement_steps)
         self._tables: tuple[jax.Array, ...] = ()
-        self._newest: jax.Array | None = None
+        self._known: jax.Array | KnownSlots | None = None
         self.make_slots()
 
     @cached_property
@@ -81,26 +84,52 @@ class StageDevice(Handed):
 
     def make_slots(self) -> None:
         """Makes the state of slots anew."""
-        made = self._make_slots()
-        self._newest, self._tables = (made[0], made[1:]) if self.stage.is_first else (None, made)
+        known, tables = self.table.slots()
+        self._known, self._tables = jax.tree.unflatten(jax.tree.structure((known, tables)), self._make_slots())
 
     def init_slots(self, packed: np.ndarray) -> None:
         """As `Runner.init_slots`."""
-        self._newest, self._tables = self.programs["admit", 0](self._newest, self._tables, packed)
+        self._known, self._tables = self.programs["admit", 0](self._known, self._tables, packed)
+
+    def set_history(self, packed: PackedHistory) -> None:
+        """As `Runner.set_history`."""
+        if self._known is not None:
+            self._known = self.programs["history", packed.bucket](self._known, packed.array)
 
     def copy_blocks(self, packed: np.ndarray) -> None:
         """As `Runner.copy_blocks`."""
         self.kv = self.programs["copies", 0](self.kv, packed)
 
-    def forward(self, step: PackedForward, given: jax.Array) -> tuple[Forward, StepLoad]:
+    def forward(self, step: PackedForward, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
         """Starts the stage's part of a forward pass. given: what the stage is handed, as `StageForward` takes it."""
         program, load = self.programs[step.kind, step.bucket], self._load.dispatched
-        out: Forward = program(self.model.weights, self.kv, self._tables, self._newest, given, load, step.array)
+        weights = self.model.step_weights if step.kind is StepKind.DECODE else self.model.weights_with_draft
+        out: StageForwarded = program(weights, self.kv, self._tables, self._known, given, load, step.array)
+        if out.known is not None:
+            self._known = out.known
+        return out, self._forwarded(out)
+
+    def draft(self, step: PackedBurst, given: jax.Array) -> jax.Array:
+        """Of the first stage: starts to draft for a step. Gives packed `Drafted`."""
+        weights, head = self.model.weights_with_draft, self.model.head_with_draft
+        program = self.programs["draft", step.bucket]
+        out = program(weights, head, self.kv, self._tables, self._known, given, step.array)
+        self.kv, self._tables, self._known = out.kv, out.tables, out.known
+        return out.drafted
+
+    def verify(self, step: PackedBurst, given: jax.Array | Passed) -> tuple[StageForwarded, StepLoad]:
+        """Starts the stage's part of a forward pass over drafts. given: of the first what it has drafted."""
+        program, load = self.programs["verify", step.bucket], self._load.dispatched
+        out: StageForwarded = program(self.model.weights, self.kv, self._tables, given, load, step.array)
+        return out, self._forwarded(out)
+
+    def _forwarded(self, out: StageForwarded) -> StepLoad:
+        """Takes what a forward pass has changed."""
         self.kv, self._tables = out.kv, out.tables
         dispatched = self._load.dispatch(out.load)
         if self._moves is not None:
             self.model = self._moves.after_step(self.model)
-        return out, dispatched
+        return dispatched
 
     def collect(self, load: StepLoad) -> None:
         """A step was collected, after which the experts' load is this."""
@@ -130,11 +159,10 @@ class StageDevice(Handed):
         jax.block_until_ready((self.kv, *self._slots()))
 
     def _slots(self) -> tuple[Any, ...]:
-        return self._newest, self._tables
+        return self._known, self._tables
 
     def _compiled_slots(self, shapes: EngineShapes) -> jax.stages.Compiled:
-        newest, tables = self.table.slots()
-        return compiled_zeros(tables if newest is None else (newest, *tables))
+        return compiled_zeros(jax.tree.leaves(self.table.slots()))
 
 
 class LastStage(StageDevice):
@@ -151,13 +179,25 @@ class LastStage(StageDevice):
         """As `Runner.set_masks`."""
         self._masks = self.programs["masks", packed.bucket](self._masks, packed.array)
 
-    def sample(self, size: int, forwarded: Forward) -> tuple[SampledArrays, jax.Array]:
-        """Starts to draw at the first `size` of the scored positions. Gives all slots' newest tokens too, int32
-        [slots]."""
+    def set_history(self, packed: PackedHistory) -> None:
+        self._state = self.programs["history", packed.bucket](self._state, packed.array)
+
+    def accept(
+        self, step: PackedBurst, hidden: jax.Array, drafted: jax.Array, legal: np.ndarray
+    ) -> tuple[Accepted, jax.Array]:
+        """Starts to draw at all positions of a step that drafts. Gives what the first stage is told, too."""
+        own = (self._state, self._params, self._masks)
+        program = self.programs["accept", step.bucket]
+        out, back = program(self.model.head, *own, hidden, drafted, step.array, legal)
+        self._state = out.state
+        return out, back
+
+    def sample(self, size: int, forwarded: StageForwarded) -> tuple[SampledArrays, jax.Array]:
+        """Starts to draw at the first `size` of the scored positions. Gives what the first stage is told, too."""
         own = (self._state, self._params, self._masks)
         program = self.programs["sample", size]
-        self._state, sampled, newest = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
-        return sampled, newest
+        self._state, sampled, back = program(self.model.head, *own, forwarded.hidden, forwarded.scored)
+        return sampled, back
 
     def _slots(self) -> tuple[Any, ...]:
         return self._state, self._params, self._masks, self._tables

@@ -1,29 +1,66 @@
 """The forward pass of one stage of a pipeline: its layers over a step's tokens."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.forward import Arrays, Forward, ForwardPrograms, Scored, Step, drawn, updated_tables
+from jaxinfer.runner.drafter import Drafter
+from jaxinfer.runner.forward import Arrays, ForwardPrograms, Scored, drawn, updated_tables
+from jaxinfer.runner.pipeline.known_slots import KnownSlots, told
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.state import unpack_newest
 
 
+class Passed(NamedTuple):
+    """What a stage that is not the first is given. hidden: [T, d]. rows: int32, what the first stage knows of the
+    step's rows, where rows draft: of a step that drafts packed `Drafted`; of others where each begins, [rows]."""
+
+    hidden: jax.Array
+    rows: jax.Array | None = None
+
+
+class StageForwarded(NamedTuple):
+    """As `Forward`, of a stage. known: a donated argument, of the first stage where rows draft; rows: then as in
+    `Passed`."""
+
+    kv: Arrays
+    tables: Arrays
+    load: jax.Array | None
+    hidden: jax.Array
+    scored: jax.Array | None = None
+    known: KnownSlots | None = None
+    rows: jax.Array | None = None
+
+
 class StageForward:
-    """As `ForwardPrograms`, of a stage.
+    """As `ForwardPrograms`, of a stage. drafter: of the first stage where rows draft.
 
     Positions come with the packed step: rows gain a token by each step that draws for them, so the host knows them. The
-    first stage reads newest tokens of slots twice: `newest`, int32 [slots, NEWEST.size], which admissions have written,
+    first stage reads newest tokens of slots twice: `known`, int32 [slots, NEWEST.size], which admissions have written,
     and `given`, int32 [slots], from the last stage after a step that has drawn all that this one reads. Every other
-    stage is `given` hidden states, [T, d].
+    stage is `given` hidden states.
+
+    Where rows draft the host knows positions too late. `given` is then what `handed_back` tells, `known` learns of it,
+    and the other stages are told by the first where rows begin.
     """
 
-    def __init__(self, model: LoadedModel, shapes: EngineShapes, layouts: Layouts, stage: Stage):
-        self._forward = ForwardPrograms(model, shapes, layouts)
+    def __init__(
+        self,
+        model: LoadedModel,
+        shapes: EngineShapes,
+        layouts: Layouts,
+        stage: Stage,
+        forward: ForwardPrograms,
+        drafter: Drafter | None,
+    ):
+        self._forward = forward
         self._layouts = layouts
         self._stage = stage
+        self._drafter = drafter
 
     def decode(
         self,
@@ -31,18 +68,18 @@ class StageForward:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: jax.Array | None,
-        given: jax.Array,
+        known: jax.Array | KnownSlots | None,
+        given: jax.Array | Passed,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> Forward:
+    ) -> StageForwarded:
         """One token a row."""
         view = self._layouts.decode(rows).views(packed)
         tables, slots = updated_tables(tables, view, self._stage.groups), view["slots"]
-        tokens = given if newest is None else _newest_tokens(newest, given, view)
-        step = self._forward.single(tables, slots, view["starts"], tokens)
+        known, start, tokens = self._newest(known, given, view, jnp.ones(rows, bool))
+        step = self._forward.single(tables, slots, start, tokens)
         hidden, kv, load, _ = self._forward.layers(weights, kv, load, step)
-        return self._finish(weights, hidden, drawn(slots, step), kv, tables, load)
+        return self._finish(weights, StageForwarded(kv, tables, load, hidden), drawn(slots, step), known, start)
 
     def mixed(
         self,
@@ -50,40 +87,58 @@ class StageForward:
         weights: Arrays,
         kv: Arrays,
         tables: Arrays,
-        newest: jax.Array | None,
-        given: jax.Array,
+        known: jax.Array | KnownSlots | None,
+        given: jax.Array | Passed,
         load: jax.Array | None,
         packed: jax.Array,
-    ) -> Forward:
+    ) -> StageForwarded:
         """Rows of any length."""
         view = self._layouts.mixed(tokens).views(packed)
         tables = updated_tables(tables, view, self._stage.groups)
-        own = jnp.zeros_like(view["slots"]) if newest is None else _newest_tokens(newest, given, view)
-        step = self._forward.unpack(view, tables, view["starts"], own)
-        if newest is None:
-            step = step._replace(tokens=given)
+        held = jnp.arange(len(view["slots"])) < view["num_decode"]
+        known, start, own = self._newest(known, given, view, held)
+        step = self._forward.unpack(view, tables, start, own if self._stage.is_first else jnp.zeros_like(view["slots"]))
+        if isinstance(given, Passed):
+            step = step._replace(tokens=given.hidden)
         hidden, kv, load, _ = self._forward.layers(weights, kv, load, step)
-        hidden, scored = self._scored(view, step, hidden)
-        return self._finish(weights, hidden, scored, kv, tables, load)
+        if self._drafter is not None:
+            kv = self._drafter.follow(weights, kv, step, None)
+        scored = None
+        if self._stage.is_last:
+            hidden, scored = self._forward.scored(view, step, hidden)
+        return self._finish(weights, StageForwarded(kv, tables, load, hidden), scored, known, start)
 
-    def _scored(self, view: dict[str, jax.Array], step: Step, hidden: jax.Array) -> tuple[jax.Array, Scored | None]:
-        return self._forward.scored(view, step, hidden) if self._stage.is_last else (hidden, None)
+    def _newest(
+        self,
+        known: jax.Array | KnownSlots | None,
+        given: jax.Array | Passed,
+        view: dict[str, jax.Array],
+        held: jax.Array,
+    ) -> tuple[KnownSlots | None, jax.Array, jax.Array]:
+        """Of each row where it begins and its newest token, int32 [rows]; of stages that are not the first what a
+        token stands for, as `Step.tokens` has it. held: bool [rows], whose newest token devices hold."""
+        slots, start = view["slots"], view["starts"]
+        if isinstance(given, Passed):
+            return None, start if given.rows is None else given.rows, given.hidden
+        if not isinstance(known, KnownSlots):
+            assert known is not None
+            return None, start, jnp.where(view["drawn"] > 0, given[slots], unpack_newest(known).last_token[slots])
+        known = told(known, given, slots, held & (view["drawn"] > 0))
+        newest = unpack_newest(known.newest[slots])
+        return known, jnp.where(held, newest.length, start), newest.last_token
 
     def _finish(
         self,
         weights: Arrays,
-        hidden: jax.Array,
+        out: StageForwarded,
         scored: Scored | None,
-        kv: Arrays,
-        tables: Arrays,
-        load: jax.Array | None,
-    ) -> Forward:
+        known: KnownSlots | None,
+        start: jax.Array,
+    ) -> StageForwarded:
+        """start: where rows begin."""
+        if known is not None:
+            return out._replace(known=known, rows=start)
         if not self._stage.is_last or scored is None:
-            return Forward(kv, tables, load, hidden, None)
-        return self._forward.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
-
-
-def _newest_tokens(admitted: jax.Array, drawn: jax.Array, view: dict[str, jax.Array]) -> jax.Array:
-    """The newest token of each row, int32 [rows]: one that was drawn, or that the sequence came with."""
-    slots = view["slots"]
-    return jnp.where(view["drawn"] > 0, drawn[slots], unpack_newest(admitted).last_token[slots])
+            return out
+        kept = {"kv": out.kv, "tables": out.tables, "load": out.load}
+        return StageForwarded(*self._forward.finish(weights, out.hidden, scored, **kept))
