@@ -1,5 +1,7 @@
 """Engines over the stages of a pipeline, on devices of a CPU, give the tokens of one device."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ from jaxinfer.model_config.mlp_kind import ExpertsKind, MlpKind
 from jaxinfer.models.loaded import LoadedModel, load_stages, random_model
 from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.runner.costs import step_costs
+from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.memory import handed_bytes
 from jaxinfer.runner.pipeline.fitting import costs_of_stages
@@ -21,6 +24,7 @@ from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
 from jaxinfer.runner.pipeline.stage_device import StageDevice
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
 from tests.model_config.uniform import uniform_decoder
 from tests.quantization.checkpoints import config_of
@@ -61,12 +65,14 @@ def test_two_stages_of_four_devices_with_whole_experts() -> None:
     run_on_devices(FEW, 8)
 
 
-def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: int) -> PipelineRunner:
-    """Stages that end before these layers, all on one device."""
+def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: Any) -> PipelineRunner:
+    """Stages that end before these layers, all on one device. A draft model is the model itself."""
     whole, firsts = tiny_model(windows).config, (0, *ends)
     stages = [whole.stage(first, last) for first, last in zip(firsts, (*ends, len(windows)), strict=True)]
     model = StagedModel(tuple(random_model(one, dtype=jnp.dtype("float32"), mesh=make_mesh()) for one in stages))
     assert model.config == whole
+    if (drafting := sizes.get("drafting")) is not None and drafting.method == "draft_model":
+        model = StagedModel((with_draft(model.parts[0], tiny_model(windows)), *model.parts[1:]))
     runner = PipelineRunner(model, tiny_shapes(model, **sizes, stages=len(stages)))
     runner.warm_up(lazy=True)
     return runner
@@ -93,20 +99,56 @@ def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
     assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
 
 
-@pytest.mark.parametrize(("stage", "kind"), [(0, "decode"), (1, "mixed"), (1, "sample"), (1, "decode")])
-def test_a_program_that_fails_with_steps_in_flight(stage: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> None:
+    """It knows all that was drawn before, with other rows' steps in between: as many drafts are kept."""
+    windows, drafting = (None, 12, None), Speculation(3, 1, 2, method)
+    whole = tiny_model(windows)
+    whole = whole if method == "ngram" else with_draft(whole, whole)
+    alone = JaxRunner(whole, tiny_shapes(whole, drafting=drafting))
+    alone.warm_up(lazy=True)
+    prompts = [np.random.default_rng(seed).integers(1, 300, 4 + seed).tolist() for seed in range(4)]
+    asked = SamplingParams(max_tokens=60, temperature=0.0, ignore_eos=True)
+    requests = [GenerateRequest(str(i), prompt, asked) for i, prompt in enumerate(prompts)]
+    found = []
+    for runner in (alone, pipeline(windows, (1, 2), drafting=drafting)):
+        core = make_core(runner, ahead=runner.shapes.stages, clock=lambda: 0)  # so that every step drafts
+        tokens = tokens_of(drive(core, requests))
+        found.append((tokens, core.stats().draft_tokens, core.stats().accepted_tokens))
+    assert found[0][0] == found[1][0]
+    assert found[1][2] / found[1][1] > 0.9 * found[0][2] / found[0][1] > 0
+    if method == "draft_model":
+        assert found[1][2] > 0.95 * found[1][1]
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind", "drafting"),
+    [
+        (0, "decode", None),
+        (1, "mixed", None),
+        (1, "sample", None),
+        (1, "decode", None),
+        (0, "draft", Speculation(3)),
+        (0, "verify", Speculation(3)),
+        (1, "verify", Speculation(3)),
+        (1, "accept", Speculation(3)),
+    ],
+)
+def test_a_program_that_fails_with_steps_in_flight(
+    stage: int, kind: str, drafting: Speculation | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Arrays that it was given are gone; those of other stages go with them."""
-    runner = pipeline((None, 12, None), (1,), max_num_seqs=4, max_num_batched_tokens=16)
+    runner = pipeline((None, 12, None), (1,), max_num_seqs=4, max_num_batched_tokens=16, drafting=drafting)
     prompts = [np.random.default_rng(seed).integers(1, 300, 9 + 9 * seed).tolist() for seed in range(3)]
     asked = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
     requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
-    right = tokens_of(drive(make_core(runner, ahead=2), requests))
+    right = tokens_of(drive(make_core(runner, ahead=2, clock=lambda: 0), requests))
     failed = runner.stages[stage]
     assert isinstance(failed, StageDevice)
     failing = FailingPrograms(failed.programs, kind, 3)
     monkeypatch.setattr(failed, "programs", failing)
     before = [array for each in runner.stages for array in each.kv]
-    core = make_core(runner, ahead=2)
+    core = make_core(runner, ahead=2, clock=lambda: 0)
     assert tokens_of(drive(core, requests)) == right
     assert (failing.left < 0, core.stats().step_faults) == (True, 1)
     assert all(array.is_deleted() for array in before)
