@@ -51,9 +51,10 @@ _WITH_ODD = "tp8"
 def mesh_names(asked: str) -> list[str]:
     """Meshes asked for. Raises ParameterError where one cannot be read."""
     names = list(shipped_meshes()) if asked == "all" else [asked]
-    stages = {name: asked_mesh(ParallelConfig(mesh=name)).stages for name in names}
-    # Of a process the record knows a GPU's programs by their order: one more mesh of stages moves no others.
-    return sorted(names, key=lambda name: stages[name] > 1)
+    meshes = {name: asked_mesh(ParallelConfig(mesh=name)) for name in names}
+    # Of a process the record knows a GPU's programs by their order: one more mesh of stages, or of hosts, moves no
+    # others.
+    return sorted(names, key=lambda name: (meshes[name].hosts > 1, meshes[name].stages > 1))
 
 
 def mesh_cases(asked: str, target: Target, everything: bool) -> list[Case]:
@@ -69,11 +70,11 @@ def _fits(name: str, target: Target) -> bool:
 
 def _cases(name: str, target: Target, everything: bool) -> list[Case]:
     backend, title = BACKENDS[platform_kind(target.platform)][0], Path(name).stem
+    mesh = asked_mesh(ParallelConfig(mesh=name))
     try:
-        served_mesh(ParallelConfig(mesh=name))
+        served_mesh(ParallelConfig(mesh=name), mesh.hosts)
     except ParameterError as error:
         return [Case("every program", title, _not_compiled, cannot=error.message)]
-    mesh = asked_mesh(ParallelConfig(mesh=name))
     layers = None if everything else _LAYERS
     found = []
     every = everything or title in _WITH_ALL or title not in shipped_meshes()
@@ -87,7 +88,15 @@ def _cases(name: str, target: Target, everything: bool) -> list[Case]:
                 found += stage_cases(target, model, layers, backend, programs, **options)
                 continue
             found += model_cases(target, model, layers, backend, lambda _, these=programs: these, **options)
-    return found
+    return [case._replace(topology=_devices_of(mesh, target)) for case in found]
+
+
+def _devices_of(mesh: MeshConfig, target: Target) -> str:
+    """XLA's name of the devices of several hosts; empty for those of one."""
+    if mesh.topology is None or mesh.hosts == 1:
+        return ""
+    kind, several, _ = target.topology.rpartition(":")
+    return kind + several + "x".join(map(str, mesh.topology.shape))
 
 
 def _forms(mesh: MeshConfig, model: Model) -> tuple[DispatchForm, ...]:

@@ -46,7 +46,8 @@ class Case(NamedTuple):
     first ones. kept: what must not be copied. donated: bytes of pages that must be updated in place.
     cannot: why it is not compiled for this target, where it is not; such a case is listed. wgmma: GPU kernels with
     this in their names must multiply with Hopper's matrix unit. exchange: what devices may send each other; None: it
-    runs on one. Of a program for several devices, sizes are those of one.
+    runs on one. topology: XLA's name of its devices, where they are not the target's. Of a program for several devices,
+    sizes are those of one.
     """
 
     program: str
@@ -57,6 +58,7 @@ class Case(NamedTuple):
     cannot: str = ""
     wgmma: str = ""
     exchange: Exchange | None = None
+    topology: str = ""
 
 
 CaseSource = Callable[[Target, bool], list[Case]]

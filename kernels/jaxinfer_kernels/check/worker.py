@@ -3,6 +3,8 @@
 import json
 import shutil
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,20 +29,23 @@ def compile_target(
     stable_text()
     cases = [case for case in source(target, everything) if only in f"{case.program} {case.shape}"]
     _write(out, {"planned": [[case.program, case.shape] for case in cases]})
-    devices = target.devices() if cases else []
+    devices = cache(Target.devices)
     for case in cases:
-        _write(out, {"result": _compile(case, target, devices, dump, record)._asdict()})
+        own = target.on(case.topology) if case.topology else target
+        _write(out, {"result": _compile(case, own, devices, dump, record)._asdict()})
     _write(out, {"done": True})
 
 
-def _compile(case: Case, target: Target, devices: list[Any], dump: Path, record: Record) -> Result:
+def _compile(case: Case, target: Target, devices: Callable[[Target], list[Any]], dump: Path, record: Record) -> Result:
+    """devices: of a target. Raises TargetError where there is no compiler for it."""
     if case.cannot:
         return Result(target.name, case.program, case.shape, "not compiled", (case.cannot,))
     shutil.rmtree(dump, ignore_errors=True)
     dump.mkdir(parents=True)
+    found = devices(target)
     start = time.perf_counter()
     try:
-        lowering = case.lower(devices)
+        lowering = case.lower(found)
         digest = digest_of(case, target, lowering)
         if (known := record.find(target.name, case, digest)) is not None:
             return known
