@@ -33,7 +33,7 @@ from tests.runner.failing_programs import FailingPrograms
 from tests.runner.pipeline_matrix import MODELS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
-MESH = {"windows in sixes": "pp3", "dense first": "pp2-ep4", "tied": "pp2-data2-tp2"}
+MESH = {"windows in sixes": "pp3", "tied": "pp2-data2-tp2"}
 """One a model here, all of them by `tests.runner.pipeline_matrix`."""
 
 
