@@ -62,6 +62,7 @@ def test_a_rule_of_a_file_that_contradicts_expert_parallelism(tmp_path: Path):
 REFUSED = {
     "v6e-16": "mesh: v6e:4x4 is 4 hosts, and this engine has 1",
     "v6e-16-pp2": "mesh: v6e:4x4 is 4 hosts, and this engine has 1",
+    "v7x-16-pp2": "mesh: v7x:2x2x2 is 2 hosts, and this engine has 1",
     "h200-16": "mesh: h200:2x1x8 is 2 hosts, and this engine has 1",
 }
 
