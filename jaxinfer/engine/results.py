@@ -90,13 +90,24 @@ def _take_back(state: SchedulerState, plan: StepPlan, result: StepResult, rows: 
 
 def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:
     """Notes that slots are computed up to `ends`, and offers their full blocks to the tree."""
-    size, collected = state.shapes.block_size, state.table.collected
-    full = ends // size > collected[slots] // size
-    collected[slots] = ends
-    for slot, end in zip(slots[full].tolist(), ends[full].tolist(), strict=True):
-        sequence = state.table.sequences[slot]
+    size, table = state.shapes.block_size, state.table
+    blocks = table.collected[slots] // size
+    rows = np.flatnonzero(ends // size > blocks)
+    table.collected[slots] = ends
+    if not len(rows):
+        return
+    # Most rows have filled one block: their tokens are copied at once.
+    filled, blocks, ends = slots[rows], blocks[rows], ends[rows]
+    positions = blocks[:, None] * size + np.arange(size)
+    keys, width = table.tokens[filled[:, None], positions].tobytes(), table.tokens.itemsize * size
+    each = zip(filled.tolist(), blocks.tolist(), ends.tolist(), strict=True)
+    for row, (slot, block, end) in enumerate(each):
+        sequence = table.sequences[slot]
         assert sequence is not None
-        state.kv.commit(sequence.kv, sequence.tokens, end)
+        if end // size == block + 1 and sequence.kv.committed == block:
+            state.kv.commit_next(sequence.kv, keys[row * width : (row + 1) * width])
+        else:
+            state.kv.commit(sequence.kv, sequence.tokens, end)
 
 
 def _learn_tokens(

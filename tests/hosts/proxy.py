@@ -1,8 +1,11 @@
-"""A connection between two hosts that a test can cut, or let fall silent."""
+"""A connection between two hosts that a test can cut, damage, or let fall silent."""
 
 import contextlib
 import socket
 import threading
+
+_SHORTEST = 400
+"""Bytes of what is damaged: heartbeats and what HTTP/2 says of itself are shorter than a packed step."""
 
 
 class Proxy:
@@ -16,12 +19,17 @@ class Proxy:
         self.address = f"127.0.0.1:{self.port}"
         self._flowing = threading.Event()
         self._flowing.set()
+        self._damaging = threading.Event()
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stall(self) -> None:
         """Nothing arrives from now on, either way, as when a machine has no power."""
         self._flowing.clear()
+
+    def flip(self) -> None:
+        """One bit of the next message that comes from the target arrives otherwise."""
+        self._damaging.set()
 
     def cut(self) -> None:
         """Ends all connections, and takes no more."""
@@ -47,13 +55,18 @@ class Proxy:
                 _end(near)  # nobody is there now
                 continue
             self._sockets += [near, far]
-            for source, target in ((near, far), (far, near)):
-                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+            for source, target, comes in ((near, far, False), (far, near, True)):
+                threading.Thread(target=self._forward, args=(source, target, comes), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, comes: bool) -> None:
+        """comes: from the target."""
         try:
             while data := source.recv(65536):
                 self._flowing.wait()
+                if comes and len(data) >= _SHORTEST and self._damaging.is_set():
+                    self._damaging.clear()
+                    middle = len(data) // 2
+                    data = data[:middle] + bytes([data[middle] ^ 4]) + data[middle + 1 :]
                 target.sendall(data)
         except OSError:
             pass

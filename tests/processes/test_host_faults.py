@@ -59,6 +59,7 @@ KINDS = {
     "the stream is cut": Fault(lambda group: group.ways[0].stream.drop()),
     "JAX's own connection is cut": Fault(lambda group: group.ways[0].coordinator.drop()),
     "the stream is silent": Fault(lambda group: group.ways[0].stream.stall()),
+    "a bit is flipped": Fault(lambda group: group.ways[0].stream.flip()),
 }
 
 

@@ -116,3 +116,18 @@ async def test_an_engine_that_stalls_ends_no_host(model: Path, tmp_path: Path) -
         engines[1].resume()
         assert await group.until_restarted(engines, 60) == 0
         await assert_served(group, model)
+
+
+async def test_a_flipped_bit_is_detected_in_its_step(model: Path, tmp_path: Path) -> None:
+    async with hosts_of(model, tmp_path, 2, *SIZES, "-pp", "2") as group:
+        engines = group.engines()
+        group.ways[0].stream.flip()
+        answer = await ask(group.session, group.hosts[0].url, {**REQUESTS[0], "max_tokens": 60, "stream": True})
+        assert answer.end == "engine_unavailable"
+        assert await group.until_restarted(engines, 60) == 0
+        found = re.search(
+            r"digest of call \d+: the message has 0x[0-9a-f]{8}, its bytes give 0x[0-9a-f]{8}", group.text(1)
+        )
+        assert found is not None
+        assert "this host ends" in group.text(0)
+        await assert_served(group, model)

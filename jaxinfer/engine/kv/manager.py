@@ -154,22 +154,30 @@ class KVCache:
         Their KV must come from collected steps, and their tokens must be known.
         """
         assert num_computed <= len(tokens)
-        if refs.radix_node is None:
-            return
         size = self.block_size
-        for i in range(refs.committed, num_computed // size):
-            key = tokens[i * size : (i + 1) * size].tobytes()
-            own = [blocks[i] for blocks in refs.blocks]
-            node = self.tree.extend(refs.radix_node, key, own)
-            for group, block in enumerate(own):
-                # The tree has a block of equal content already: hold it too, so that what we add
-                # below it is never without its parents.
-                if self.windows[group] is None and node.blocks[group] != block:
-                    self.pools[group].retain(node.blocks[group])
-                    refs.duplicate_blocks.append((group, node.blocks[group]))
-            self.tree.move_pin(refs.radix_node, node)
-            refs.radix_node = node
-            refs.committed = i + 1
+        for i in range(refs.committed, num_computed // size) if refs.radix_node is not None else ():
+            self.commit_next(refs, tokens[i * size : (i + 1) * size].tobytes())
+
+    def commit_next(self, refs: BlockRefs, key: bytes) -> None:
+        """The same for the first block that the tree was not offered. key: the bytes of its tokens."""
+        before = refs.radix_node
+        if before is None:
+            return
+        own = [blocks[refs.committed] for blocks in refs.blocks]
+        node = self.tree.extend(before, key, own)
+        if node.blocks != own:
+            self._hold_duplicates(refs, node, own)
+        self.tree.move_pin(before, node)
+        refs.radix_node = node
+        refs.committed += 1
+
+    def _hold_duplicates(self, refs: BlockRefs, node: Node, own: list[int]) -> None:
+        """Where the tree has a block of equal content already, holds it too, so that what we add below it is never
+        without its parents."""
+        for group, block in enumerate(own):
+            if self.windows[group] is None and node.blocks[group] != block:
+                self.pools[group].retain(node.blocks[group])
+                refs.duplicate_blocks.append((group, node.blocks[group]))
 
     def all_committed(self, refs: BlockRefs, num_computed: int) -> bool:
         """True where the tree was offered every full block among the first `num_computed` positions.

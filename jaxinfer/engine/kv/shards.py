@@ -59,6 +59,9 @@ class KVShards:
     def commit(self, refs: BlockRefs, tokens: np.ndarray, num_computed: int) -> None:
         self._of(refs).commit(refs, tokens, num_computed)
 
+    def commit_next(self, refs: BlockRefs, key: bytes) -> None:
+        self._of(refs).commit_next(refs, key)
+
     def all_committed(self, refs: BlockRefs, num_computed: int) -> bool:
         return self._of(refs).all_committed(refs, num_computed)
 
