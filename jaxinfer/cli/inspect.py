@@ -37,6 +37,7 @@ class _Asked(NamedTuple):
     gpu_memory_utilization: float
     max_model_len: int | None
     mesh: str | None
+    pipeline_layers: str | None
     json: bool
 
 
@@ -65,6 +66,7 @@ def _flags(
     gpu_memory_utilization: float = 0.9,
     max_model_len: int | None = None,
     mesh: str | None = None,
+    pipeline_layers: str | None = None,
     json: bool = False,
 ) -> _Asked:
     """Show what a model is made of, and what it takes of this machine or of another.
@@ -81,11 +83,13 @@ def _flags(
         gpu_memory_utilization: Share of the device's memory that everything together may take.
         max_model_len: Count the sequences of so many tokens that fit at once.
         mesh: A mesh by name, as tp4, or a YAML file: sizes are those of one of its devices, which need not be here.
+        pipeline_layers: Layers of each of the mesh's stages, as 0-14,15-31; by default every stage's step takes about
+            as long.
         json: Print JSON.
     """
     return _Asked(
         *(model, dtype, architecture, quantization, kv_cache_dtype, block_size),
-        *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, json),
+        *(platform, device_memory, gpu_memory_utilization, max_model_len, mesh, pipeline_layers, json),
     )
 
 
@@ -94,13 +98,15 @@ def _report(asked: _Asked) -> dict[str, Any]:
     from jaxinfer.runner.platform import default_block_size, resolve_dtype
 
     config, name = read_decoder(asked.model, asked.architecture)
-    parallel = ParallelConfig(mesh=asked.mesh)
+    parallel = ParallelConfig(mesh=asked.mesh, pipeline_layers=asked.pipeline_layers)
     mesh = asked_mesh(parallel)
     device = _device(asked)
     dtype = resolve_dtype(asked.dtype, device.platform, config.held_dtype)
     block_size = asked.block_size or default_block_size(device.platform)
     config = config.keeping(KV_CODES[asked.kv_cache_dtype])
-    sizes = inspect_model(config, dtype, asked.quantization, block_size, device, asked.max_model_len, mesh)
+    sizes = inspect_model(
+        *(config, dtype, asked.quantization, block_size, device, asked.max_model_len, mesh, asked.pipeline_layers)
+    )
     told = {"model": asked.model, "architecture": name, "quantization": asked.quantization}
     return {**told, "mesh": _mesh(mesh, parallel), **sizes}
 

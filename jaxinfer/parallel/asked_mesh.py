@@ -30,7 +30,9 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
             message = f"{size} contradicts mesh {asked.mesh}, which has {_SIZES[flag]}={found}; give one of the two"
             raise ParameterError(flag, message)
     if asked.pipeline_layers is not None and mesh.stages == 1:
-        message = f"{asked.pipeline_layers}: the mesh ({mesh}) has no stages; give pipeline_parallel_size as well"
+        message = (
+            f"{asked.pipeline_layers}: the mesh ({mesh}) has no stages; give one that has (pipeline_parallel_size)"
+        )
         raise ParameterError("pipeline_layers", message)
     mesh = _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
     return _with_copies(mesh, asked.redundant_experts) if asked.redundant_experts else mesh

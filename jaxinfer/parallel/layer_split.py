@@ -83,7 +83,7 @@ def asked_layers(text: str, layers: int, stages: int) -> Spans:
         raise ParameterError("pipeline_layers", f"{quoted(text)}: ranges such as 0-14,15-31 are allowed, one a stage")
     spans = tuple((int(one[1]), int(one[2] or one[1]) + 1) for one in found if one is not None)
     if len(spans) != stages:
-        raise ParameterError("pipeline_layers", f"{text}: {len(spans)} ranges, and there are {stages} stages")
+        raise ParameterError("pipeline_layers", f"{text}: {_ranges(len(spans))}, and there are {stages} stages")
     ends = [0, *(last for _, last in spans)]
     in_order = all(first == end < last for (first, last), end in zip(spans, ends, strict=False))
     if not in_order or ends[-1] != layers:
@@ -91,3 +91,7 @@ def asked_layers(text: str, layers: int, stages: int) -> Spans:
             "pipeline_layers", f"{text}: every layer from 0 to {layers - 1} must be in one range, in their order"
         )
     return spans
+
+
+def _ranges(count: int) -> str:
+    return "1 range" if count == 1 else f"{count} ranges"

@@ -48,17 +48,18 @@ def inspect_model(
     device: Device,
     length: int | None = None,
     mesh: MeshConfig = ONE_DEVICE,
+    layers: str | None = None,
 ) -> dict[str, Any]:
     """Sizes in bytes, of one device of the mesh, of that of the fullest stage; block_size in tokens. Allocates nothing.
 
     quantization: how it holds the weights, a name of `DecoderConfig.quantised`. length: tokens of the sequences that
-    are counted, if they are. mesh: of devices that need not be here. Raises ParameterError where the model cannot be
-    split so.
+    are counted, if they are. mesh: of devices that need not be here. layers: of each stage, as `--pipeline-layers` has
+    them. Raises ParameterError where the model cannot be split so.
     """
     plan, (platform, memory) = plan_model(config, dtype), device
     weights = (*plan.weights, *plan.head)
     config = config.over(*mesh.parts)
-    stages = _stages(config.quantised(quantization), dtype, platform, mesh)
+    stages = _stages(config.quantised(quantization), dtype, platform, mesh, layers)
     groups = _kv_groups(config, stages, platform_layout(platform), dtype, mesh.of_stage)
     counted = None
     if memory is None:
@@ -75,7 +76,7 @@ def inspect_model(
         "context": config.max_position_embeddings,
         "parameters": sum(map(_size, weights)),
         "active_parameters": active_parameters(plan),
-        "weight_bytes": _weight_bytes(config, dtype, platform, mesh),
+        "weight_bytes": _weight_bytes(config, dtype, platform, mesh, layers),
         "kv_groups": groups,
         "platform": platform,
         "memory_bytes": memory,
@@ -103,27 +104,31 @@ def kv_token_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh:
     return tuple(_kv_group(group, layout, dtype, mesh)["token_bytes"] for group in config.kv_groups)
 
 
-def _weight_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> dict[str, int]:
+def _weight_bytes(
+    config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, layers: str | None
+) -> dict[str, int]:
     """Of each way to hold the weights that the model's sizes allow; a quantised checkpoint is held in its own alone."""
     if config.checkpoint_forms:
-        return {config.checkpoint_forms: _bytes(config, dtype, platform, mesh)}
-    found = {name: _bytes(config, jnp.dtype(name), platform, mesh) for name in _PLAIN}
+        return {config.checkpoint_forms: _bytes(config, dtype, platform, mesh, layers)}
+    found = {name: _bytes(config, jnp.dtype(name), platform, mesh, layers) for name in _PLAIN}
     for name in MADE:
         try:
-            found[name] = _bytes(config.quantised(name), dtype, platform, mesh)
+            found[name] = _bytes(config.quantised(name), dtype, platform, mesh, layers)
         except (ModelError, ParameterError):  # sizes, or shards, that the scheme does not allow
             continue
     return found
 
 
-def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:
+def _bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, layers: str | None = None) -> int:
     """Of the stage that holds the most."""
-    stages = _stages(config, dtype, platform, mesh)
+    stages = _stages(config, dtype, platform, mesh, layers)
     return max(_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages)
 
 
-def _stages(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> list[DecoderConfig]:
-    return [config.stage(*span) for span in layer_spans(None, config, dtype, platform, mesh)]
+def _stages(
+    config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, layers: str | None
+) -> list[DecoderConfig]:
+    return [config.stage(*span) for span in layer_spans(layers, config, dtype, platform, mesh)]
 
 
 def _stage_bytes(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> int:

@@ -152,6 +152,20 @@ def test_one_device_of_a_mesh(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--mesh: expert_mlp, 6, cannot be split over tensor=4" in capsys.readouterr().err
 
 
+def test_layers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
+    """The fullest stage counts: that with all layers but one."""
+    one, two, uneven = (
+        report(capsys, "demo", *asked)
+        for asked in ((), ("--mesh", "pp2"), ("--mesh", "pp2", "--pipeline-layers", "0-4,5"))
+    )
+    whole, even, most = (each["weight_bytes"]["float32"] for each in (one, two, uneven))
+    assert whole / 2 <= even < most < whole
+    assert main(["inspect", "demo", "--mesh", "pp2", "--pipeline-layers", "0-5"]) == 2
+    assert "--pipeline-layers: 0-5: 1 range, and there are 2 stages" in capsys.readouterr().err
+    assert main(["inspect", "demo", "--pipeline-layers", "0-5"]) == 2
+    assert "the mesh (one device) has no stages; give one that has" in capsys.readouterr().err
+
+
 def test_a_cpus_blocks_lie_on_all_its_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A budget of 2 GiB for all: split blocks are as many, over stages too, replicated ones half as many."""
     big = ("--platform", "cpu", "--block-size", "16", "--dtype", "float32")

@@ -208,7 +208,7 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--mesh", "tp2", "--chip", "h300"], "'h300' is no chip that is known; there are a100"),
         (["--mesh", "tp3", "--chip", "h200"], "'tp3' is no mesh; give a file that ends in .yaml, or one of data2-tp4"),
         (["--mesh", "tp2", "--chip", "h200", "--pipeline-layers", "0,1"], "0,1: no mesh here has stages; give one"),
-        (["--mesh", "pp2", "--chip", "h200", "--pipeline-layers", "0"], "0: 1 ranges, and there are 2 stages"),
+        (["--mesh", "pp2", "--chip", "h200", "--pipeline-layers", "0"], "0: 1 range, and there are 2 stages"),
         (["--mesh", "pp2", "--chip", "h200", "--pipeline-layers", "all"], "'all': ranges such as 0-14,15-31"),
         (["--mesh", "auto", "--chip", "h200"], "auto is chosen by an engine"),
         (

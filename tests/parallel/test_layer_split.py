@@ -61,7 +61,7 @@ def test_layers_as_they_are_asked_for() -> None:
         ("", "'': ranges such as 0-14,15-31 are allowed"),
         ("0-x,4-5", "'0-x,4-5': ranges such as 0-14,15-31"),
         ("0-1;2-5", "ranges such as"),
-        ("0-5", "0-5: 1 ranges, and there are 2 stages"),
+        ("0-5", "0-5: 1 range, and there are 2 stages"),
         ("0-1,2-3,4-5", "3 ranges, and there are 2 stages"),
         ("0-2,2-5", "every layer from 0 to 5 must be in one range"),
         ("0-1,3-5", "every layer from 0 to 5"),
