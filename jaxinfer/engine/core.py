@@ -299,8 +299,10 @@ class EngineCore:
         if self._fast_forward is not None and self.scheduler.drafts is not None:
             # What is forced beyond the next step's tokens is computed at once, by a plain step.
             runs = _forced_runs(sequences, matchers, errors.keys())
-            longest = max((len(run.tokens) for run in self._fast_forward.worthwhile(runs)), default=0)
-            self.scheduler.drafts.pause = longest > 2 * self.runner.shapes.burst
+            long = [
+                run for run in self._fast_forward.worthwhile(runs) if len(run.tokens) > 2 * self.runner.shapes.burst
+            ]
+            self.scheduler.state.table.plain_next[[run.sequence.slot for run in long]] = True
         for number, error in errors.items():
             self._fail(sequences[number], error)
         return legal

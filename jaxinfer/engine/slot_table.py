@@ -22,8 +22,9 @@ class SlotTable:
     num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
     unread: as in `StepPlan`, of the next plan.
-    drawn_at: with several stages the last plan by which the sequence draws; -1 for none. drawn_most: tokens that it may
-        draw by that.
+    plain_next: whether the sequence's next plan is not to draft, whatever that costs.
+    drawn_at: with several stages the last plan by which the sequence draws; -1 for none. planned_tokens: those that it
+        may draw by that.
     samples: False for a parent, whose last computed position is not scored.
     shard_slots: slots of a shard; slots are numbered shard by shard.
     awaits_first_token: until the sequence's first token was collected. sequence_id: the sequence's.
@@ -45,7 +46,8 @@ class SlotTable:
         self.capacity = np.zeros(num_slots, np.int32)
         self.unread = np.ones(num_slots, np.int32)
         self.drawn_at = np.full(num_slots, -1, np.int64)
-        self.drawn_most = np.ones(num_slots, np.int32)
+        self.planned_tokens = np.ones(num_slots, np.int32)
+        self.plain_next = np.zeros(num_slots, bool)
         self.samples = np.zeros(num_slots, bool)
         self.awaits_first_token = np.zeros(num_slots, bool)
         self.stop_ids = np.full((num_slots, 1), _NO_ID, np.int32)
@@ -104,7 +106,8 @@ class SlotTable:
         self.capacity[slot] = capacity
         self.unread[slot] = 1
         self.drawn_at[slot] = -1
-        self.drawn_most[slot] = 1
+        self.planned_tokens[slot] = 1
+        self.plain_next[slot] = False
         self.samples[slot] = not sequence.is_parent
         self.awaits_first_token[slot] = sequence.num_outputs == 0
         self._set_stop_ids(slot, sorted(sequence.stop_ids))

@@ -65,7 +65,8 @@ def _check(target: DecoderConfig, draft: DecoderConfig, length: int) -> None:
         )
     kept = target.kv_groups[followed_group(target)].window
     if kept is not None and any(group.window is None or group.window > kept for group in draft.kv_groups):
-        raise ModelError(f"the draft model sees more than the {kept} tokens whose KV blocks the model keeps")
+        where = "the model keeps" if target.span is None else "the first stage of its pipeline keeps (pipeline_layers)"
+        raise ModelError(f"the draft model sees more than the {kept} tokens whose KV blocks {where}")
 
 
 def with_draft(model: LoadedModel, draft: LoadedModel) -> LoadedModel:

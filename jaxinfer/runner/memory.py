@@ -140,10 +140,11 @@ def state_bytes(shapes: EngineShapes, columns: int, platform: str) -> int:
 
 def handed_bytes(config: DecoderConfig, shapes: EngineShapes, itemsize: int) -> int:
     """Bytes of hidden states that one device of a stage is handed and hands on, of all steps in flight; 0 of a whole
-    model. itemsize: of activations."""
-    arrays = (not config.embeds) + (not config.ends)
-    step = shapes.max_num_batched_tokens * config.hidden_size * itemsize
-    return (shapes.stages + 1) * arrays * step
+    model. Of a step that drafts the last stage's lie there, too, until they are sampled. itemsize: of activations."""
+    whole, drafts = config.embeds and config.ends, shapes.drafting is not None
+    arrays = (not config.embeds) + (not config.ends) + (drafts and config.ends and not whole)
+    tokens = max(shapes.max_num_batched_tokens, shapes.max_num_seqs * shapes.burst if drafts else 0)
+    return (shapes.stages + 1) * arrays * tokens * config.hidden_size * itemsize
 
 
 def feature_bytes(model: LoadedModel, shapes: EngineShapes) -> int:

@@ -70,7 +70,7 @@ def draw(
 def sampled_tokens(
     model: LoadedModel,
     logits: jax.Array,
-    counts: jax.Array,
+    counts: jax.Array | None,
     slots: jax.Array,
     own: SlotParams,
     positions: jax.Array,

@@ -1,22 +1,25 @@
 """Programs that make the arrays of an engine on its devices: KV blocks, and the state of slots that nobody has."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.state import zero_slots
+from jaxinfer.runner.state import Slots, zero_slots
 from jaxinfer.runner.vocabulary_shards import slot_shardings
 
 
-def compiled_slots(model: LoadedModel, shapes: EngineShapes) -> jax.stages.Compiled:
-    """() gives `Slots`."""
+def compiled_slots(
+    model: LoadedModel, shapes: EngineShapes, part: Callable[[Slots], Any] = lambda slots: slots
+) -> jax.stages.Compiled:
+    """() gives `Slots`, or a part of it."""
     make = partial(zero_slots, shapes, model.config.table_shape[0])
-    places = slot_shardings(model, jax.eval_shape(make))
-    return jax.jit(make, out_shardings=places).lower().compile()
+    places = part(slot_shardings(model, jax.eval_shape(make)))
+    return jax.jit(lambda: part(make()), out_shardings=places).lower().compile()
 
 
 def compiled_zeros(arrays: Sequence[jax.ShapeDtypeStruct]) -> jax.stages.Compiled:

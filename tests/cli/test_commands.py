@@ -96,7 +96,7 @@ ERRORS: list[tuple[list[str], str]] = [
     (["serve", "--mesh", "v6e-16"], "--mesh: v6e:4x4 is 4 hosts, and this engine has 1"),
     (
         ["generate", "--prompt", "a", "-pp", "2", "--decode-steps", "4"],
-        "--decode-steps: gives several tokens by a",
+        "--decode-steps: must be 1 in a pipeline of several stages",
     ),
     (["serve", "-tp", "4", "--mesh", "tp2"], "tensor_parallel_size: 4 contradicts mesh tp2, which has tensor=2"),
     (["serve", "--tensor-parallel-size", "0"], "--tensor-parallel-size: 0 must be at least 1"),

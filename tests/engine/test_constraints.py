@@ -23,7 +23,18 @@ from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner
-from tests.engine.small import VOCABULARY, RecordingRunner, ask, right, run, small_core, small_shapes, tokens_of
+from tests.engine.small import (
+    VOCABULARY,
+    Got,
+    RecordingRunner,
+    ask,
+    right,
+    run,
+    small_core,
+    small_shapes,
+    step,
+    tokens_of,
+)
 from tests.engine.stepping import step_deltas
 from tests.engine.toy_grammar import Toy, ToyConstraints, ToyMatcher
 
@@ -140,26 +151,27 @@ def test_it_is_done_where_it_pays(mixed: float, pays: bool) -> None:
     assert (core.stats().forced_tokens > 0) == pays
 
 
+@pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("asked", [{}, {"logprobs": 1}, {"repetition_penalty": 1.1}])
-def test_drafts_pause_where_forced_tokens_are_computed_at_once(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A step that drafts gets two tokens at most, a plain one all that are forced; but not where every draw counts."""
-    core, pauses = core_of(RecordingRunner(small_shapes(drafting=Speculation(1, 1, 2))), clock=lambda: 0), []
-    policy = core.scheduler.drafts
-    assert policy is not None
-
-    def drafts(*asked: Any, drafts: Any = policy.drafts) -> bool:
-        pauses.append(policy.pause)
-        return drafts(*asked)
-
-    monkeypatch.setattr(policy, "drafts", drafts)
+def test_rows_do_not_draft_where_forced_tokens_are_computed_at_once(asked: dict[str, Any], stages: int) -> None:
+    """A step that drafts gets two tokens at most, a plain one all that are forced; but not where every draw counts.
+    Other rows' steps, of which each takes a share where there are stages, draft as ever."""
+    runner = RecordingRunner(small_shapes(drafting=Speculation(1, 1, 2), stages=stages))
+    core = core_of(runner, clock=lambda: 0)
+    plain_next, waits = core.scheduler.state.table.plain_next, []
     requests = [constrained(f"{salt}", tokens=30, toy=Toy(salt, 80), **asked) for salt in range(12)]
     for request in requests:
         core.add_request(request)
-    got = run(core)
+    got: Got = {}
+    while core.has_work():
+        before, dispatched = plain_next.copy(), len(runner.plans)
+        step(core, got)
+        for plan in runner.plans[dispatched:]:
+            waits.append(before[plan.slots].any())
+            assert not waits[-1] or plan.kind is not StepKind.SPECULATE
     assert all(tokens_of(got[request.request_id, 0]) == right(core, request) for request in requests)
-    assert any(pauses) == (core.stats().forced_tokens > 20) == (not asked)
+    assert any(waits) == (core.stats().forced_tokens > 20) == (not asked)
+    assert any(plan.kind is StepKind.SPECULATE for plan in runner.plans)
 
 
 def test_the_wait_for_drafts_is_one_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:

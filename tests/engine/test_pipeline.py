@@ -190,6 +190,20 @@ def test_rows_that_draft_are_spread_over_steps_and_keep_all_stages_busy(rows: in
     assert min(pipeline.busy(start, end)) >= 0.98 * min(rows / STAGES, 1)
 
 
+def test_a_row_alone_drafts_again_while_its_step_is_in_flight() -> None:
+    """It waits for its tokens on the device, not for the host: however many it may get."""
+    runner = RecordingRunner(small_shapes(stages=2, drafting=Speculation(3), **WIDE), hit_rate=0.5)
+    core = small_core(runner, ahead=2, clock=lambda: 0)
+    core.add_request(ask("a", 5, 100))
+    ahead = []
+    while core.has_work():
+        core.step()
+        own = [plan for plan in runner.plans[-len(core.in_flight) :] if core.in_flight]
+        ahead.append(sum(plan.kind is StepKind.SPECULATE for plan in own))
+    assert max(ahead) == 2
+    assert sum(count == 2 for count in ahead) > 0.4 * len(ahead)
+
+
 @pytest.mark.parametrize(
     ("asked", "name"),
     [

@@ -55,23 +55,25 @@ class Decode:
             decode = decode[~np.isin(decode, waiting + preempted)]
         plan.add_decode(decode)
 
-    def may_burst(self) -> bool:
-        """Whether running sequences may get several tokens in one dispatch: not where some are constrained, or report
-        log-probabilities, and nothing is drafted; nor where too many would draft under masks."""
-        state = self._state
-        if state.shapes.burst == 1 or state.must_drain or not state.running:
-            return False
-        table, slots = state.table, state.running_slots()
+    def may_burst(self, slots: np.ndarray) -> bool:
+        """Whether these may get several tokens in one dispatch: not where some are constrained, or report
+        log-probabilities, and nothing is drafted; nor where too many would draft under masks, or one is not to
+        draft."""
+        table = self._state.table
         constrained = table.num_constrained and table.constrained[slots].any()
-        if state.shapes.drafting is None:
+        if self._state.shapes.drafting is None:
             return not constrained and not table.logprobs[slots].any()
+        if table.plain_next[slots].any():
+            return False
         return not constrained or np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
     def burst_slots(self, step: int) -> np.ndarray:
-        """Those that such a step takes: all that run, or of several stages those that are due, or else come next. step:
-        the plan's index."""
+        """Those that a step takes by which rows may get several tokens: all that run, or of several stages those that
+        are due, or else come next. step: the plan's index."""
         slots = self._state.running_slots()
-        if self._stage_rows is None:
+        if self._state.shapes.burst == 1 or self._state.must_drain:
+            return slots[:0]
+        if self._stage_rows is None or not len(slots):
             return slots
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
@@ -83,7 +85,7 @@ class Decode:
         few: then the next step evicts, preempts or waits.
         """
         state = self._state
-        if not len(slots) or not self._ready()[1]:
+        if not self._ready()[1]:
             return None
         table, size = state.table, state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]

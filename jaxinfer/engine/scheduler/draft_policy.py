@@ -45,15 +45,15 @@ class _Measured:
 class _Size:
     """Steps of so many rows, with drafts and without. plain: what is known of steps without drafts.
 
-    without: first steps that found nothing to draft.
+    stages: steps that take all rows once. without: first steps that found nothing to draft.
     """
 
-    def __init__(self, plain: _Measured | None = None) -> None:
+    def __init__(self, stages: int, plain: _Measured | None = None) -> None:
         self.kinds = {StepKind.SPECULATE: _Measured(), StepKind.DECODE: plain or _Measured()}
         self.without = 0
         self._since = 0
         self._resume_seconds = 0.0
-        self._drafted = True
+        self._stages, self._resuming = stages, 0
         self._tried, self._tries_left = False, 0
 
     def drafts(self) -> bool:
@@ -68,26 +68,32 @@ class _Size:
         return better is not self._is_due
 
     def goes_on(self, drafts: bool) -> bool:
-        """Notes that the next step drafts, or not, as was said. Returns whether it is the first to do so after
+        """Notes that the next step drafts, or not, as was said. Returns whether its rows are the first to do so after
         others."""
-        resumes, self._drafted = drafts and not self._drafted, drafts
+        resumes = drafts and self._resuming > 0
+        if not drafts:
+            self._resuming = self._stages
+        elif resumes:
+            if self._resuming == self._stages:
+                self._resume_seconds = 0.0
+            self._resuming -= 1
         if self._tries_left:
             self._tries_left -= 1
         elif self._is_judged and self._is_due:
-            self._tried, self._tries_left, self._since = drafts, _TRY - 1, 0
+            self._tried, self._tries_left, self._since = drafts, _TRY * self._stages - 1, 0
         elif self._is_judged:
             self._since += 1
         return resumes
 
     def resumed(self, seconds: float) -> None:
-        """Notes the time of a step that was the first to draft after others."""
-        self._resume_seconds = max(seconds - self.kinds[StepKind.SPECULATE].seconds, 0.0)
+        """Notes the time of a step whose rows were the first to draft after others."""
+        self._resume_seconds += max(seconds - self.kinds[StepKind.SPECULATE].seconds, 0.0)
 
     @property
     def _is_due(self) -> bool:
         """Whether the slower kind is to be tried: what that takes is spread over the steps since it was."""
         drafted, plain = self.kinds[StepKind.SPECULATE], self.kinds[StepKind.DECODE]
-        lost = _TRY * abs(drafted.gain * plain.seconds - drafted.seconds) + self._resume_seconds
+        lost = _TRY * self._stages * abs(drafted.gain * plain.seconds - drafted.seconds) + self._resume_seconds
         return self._since + 1 >= max(_PAUSE, lost / (_SHARE * plain.seconds))
 
     @property
@@ -100,29 +106,25 @@ class DraftPolicy:
 
     clock: nanoseconds; with one that stands still every step drafts. Steps are alike whose rows lie between the same
     powers of two, and that have rows under masks, or none. A step's time is that from the result before it, or from its
-    own plan, to its own result. pause: set where the next step is not to draft, whatever it costs.
+    own plan, to its own result. stages: of a pipeline, whose steps take a share of the rows each.
 
     Where a row has a prediction, what other texts gained by drafts says nothing: steps with such rows are judged by
     themselves, and anew with each prediction.
     """
 
-    def __init__(self, clock: Callable[[], int]):
+    def __init__(self, clock: Callable[[], int], stages: int = 1):
         self._clock = clock
+        self._stages = stages
         self._sizes: dict[tuple[int, bool], _Size] = {}
         self._predicted_sizes: dict[tuple[int, bool], _Size] = {}
         self._prediction: int | None = None
         self._begun: dict[int, tuple[int, _Size, bool]] = {}
         self._last = 0
         self._asked: tuple[_Size, bool, int] | None = None
-        self.pause = False
 
     def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> bool:
         """Whether the step that is planned now, of so many rows, is to draft. prediction: a number of the prediction
         that came last; None where no row has any. constrained: whether some rows draw under masks."""
-        self._asked = None
-        if self.pause:
-            self.pause = False
-            return False
         if prediction != self._prediction:
             self._prediction = prediction
             self._predicted_sizes.clear()
@@ -167,7 +169,7 @@ class DraftPolicy:
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)
-        size = self._sizes.setdefault(alike, _Size())
+        size = self._sizes.setdefault(alike, _Size(self._stages))
         if self._prediction is None:
             return size
-        return self._predicted_sizes.setdefault(alike, _Size(size.kinds[StepKind.DECODE]))
+        return self._predicted_sizes.setdefault(alike, _Size(self._stages, size.kinds[StepKind.DECODE]))

@@ -46,7 +46,7 @@ class Scheduler:
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
-        self.drafts = None if shapes.drafting is None else DraftPolicy(clock)
+        self.drafts = None if shapes.drafting is None else DraftPolicy(clock, shapes.stages)
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
@@ -98,10 +98,8 @@ class Scheduler:
     def _plan_burst(self, plan: PlanBuilder) -> bool:
         """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or
         drafts do not pay."""
-        if not self._decode.may_burst():
-            return False
         slots = self._decode.burst_slots(self._steps)
-        if not self._drafts_pay(len(slots)):
+        if not len(slots) or not self._decode.may_burst(slots) or not self._drafts_pay(len(slots)):
             return False
         counts = self._decode.burst_counts(slots)
         if counts is None:

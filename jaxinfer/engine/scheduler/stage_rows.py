@@ -42,7 +42,7 @@ class StageRows:
         table = self._state.table
         drawn_at, waiting = table.drawn_at[slots], table.total[slots] - table.known[slots]
         order = np.argsort(drawn_at, kind="stable")
-        once = waiting[order] <= table.drawn_most[slots][order]
+        once = waiting[order] <= table.planned_tokens[slots][order]
         return self._first(slots, order[once], lambda rows: max(rows // self._stages, 1))
 
     def prompt_tokens(self) -> int:

@@ -60,7 +60,7 @@ class EngineShapes:
         if self.decode_steps > 1 and self.drafting is not None:
             raise ParameterError("decode_steps", "must be 1 with speculative_config, whose steps give several tokens")
         if self.stages > 1 and self.decode_steps > 1:
-            raise ParameterError("decode_steps", "must be 1 in a pipeline of several stages, which loops over no step")
+            raise ParameterError("decode_steps", "must be 1 in a pipeline of several stages")
         if self.stages > 1 and self.drafting is not None and self.drafting.method == "eagle3":
             raise ParameterError(
                 "speculative_config",

@@ -1,4 +1,4 @@
-"""What the first stage of a pipeline that drafts knows of slots, and how it is told what the last one has drawn."""
+"""What the first stage of a pipeline that drafts knows of slots, and how it learns what the last one has drawn."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxinfer.runner.state import SlotState, unpack_newest
 
 
 class KnownSlots(NamedTuple):
-    """newest, history: as in `SlotState`, as far as the first stage has been told. params: as in `Slots`."""
+    """newest, history: as in `SlotState`, as far as they were handed back. params: as in `Slots`."""
 
     newest: jax.Array
     history: jax.Array
@@ -18,21 +18,21 @@ class KnownSlots(NamedTuple):
 
 
 def handed_back(state: SlotState, tokens: int) -> jax.Array:
-    """What the first stage is told of all slots after a step that drew, int32 [slots, NEWEST.size + tokens]: each one's
-    newest token, as in `SlotState`, and its last `tokens` tokens, the newest of them last."""
+    """What the first stage is handed of all slots after a step that drew, int32 [slots, NEWEST.size + tokens]: the
+    newest token of each, as in `SlotState`, and its last `tokens` tokens, the newest of them last."""
     assert state.history is not None
     places = jnp.maximum(_last_places(state.newest, tokens), 0)
     return jnp.concatenate([state.newest, jnp.take_along_axis(state.history, places, axis=1)], axis=1)
 
 
-def told(known: KnownSlots, given: jax.Array, slots: jax.Array, drawn: jax.Array) -> KnownSlots:
+def updated(known: KnownSlots, given: jax.Array, slots: jax.Array, drawn: jax.Array) -> KnownSlots:
     """With what was handed back of some slots, int32 [rows]: of those whose newest token a step has drawn since they
     were admitted. given: as `handed_back` gives it. drawn: bool [rows].
 
     Between two steps of a row one step has drawn for it, at most as many tokens as are handed back of a slot.
     """
-    came, drawn = given[slots], drawn[:, None]
-    newest, tokens = came[:, : NEWEST.size], came[:, NEWEST.size :]
+    rows, drawn = given[slots], drawn[:, None]
+    newest, tokens = rows[:, : NEWEST.size], rows[:, NEWEST.size :]
     places = _last_places(newest, tokens.shape[1])
     places = jnp.where(drawn & (places >= 0), places, known.history.shape[1])  # which is nowhere
     return known._replace(

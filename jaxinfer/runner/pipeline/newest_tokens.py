@@ -12,7 +12,8 @@ class _Drawn(NamedTuple):
 
 
 class NewestTokens:
-    """Newest tokens of all slots, int32 [slots], after each of the last steps that drew.
+    """What the first stage is handed of all slots after each of the last steps that drew: newest tokens, int32 [slots],
+    or where rows draft what `handed_back` gives.
 
     A step reads them as they were after the last one by which a row of its own has drawn: so it waits for no other.
     Later ones would have the same of those rows, which are not planned again before. nothing: what the first stage is

@@ -196,7 +196,7 @@ class PipelineRunner:
         return StagesInFlight(BurstStep.begun(step, *given), forwarded.here, forwarded.loads)
 
     def _returned(self, step: int, results: Any, back: jax.Array) -> Any:
-        """What the last stage gives, where it is read, and on its way to the first stage what that is told."""
+        """What the last stage gives, where it is read. back: for the first stage, to which it is handed."""
         if self._reader is None:
             back = self.stages[0].hand_over(back)
         else:
@@ -292,10 +292,10 @@ def _processes(model: StagedModel) -> set[int]:
 def _of_stage(progress: CompileProgress, number: int, before: int, total: int) -> CompileProgress:
     """Tells of the programs of a stage as of some of all."""
 
-    def told(program: str, done: int, _: int, seconds: float, cached: bool) -> None:
+    def tell(program: str, done: int, _: int, seconds: float, cached: bool) -> None:
         progress(f"{program} of stage {number}", before + done, total, seconds, cached)
 
-    return told
+    return tell
 
 
 def _joined(loads: Sequence[ExpertTokens]) -> ExpertTokens | None:

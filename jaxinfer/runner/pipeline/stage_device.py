@@ -84,8 +84,7 @@ class StageDevice(Handed):
 
     def make_slots(self) -> None:
         """Makes the state of slots anew."""
-        known, tables = self.table.slots()
-        self._known, self._tables = jax.tree.unflatten(jax.tree.structure((known, tables)), self._make_slots())
+        self._known, self._tables = self._make_slots()
 
     def init_slots(self, packed: np.ndarray) -> None:
         """As `Runner.init_slots`."""
@@ -162,7 +161,7 @@ class StageDevice(Handed):
         return self._known, self._tables
 
     def _compiled_slots(self, shapes: EngineShapes) -> jax.stages.Compiled:
-        return compiled_zeros(jax.tree.leaves(self.table.slots()))
+        return compiled_slots(self.model, shapes, self.table.own_slots)
 
 
 class LastStage(StageDevice):
@@ -185,7 +184,7 @@ class LastStage(StageDevice):
     def accept(
         self, step: PackedBurst, hidden: jax.Array, drafted: jax.Array, legal: np.ndarray
     ) -> tuple[Accepted, jax.Array]:
-        """Starts to draw at all positions of a step that drafts. Gives what the first stage is told, too."""
+        """Starts to draw at all positions of a step that drafts. Gives what the first stage is handed, too."""
         own = (self._state, self._params, self._masks)
         program = self.programs["accept", step.bucket]
         out, back = program(self.model.head, *own, hidden, drafted, step.array, legal)
@@ -193,7 +192,7 @@ class LastStage(StageDevice):
         return out, back
 
     def sample(self, size: int, forwarded: StageForwarded) -> tuple[SampledArrays, jax.Array]:
-        """Starts to draw at the first `size` of the scored positions. Gives what the first stage is told, too."""
+        """Starts to draw at the first `size` of the scored positions. Gives what the first stage is handed, too."""
         own = (self._state, self._params, self._masks)
         program = self.programs["sample", size]
         self._state, sampled, back = program(self.model.head, *own, forwarded.hidden, forwarded.scored)

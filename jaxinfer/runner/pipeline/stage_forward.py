@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.drafter import Drafter
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, Scored, drawn, updated_tables
-from jaxinfer.runner.pipeline.known_slots import KnownSlots, told
+from jaxinfer.runner.pipeline.known_slots import KnownSlots, updated
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.state import unpack_newest
 
@@ -44,14 +42,12 @@ class StageForward:
     and `given`, int32 [slots], from the last stage after a step that has drawn all that this one reads. Every other
     stage is `given` hidden states.
 
-    Where rows draft the host knows positions too late. `given` is then what `handed_back` tells, `known` learns of it,
-    and the other stages are told by the first where rows begin.
+    Where rows draft the host knows positions too late. `known` is then a `KnownSlots`, updated by `given`, which is as
+    `handed_back` has it; and the first stage hands on where rows begin.
     """
 
     def __init__(
         self,
-        model: LoadedModel,
-        shapes: EngineShapes,
         layouts: Layouts,
         stage: Stage,
         forward: ForwardPrograms,
@@ -123,7 +119,7 @@ class StageForward:
         if not isinstance(known, KnownSlots):
             assert known is not None
             return None, start, jnp.where(view["drawn"] > 0, given[slots], unpack_newest(known).last_token[slots])
-        known = told(known, given, slots, held & (view["drawn"] > 0))
+        known = updated(known, given, slots, held & (view["drawn"] > 0))
         newest = unpack_newest(known.newest[slots])
         return known, jnp.where(held, newest.length, start), newest.last_token
 

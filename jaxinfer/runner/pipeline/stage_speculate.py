@@ -1,20 +1,18 @@
-"""A step that drafts, over the stages of a pipeline: the first drafts, all compute the drafts, and the last keeps some.
+"""A step that drafts, over the stages of a pipeline: the first drafts, all compute them, and the last accepts some.
 
 The first stage drafts since it is what begins a step: drafts of the last stage would wait there for all steps before
 them. Counts of tokens are the last stage's alone: drafts know no penalties for tokens before them, which makes fewer of
 them right, and never changes what is drawn.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.shapes import EngineShapes
-from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, short_rows, updated_tables
-from jaxinfer.runner.pipeline.known_slots import KnownSlots, handed_back, told
+from jaxinfer.runner.pipeline.known_slots import KnownSlots, handed_back, updated
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_forward import Passed, StageForwarded
 from jaxinfer.runner.speculate import Accepted, Drafted, SpeculateProgram
@@ -35,14 +33,12 @@ class StageSpeculate:
 
     def __init__(
         self,
-        model: LoadedModel,
         shapes: EngineShapes,
         layouts: Layouts,
         stage: Stage,
         forward: ForwardPrograms,
         speculate: SpeculateProgram,
     ):
-        self._model = model
         self._shapes = shapes
         self._layouts = layouts
         self._stage = stage
@@ -62,9 +58,9 @@ class StageSpeculate:
     ) -> StageDrafted:
         """Of the first stage. given: as `handed_back` gives it. weights, head: with those of the draft model."""
         view = self._layouts.burst(rows).views(packed)
-        known = told(known, given, view["slots"], view["drawn"] > 0)
-        none = jnp.zeros((len(known.newest), self._model.config.table_shape[0]), jnp.int16)
-        state = SlotState(known.newest, none, known.history)
+        known = updated(known, given, view["slots"], view["drawn"] > 0)
+        no_counts: Any = None
+        state = SlotState(known.newest, no_counts, known.history)
         kv, tables, drafted = self._speculate.draft(rows, weights, head, kv, tables, state, known.params, packed)
         return StageDrafted(kv, tables, known, drafted)
 
@@ -104,6 +100,6 @@ class StageSpeculate:
         packed: jax.Array,
         legal: jax.Array,
     ) -> tuple[Accepted, jax.Array]:
-        """Of the last stage. Gives what the first is told, too, as `handed_back` has it."""
+        """Of the last stage. Gives what the first is handed, too, as `handed_back` has it."""
         given = self._speculate.accept(rows, head, state, params, masks, hidden, drafted, packed, legal)
         return given, handed_back(given.state, self._shapes.burst)

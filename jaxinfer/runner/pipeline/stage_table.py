@@ -13,7 +13,6 @@ from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.admit import Tables, admit_tables
 from jaxinfer.runner.data_shards import WHOLE, kv_specs
-from jaxinfer.runner.forward import ForwardPrograms
 from jaxinfer.runner.pipeline.known_slots import KnownSlots, handed_back
 from jaxinfer.runner.pipeline.stage import Stage
 from jaxinfer.runner.pipeline.stage_forward import Passed, StageForward, StageForwarded
@@ -21,28 +20,30 @@ from jaxinfer.runner.pipeline.stage_speculate import StageDrafted, StageSpeculat
 from jaxinfer.runner.program_table import Program, ProgramTable, like
 from jaxinfer.runner.sample import SampledArrays
 from jaxinfer.runner.speculate import Accepted
-from jaxinfer.runner.state import SlotState, unpack_newest
+from jaxinfer.runner.state import Slots, SlotState, unpack_newest
 
 
 class StageTable(ProgramTable):
     """As `ProgramTable`, of a stage: `sample`, `masks` and `accept` are the last's alone, which has all of a slot's
-    state. The first has what admissions say of newest tokens; where rows draft it has `draft`, and what it is told of
-    slots. A step that drafts is never one program."""
+    state. The first has what admissions say of newest tokens; where rows draft it has `draft`, and `KnownSlots`. A step
+    that drafts is never one program."""
 
     def __init__(self, model: LoadedModel, shapes: EngineShapes, stage: Stage):
         """shapes: of the engine."""
         own = stage.shapes(shapes)
         self._stage = stage
         super().__init__(model, own, Layouts(shapes), stage.groups)
-        programs = (model, own, self._layouts, stage, ForwardPrograms(model, own, self._layouts))
-        self._stage_forward = StageForward(*programs, self._drafter if stage.is_first else None)
-        self._stage_speculate = None if self._speculate is None else StageSpeculate(*programs, self._speculate)
+        drafter, speculate = self._drafter if stage.is_first else None, self._speculate
+        self._stage_forward = StageForward(self._layouts, stage, self._forward, drafter)
+        self._stage_speculate = None
+        if speculate is not None:
+            self._stage_speculate = StageSpeculate(own, self._layouts, stage, self._forward, speculate)
         named = ("admit", "mixed", "decode", "copies", *(("sample", "masks") if stage.is_last else ()))
-        remembers = self._drafts and (stage.is_first or stage.is_last)
+        has_history = self._drafts and (stage.is_first or stage.is_last)
         self.names = (
             *(name for name in self.names if name[0] in named),
             *((kind, size) for size in reversed(make_buckets(own).rows) for kind in self._drafting_kinds),
-            *(name for name in self.names if name[0] == "history" and remembers),
+            *(name for name in self.names if name[0] == "history" and has_history),
         )
 
     @property
@@ -57,12 +58,15 @@ class StageTable(ProgramTable):
         return ("draft",) * self._stage.is_first + ("verify",) + ("accept",) * self._stage.is_last
 
     def slots(self) -> tuple[jax.ShapeDtypeStruct | KnownSlots | None, tuple[jax.ShapeDtypeStruct, ...]]:
+        """Those of `own_slots`."""
+        return self.own_slots(self._slots())
+
+    def own_slots(self, slots: Slots) -> Any:
         """Of a stage that is not the last: what it knows of slots, where it is the first, and block tables."""
-        whole: Any = self._slots()
         if not self._stage.is_first:
-            return None, whole.tables
-        state = whole.state
-        return KnownSlots(state.newest, state.history, whole.params) if self._drafts else state.newest, whole.tables
+            return None, slots.tables
+        newest, history = slots.state.newest, slots.state.history
+        return newest if history is None else KnownSlots(newest, history, slots.params), slots.tables
 
     def given(self, size: int) -> Any:
         """What the stage is handed for a step of so many tokens, or rows, a shard."""
@@ -124,8 +128,8 @@ class StageTable(ProgramTable):
             given = given._replace(rows=self._by_row(rows))
         weights = self._model.step_weights if decode else self._model.weights_with_draft
         arguments = (tuple(map(like, weights)), kv, tables, known, given, self._load(), self._packed(layout.size))
-        is_last, learns = self._stage.is_last, isinstance(known, KnownSlots)
-        return self._step(partial(function, size), arguments, (1, 2, 3) if learns else (1, 2), is_last, learns)
+        is_last, updates = self._stage.is_last, isinstance(known, KnownSlots)
+        return self._step(partial(function, size), arguments, (1, 2, 3) if updates else (1, 2), is_last, updates)
 
     def _verify(self, size: int) -> Program:
         assert self._stage_speculate is not None
@@ -143,19 +147,20 @@ class StageTable(ProgramTable):
         arguments: tuple[Any, ...],
         donated: tuple[int, ...],
         scored: bool = False,
-        learns: bool = False,
+        updates_known: bool = False,
     ) -> Program:
         """A forward pass, whose first arguments are weights, KV blocks and block tables, and the last ones the load of
-        experts and a packed step. scored: whether it gives what is scored; learns: and what it has been told."""
+        experts and a packed step. scored: whether it gives what is scored; updates_known: and `KnownSlots`."""
         kv, tables, *between = arguments[1:-2]
         blocks, own = kv_specs(self._model), self._own
-        given: list[Any] = [blocks, own, WHOLE, own, own if scored else None, *[own if learns else None] * 2]
+        given: list[Any] = [blocks, own, WHOLE, own, own if scored else None, *[own if updates_known else None] * 2]
         taken = (WHOLE, blocks, *[own] * (1 + len(between)), WHOLE, own)
         split = self._over_data(self._counting(function), taken, StageForwarded(*given))
-        lie: list[Any] = [jax.tree.map(lambda x: x.sharding, kept) for kept in (kv, tables)]
-        lie += [self._replicated, self._by_rows, self._by_rows if scored else None]
-        lie += [jax.tree.map(lambda x: x.sharding, between[0]), self._by_rows] if learns else [None, None]
-        return Program(split, arguments, donated, StageForwarded(*lie))
+        shardings: list[Any] = [jax.tree.map(lambda x: x.sharding, kept) for kept in (kv, tables)]
+        shardings += [self._replicated, self._by_rows, self._by_rows if scored else None]
+        if updates_known:
+            shardings += [jax.tree.map(lambda x: x.sharding, between[0]), self._by_rows]
+        return Program(split, arguments, donated, StageForwarded(*shardings))
 
     def _draft(self, size: int) -> Program:
         assert self._stage_speculate is not None
@@ -165,9 +170,9 @@ class StageTable(ProgramTable):
         function = self._over_data(
             partial(self._stage_speculate.draft, size), (WHOLE, WHOLE, blocks, *[own] * 4), StageDrafted(*results)
         )
-        lie: list[Any] = [*jax.tree.map(lambda x: x.sharding, (kv, tables, known)), self._by_rows]
+        shardings: list[Any] = [*jax.tree.map(lambda x: x.sharding, (kv, tables, known)), self._by_rows]
         arguments = (*self._with_draft, kv, tables, known, self.given(0), packed)
-        return Program(function, arguments, (2, 3, 4), StageDrafted(*lie))
+        return Program(function, arguments, (2, 3, 4), StageDrafted(*shardings))
 
     def _accept(self, size: int) -> Program:
         assert self._stage_speculate is not None

@@ -10,7 +10,7 @@ from jaxinfer.runner.state import SlotParams
 
 def adjust(
     logits: jax.Array,
-    counts: jax.Array,
+    counts: jax.Array | None,
     slots: jax.Array,
     params: SlotParams,
     generated: jax.Array,
@@ -19,8 +19,9 @@ def adjust(
 ) -> jax.Array:
     """Logit bias, then min_tokens, then penalties, as vLLM orders them: float32 [S, V] -> [S, V].
 
-    counts: int16 [slots, V]. slots: int32 [S]. params: rows gathered to [S]. generated: int32 [S], output tokens
-    before the one to be drawn. before: int32 [S, K], the last of them, which are not in `counts`; -1 where unused.
+    counts: int16 [slots, V]; None: of no tokens but `before`. slots: int32 [S]. params: rows gathered to [S].
+    generated: int32 [S], output tokens before the one to be drawn. before: int32 [S, K], the last of them, which are
+    not in `counts`; -1 where unused.
     Each part is skipped where no row asks for it.
     """
     biased = jax.lax.cond(jnp.any(params.bias_ids >= 0), lambda: _bias(logits, params, vocabulary), lambda: logits)
@@ -30,7 +31,7 @@ def adjust(
     )
 
     def penalise() -> jax.Array:
-        penalised = _penalise(allowed, counts[slots], params)
+        penalised = allowed if counts is None else _penalise(allowed, counts[slots], params)
         return penalised if before is None else _recount(penalised, allowed, counts, slots, params, before, vocabulary)
 
     return jax.lax.cond(jnp.any(params.uses_counts > 0), penalise, lambda: allowed)
@@ -76,7 +77,7 @@ def _penalise(logits: jax.Array, counts: jax.Array, params: SlotParams) -> jax.A
 def _recount(
     penalised: jax.Array,
     logits: jax.Array,
-    counts: jax.Array,
+    counts: jax.Array | None,
     slots: jax.Array,
     params: SlotParams,
     before: jax.Array,
@@ -84,7 +85,9 @@ def _recount(
 ) -> jax.Array:
     """Penalties of the tokens `before`, [S, K], with those counted: of no others do counts differ."""
     rows, own = jnp.arange(len(slots))[:, None], vocabulary.columns(before, logits.shape[1])
-    kept = counts.at[slots[:, None], own].get(mode="fill", fill_value=0).astype(jnp.int32)
+    kept = jnp.zeros_like(own)
+    if counts is not None:
+        kept = counts.at[slots[:, None], own].get(mode="fill", fill_value=0).astype(jnp.int32)
     more = jnp.sum(before[:, :, None] == before[:, None, :], axis=2, dtype=jnp.int32)
     generated = jnp.minimum((kept & MAX_COUNT) + more, MAX_COUNT)
     raw = logits.at[rows, own].get(mode="fill", fill_value=0.0)

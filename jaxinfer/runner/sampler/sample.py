@@ -25,7 +25,7 @@ class Sampled(NamedTuple):
 
 def sample_tokens(
     logits: jax.Array,
-    counts: jax.Array,
+    counts: jax.Array | None,
     slots: jax.Array,
     params: SlotParams,
     positions: jax.Array,
@@ -38,10 +38,10 @@ def sample_tokens(
     """Adjusts logits (`adjust`), masks them (`masked`), filters them (`weights_left`), draws; log-probabilities are of
     the raw logits.
 
-    logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise. slots: int32 [S]. params: rows
-    gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a draw, else
-    the token whose log-probability is asked for. masks: int32 [n, words]; None: no row is constrained. places: int32
-    [S], where in `masks` each position's is; None: at its slot.
+    logits: float32 [S, V], this device's columns. counts: int16 [slots, V], likewise; None as in `adjust`. slots: int32
+    [S]. params: rows gathered to [S]. positions: int32 [S], of the token to be drawn. targets: int32 [S], -1 for a
+    draw, else the token whose log-probability is asked for. masks: int32 [n, words]; None: no row is constrained.
+    places: int32 [S], where in `masks` each position's is; None: at its slot.
     before: int32 [S, K], tokens that come before a position and are not counted yet, -1 where unused; None: none.
     """
     logits = vocabulary.of_tokens(logits)
