@@ -156,6 +156,9 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("parameters", f"{count:,} ({_billions(count)}{of_token})"),
     ]
     lines += _mesh_lines(report["mesh"])
+    if stages := report["stages"]:
+        each = ", ".join(f"{_span(stage)} {_bytes(stage['weight_bytes'])}" for stage in stages)
+        lines.append(("stages", f"layers {each}; what follows is of the one that holds most"))
     lines += [(f"weights in {name}", _bytes(size)) for name, size in report["weight_bytes"].items()]
     for i, group in enumerate(report["kv_groups"]):
         window = "all tokens" if group["window"] is None else f"the last {group['window']:,} tokens"
@@ -169,6 +172,11 @@ def _lines(report: dict[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
+def _span(stage: dict[str, int]) -> str:
+    first, last = stage["first"], stage["last"]
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
 def _mesh_lines(mesh: dict[str, Any]) -> list[tuple[str, str]]:
     if mesh["devices"] == 1:
         return []
@@ -177,7 +185,8 @@ def _mesh_lines(mesh: dict[str, Any]) -> list[tuple[str, str]]:
     hosts = "" if mesh["hosts"] == 1 else f" on {mesh['hosts']} hosts"
     rules = {axis: [name for name in names if mesh["axes"][name] > 1] for axis, names in mesh["rules"].items()}
     split = ", ".join(f"{axis} over {' and '.join(names)}" for axis, names in rules.items() if names)
-    lines = [("mesh", f"{axes}: {mesh['devices']} devices{kind}{hosts}; what follows is of one"), ("split", split)]
+    lines = [("mesh", f"{axes}: {mesh['devices']} devices{kind}{hosts}; what follows is of one")]
+    lines += [("split", split)] if split else []
     return lines if mesh["refused"] is None else [*lines, ("not served", mesh["refused"])]
 
 

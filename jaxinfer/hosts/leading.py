@@ -116,14 +116,24 @@ class HostLeader:
     def wait_joined(self) -> None:
         """Waits until all have joined. Raises HostLostError, which names those that have not and who was refused; hosts
         that have joined get it, too."""
+        end = time.monotonic() + self._timing.join
         with self._changed:
-            self._changed.wait_for(lambda: self._watch.over or self._num_members_left() == 0, self._timing.join)
+            while not self._changed.wait_for(self._is_joined_or_over, min(self._timing.notice, end - time.monotonic())):
+                if time.monotonic() >= end:
+                    break
+                log.warning("waiting for hosts to join (%g s at most): %s", self._timing.join, self._missing())
             self._check_lost()
             self._all_joined = self._num_members_left() == 0
             if not self._all_joined:
-                missing = ", ".join(str(i) for i in range(1, self._num_hosts) if i not in self._members)
                 refused = "".join(f"; refused: {reason}" for reason in self._refusals)
-                self._lose(f"hosts that have not joined within {self._timing.join:g} s: {missing}{refused}")
+                self._lose(f"hosts that have not joined within {self._timing.join:g} s: {self._missing()}{refused}")
+
+    def _is_joined_or_over(self) -> bool:
+        return self._watch.over or self._num_members_left() == 0
+
+    def _missing(self) -> str:
+        """Hosts that have not joined."""
+        return ", ".join(str(host) for host in range(1, self._num_hosts) if host not in self._members)
 
     def agree(self, phase: str, facts: Facts, counts: Sequence[int] = (), decisions: Facts | None = None) -> Agreement:
         """Waits until all hosts have come to the end of a phase. Raises HostLostError, on all hosts, where facts differ

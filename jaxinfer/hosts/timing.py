@@ -10,13 +10,15 @@ _LOADING = 10
 class Timing(NamedTuple):
     """Seconds. heartbeat: between signs of life, at most. silence: after which a host is lost. step: a host may perform
     one call, or wait for one step, for so long; 0: for any time. send: a host may be too far behind for so long. join,
-    ready: host 0 waits for the others to join, and to end a phase of their start; they wait as long for host 0."""
+    ready: host 0 waits for the others to join, and to end a phase of their start; they wait as long for host 0. notice:
+    between the lines by which host 0 says who has not joined."""
 
     heartbeat: float = 2.0
     silence: float = 6.0
     step: float = 120.0
     send: float = 10.0
     join: float = 300.0
+    notice: float = 15.0
     ready: float = 3600.0
 
     @property

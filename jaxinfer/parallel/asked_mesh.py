@@ -30,10 +30,8 @@ def asked_mesh(asked: ParallelConfig) -> MeshConfig:
             message = f"{size} contradicts mesh {asked.mesh}, which has {_SIZES[flag]}={found}; give one of the two"
             raise ParameterError(flag, message)
     if asked.pipeline_layers is not None and mesh.stages == 1:
-        message = (
-            f"{asked.pipeline_layers}: the mesh ({mesh}) has no stages; give one that has (pipeline_parallel_size)"
-        )
-        raise ParameterError("pipeline_layers", message)
+        needed = "give one that has, as pp2 (mesh, or pipeline_parallel_size)"
+        raise ParameterError("pipeline_layers", f"{asked.pipeline_layers}: the mesh ({mesh}) has no stages; {needed}")
     mesh = _with_whole_experts(mesh, asked.mesh) if asked.enable_expert_parallel else mesh
     return _with_copies(mesh, asked.redundant_experts) if asked.redundant_experts else mesh
 
@@ -56,7 +54,8 @@ def check_served(mesh: MeshConfig, num_hosts: int = 1) -> None:
         message = f"{mesh.topology} is {mesh.hosts} hosts, and this engine has {num_hosts} (coordinator, num_hosts)"
         raise ParameterError("mesh", message)
     if mesh.size % num_hosts:
-        message = f"{mesh}: {mesh.size} devices cannot be shared out among {num_hosts} hosts"
+        devices = "1 device" if mesh.size == 1 else f"{mesh.size} devices"
+        message = f"{mesh}: {devices} cannot be shared out among {num_hosts} hosts; give a mesh over all of them"
         raise ParameterError("mesh", message)
     for axis in LOGICAL_AXES:
         split = mesh.rules.split(axis) or ()

@@ -71,7 +71,11 @@ def inspect_model(
         if length is not None:
             each_counted = (_sequences(*each, block_size, length) for each in zip(stages, fits, strict=True))
             counted = min(each_counted) if blocks else 0
+    spans = [(stage.span.first, stage.num_layers) for stage in stages if stage.span is not None]
+    sizes = [_stage_bytes(stage, dtype, platform, mesh.of_stage) for stage in stages]
+    each = [(first, first + count - 1, size) for (first, count), size in zip(spans, sizes, strict=False)]
     return {
+        "stages": [{"first": first, "last": last, "weight_bytes": size} for first, last, size in each],
         "layers": dict(Counter(_kind(layer) for layer in config.layers)),
         "context": config.max_position_embeddings,
         "parameters": sum(map(_size, weights)),

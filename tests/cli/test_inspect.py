@@ -160,6 +160,16 @@ def test_layers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
     )
     whole, even, most = (each["weight_bytes"]["float32"] for each in (one, two, uneven))
     assert whole / 2 <= even < most < whole
+    assert one["stages"] == []
+    assert [(stage["first"], stage["last"]) for stage in uneven["stages"]] == [(0, 4), (5, 5)]
+    assert max(stage["weight_bytes"] for stage in uneven["stages"]) == most
+    assert inspect.run(["demo", "--mesh", "pp2", "--pipeline-layers", "0-4,5"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "stages                layers 0-4 10.09 MiB, 5 3.52 MiB; what follows is of the one that holds most"
+        in printed
+    )
+    assert "split  " not in printed
     assert main(["inspect", "demo", "--mesh", "pp2", "--pipeline-layers", "0-5"]) == 2
     assert "--pipeline-layers: 0-5: 1 range, and there are 2 stages" in capsys.readouterr().err
     assert main(["inspect", "demo", "--pipeline-layers", "0-5"]) == 2

@@ -85,6 +85,17 @@ def test_what_differs_is_shown_on_both_hosts(case: str) -> None:
             first.wait_joined()
 
 
+def test_host_0_says_whom_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    with leader(3, timing=Timing(join=0.5, notice=0.1)) as first, follower(3) as second:
+        address = first.listen("127.0.0.1:0")
+        second.join(address)
+        with pytest.raises(HostLostError, match=r"not joined within 0\.5 s: 2"):
+            first.wait_joined()
+    lines = [record.message for record in caplog.records if "waiting" in record.message]
+    assert set(lines) == {"waiting for hosts to join (0.5 s at most): 2"}
+    assert 2 <= len(lines) <= 5
+
+
 def test_who_was_refused_may_come_again_as_it_should() -> None:
     with leader() as first:
         address = first.listen("127.0.0.1:0")
