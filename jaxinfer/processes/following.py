@@ -17,7 +17,7 @@ from jaxinfer.version import __version__
 async def serve_follower(config: EngineConfig, options: ServerConfig, place: Place) -> int:
     """Follows host 0 until it ends, or until a signal; the exit status, as of a Supervisor. `/healthz` and `/readyz`
     are served meanwhile; requests are host 0's."""
-    probes = _Probes()
+    probes = _Probes(place)
 
     def announce(_: str) -> None:
         probes.ready = True
@@ -32,10 +32,11 @@ async def serve_follower(config: EngineConfig, options: ServerConfig, place: Pla
 
 
 class _Probes:
-    """ready: whether host 0 can send calls."""
+    """What a follower answers. ready: whether host 0 can send calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
         self.ready = False
+        self._place = place
 
     async def healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -44,11 +45,18 @@ class _Probes:
         status, text = (200, "ready") if self.ready else (503, "not ready")
         return web.json_response({"status": text}, status=status)
 
+    async def elsewhere(self, _: web.Request) -> web.Response:
+        """To everything else, an error as OpenAI's API has it."""
+        message = f"this is host {self._place.host_id} of {self._place.num_hosts}: requests go to host 0"
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": "not_found"}
+        return web.json_response({"error": error}, status=404)
+
 
 @contextlib.asynccontextmanager
 async def _served(probes: _Probes, options: ServerConfig) -> AsyncIterator[None]:
     app = web.Application()
     app.add_routes([web.get("/healthz", probes.healthz), web.get("/readyz", probes.readyz)])
+    app.add_routes([web.route("*", "/{path:.*}", probes.elsewhere)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, options.host, options.port).start()

@@ -166,8 +166,7 @@ def test_layers_of_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert inspect.run(["demo", "--mesh", "pp2", "--pipeline-layers", "0-4,5"]) == 0
     printed = capsys.readouterr().out
     assert (
-        "stages                layers 0-4 10.09 MiB, 5 3.52 MiB; what follows is of the one that holds most"
-        in printed
+        "stages                layers 0-4 10.09 MiB, 5 3.52 MiB; what follows is of the one that holds most" in printed
     )
     assert "split  " not in printed
     assert main(["inspect", "demo", "--mesh", "pp2", "--pipeline-layers", "0-5"]) == 2

@@ -35,6 +35,10 @@ async def test_two_hundred_requests_at_once(num_hosts: int, mesh: tuple[str, ...
     async with hosts_of(model, tmp_path, num_hosts, *SIZES, *mesh) as group:
         for host in group.hosts:
             assert [await host.status(path) for path in ("/healthz", "/readyz")] == [200, 200]
+        async with group.session.post(f"{group.hosts[1].url}/v1/completions", json=REQUESTS[0]) as response:
+            assert response.status == 404
+            told = (await response.json())["error"]["message"]
+        assert told == f"this is host 1 of {num_hosts}: requests go to host 0"
         found = await asyncio.gather(*(ask(group.session, group.hosts[0].url, body) for body in REQUESTS))
         assert {answer.end for answer in found} == {"[DONE]"}
         for body, answer, wanted in zip(REQUESTS, found, right(model), strict=True):
