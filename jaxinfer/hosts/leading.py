@@ -35,6 +35,8 @@ _SPARE_THREADS = 8
 _FRAME_BYTES = 16 * 2**20
 _KEPT_COLLECTIONS = 256
 _CLOSE_SECONDS = 1.0
+_REASON_SECONDS = 0.5
+"""That a failed step waits for the news that another host is lost: JAX's own connections often end first."""
 
 
 class HostLeader:
@@ -190,6 +192,12 @@ class HostLeader:
                 self._collected_at.popitem(last=False)
             for member in self._members.values():
                 member.note_collected(number, now)
+
+    def check_failed(self) -> None:
+        """A step has failed: raises HostLostError where a host is lost, which may turn out a moment later."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._watch.over, _REASON_SECONDS)
+            self._check_lost()
 
     def states(self) -> list[HostState]:
         """Of each follower, in the order of host ids."""

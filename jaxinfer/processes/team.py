@@ -26,7 +26,7 @@ class Leader:
     def leading(self, runner: Runner) -> Runner:
         self._hosts.agree("ready", {})
         self._hosts.serve()
-        return LeadingRunner(runner, self._hosts.send, self._hosts.note_collected)
+        return LeadingRunner(runner, self._hosts.send, self._hosts.note_collected, self._hosts.check_failed)
 
     def fail(self, reason: str) -> None:
         self._hosts.fail(reason)

@@ -97,7 +97,7 @@ class Cluster:
         self.hosts = hosts
         self.raw = raw
         self.led: Any = Recorded(device)
-        self.runner = LeadingRunner(self.led, leader.send, leader.note_collected)
+        self.runner = LeadingRunner(self.led, leader.send, leader.note_collected, leader.check_failed)
 
     def lost_everywhere(self, seconds: float = 7.0) -> list[str]:
         """The reasons, the leader's first, which must come in time."""

@@ -402,3 +402,19 @@ def _through(proxies: list[Proxy]) -> Callable[[str], str]:
         return proxies[0].address
 
     return reach
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_step_that_fails_since_a_host_is_lost_says_so(lost: bool) -> None:
+    """Though what it fails with comes first: the end of a connection of JAX's own."""
+    proxies: list[Proxy] = []
+
+    def failing(handle: Any) -> None:
+        raise RuntimeError("connection closed")
+
+    with cluster(1, reach=_through(proxies)) as hosts:
+        hosts.led.collect = failing
+        if lost:
+            threading.Timer(0.1, proxies[0].cut).start()
+        with pytest.raises(HostLostError if lost else RuntimeError, match="host 1" if lost else "connection closed"):
+            hosts.runner.collect(None)

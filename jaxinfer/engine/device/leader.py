@@ -26,16 +26,22 @@ class LeadingRunner:
 
     send(message): takes the bytes of a call, as `Follower.apply` reads them. What it raises is a step fault; the reset
     that follows is sent as well. stream: number and digest of the calls so far. on_collected: is called with the number
-    of the call that started a step, once its results are there.
+    of the call that started a step, once its results are there; on_failed: where it failed, and may raise a better
+    reason than the device gives.
     """
 
     def __init__(
-        self, runner: Runner, send: Callable[[bytes], None], on_collected: Callable[[int], None] = lambda number: None
+        self,
+        runner: Runner,
+        send: Callable[[bytes], None],
+        on_collected: Callable[[int], None] = lambda number: None,
+        on_failed: Callable[[], None] = lambda: None,
     ):
         self.stream = CallWriter()
         self._runner = runner
         self._send_bytes = send
         self._on_collected = on_collected
+        self._on_failed = on_failed
         self._in_flight: deque[int] = deque()
         """Steps, by the number of the call that started each."""
         self._num_forwards = 0
@@ -102,7 +108,11 @@ class LeadingRunner:
         return self._dispatched(self._runner.verify(step, drafted.handle, counts))
 
     def collect(self, handle: Any) -> StepResult:
-        result = self._runner.collect(handle)
+        try:
+            result = self._runner.collect(handle)
+        except Exception:
+            self._on_failed()
+            raise
         self._on_collected(self._in_flight.popleft())
         return result
 
