@@ -195,7 +195,7 @@ class JaxRunner:
         return self._in_flight(step, out, drafted.load)
 
     def _in_flight(self, step: PackedBurst, out: Burst | Accepted, load: StepLoad) -> BurstInFlight:
-        return BurstInFlight(BurstStep.begun(step, out.tokens, out.counts, out.logprobs), load)
+        return BurstInFlight(BurstStep.begun(step, out.tokens, out.tokens, out.counts, out.logprobs), load)
 
     def collect(self, handle: StepInFlight | BurstInFlight) -> StepResult:
         result = handle.sampled.result()

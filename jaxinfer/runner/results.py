@@ -49,25 +49,29 @@ class SampledStep(NamedTuple):
 
 class BurstStep(NamedTuple):
     """Several tokens a row in flight. counts: [rows], or [rows, 4] with drafts, as `Burst` has them. Processes that
-    have no part of the results get zeros."""
+    have no part of the results get zeros; `here` tells them when it has ended."""
 
     step: PackedBurst
+    here: jax.Array
     tokens: jax.Array
     counts: jax.Array
     logprobs: jax.Array | None
 
     @classmethod
-    def begun(cls, step: PackedBurst, tokens: jax.Array, counts: jax.Array, logprobs: jax.Array | None) -> "BurstStep":
+    def begun(
+        cls, step: PackedBurst, here: jax.Array, tokens: jax.Array, counts: jax.Array, logprobs: jax.Array | None
+    ) -> "BurstStep":
         """Starts to copy what the host will read."""
         logprobs = logprobs if step.logprobs else None
         for array in (tokens, counts, logprobs):
             if array is not None and is_here(array):
                 array.copy_to_host_async()
-        return cls(step, tokens, counts, logprobs)
+        return cls(step, here, tokens, counts, logprobs)
 
     def result(self) -> StepResult:
         """Waits for it."""
         if not is_here(self.tokens):
+            self.here.block_until_ready()
             return self.step.result(np.zeros(self.tokens.shape, np.int32), np.zeros(len(self.tokens), np.int32))
         tokens, counts = np.asarray(self.tokens), np.asarray(self.counts)
         if counts.ndim == 1:

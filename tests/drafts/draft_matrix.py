@@ -28,7 +28,7 @@ from jaxinfer.parallel.mesh import make_mesh
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.runner.draft_model import with_draft
 from jaxinfer.sampling import SamplingParams
-from jaxinfer.speculation import Speculation
+from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Output, Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.material import material
@@ -134,7 +134,7 @@ def answers(name: str, how: Mapping[str, Any], *, plain: bool = False) -> tuple[
     programs = runner.programs
     interrupted = None if plain else how["interrupted"]
     if interrupted == "faults":
-        runner.programs = FailingPrograms(programs, "speculate", 1)  # type: ignore[assignment]
+        runner.programs = FailingPrograms(programs, "speculate", 1)
     options = {"eos": (2,), "constraints": ToyConstraints(runner.model.config.vocab_size), "clock": lambda: 0}
     core = make_core(runner, ahead=how["ahead"], long_prefill_token_threshold=how["chunk"], **options)
     runner.core = core
@@ -149,9 +149,9 @@ def answers(name: str, how: Mapping[str, Any], *, plain: bool = False) -> tuple[
 
 
 @cache
-def _made(name: str, drafter: str | None, drafts: int, rows: int, blocks: int, devices: int) -> PoisoningRunner:
+def _made(name: str, drafter: Method | None, drafts: int, rows: int, blocks: int, devices: int) -> PoisoningRunner:
     model = drafting_model(name, drafter, devices)
-    drafting = Speculation(drafts, 1, 2, drafter) if drafter is not None else None  # type: ignore[arg-type]
+    drafting = Speculation(drafts, 1, 2, drafter) if drafter is not None else None
     if drafter == "eagle3" and name != "demo":
         drafting = Speculation(drafts, 1, 2, "draft_model")
     sizes = {"max_num_seqs": rows, "max_num_batched_tokens": max(rows, 16), "max_model_len": _LENGTH, "blocks": blocks}
@@ -160,16 +160,16 @@ def _made(name: str, drafter: str | None, drafts: int, rows: int, blocks: int, d
     return runner
 
 
-def _runner(name: str, drafter: str | None, drafts: int, how: Mapping[str, Any]) -> PoisoningRunner:
+def _runner(name: str, drafter: Method | None, drafts: int, how: Mapping[str, Any]) -> Any:
     of_one = _LENGTH // _BLOCK + 1
     blocks = max(of_one * how["rows"] // 3, of_one) + 1 if how["few_blocks"] else of_one * (how["rows"] + 2) + 40
     return _made(name, drafter, drafts, how["rows"], blocks, how["devices"])
 
 
 def _draft_in_turns(core: EngineCore, steps: int) -> None:
-    policy, asked = core.scheduler.drafts, itertools.cycle([True, True, *[False] * steps])
-    assert policy is not None
-    policy.drafts = lambda *_: next(asked)  # type: ignore[method-assign]
+    asked = itertools.cycle([True, True, *[False] * steps])
+    policy: Any = core.scheduler.drafts
+    policy.drafts = lambda *_: next(asked)
 
 
 def _abort_some(core: EngineCore, step: int) -> None:

@@ -1,7 +1,8 @@
 """A runner that puts NaN wherever nobody may read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +12,17 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.step.layouts import Layouts
 from jaxinfer.engine.step.packed import PackedBurst, PackedForward
 from jaxinfer.runner.draft_model import followed_groups
-from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, Forwarded, JaxRunner, StepInFlight
-from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner, StagesDrafted, StagesForwarded, StagesInFlight
+from jaxinfer.runner.jax_runner import JaxRunner
+from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from tests.engine.ledger import free, unread
 
+_Runner: Any = object
+"""What the class below is mixed into."""
 
-class PoisoningRunner(JaxRunner):
-    """Puts NaN wherever nobody may read: before each step into blocks that are free once it is planned, and after it
-    wherever no later step may read before it has written.
+
+class _Poisoning(_Runner):
+    """A runner that puts NaN wherever nobody may read: before each step into blocks that are free once it is planned,
+    and after it wherever no later step may read before it has written.
 
     The same device runs all histories of a model; `core` is the engine of the one that is under way, which may have
     been given fewer blocks than there are.
@@ -30,84 +34,60 @@ class PoisoningRunner(JaxRunner):
         self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(packed)["copies"]))
         super().copy_blocks(packed)
 
-    def forward(self, step: PackedForward) -> Forwarded:
+    def forward(self, step: PackedForward) -> Any:
         self._poison(self._free)
         return super().forward(step)
 
-    def sample(self, step: PackedForward, forwarded: Forwarded) -> StepInFlight:
-        handle = super().sample(step, forwarded)
-        self._poison(partial(unread, self.core))
-        return handle
+    def sample(self, step: PackedForward, forwarded: Any) -> Any:
+        return self._poisoned(super().sample(step, forwarded))
 
-    def burst(self, step: PackedBurst) -> BurstInFlight:
+    def burst(self, step: PackedBurst) -> Any:
         self._poison(self._free)
-        handle = super().burst(step)
-        self._poison(partial(unread, self.core))
-        return handle
+        return self._poisoned(super().burst(step))
 
-    def draft(self, step: PackedBurst) -> DraftedStep:
+    def draft(self, step: PackedBurst) -> Any:
         self._poison(self._free)
         return super().draft(step)
 
-    def verify(self, step: PackedBurst, drafted: DraftedStep, counts: np.ndarray) -> BurstInFlight:
-        handle = super().verify(step, drafted, counts)
+    def verify(self, step: PackedBurst, drafted: Any, counts: np.ndarray) -> Any:
+        return self._poisoned(super().verify(step, drafted, counts))
+
+    def _poisoned(self, handle: Any) -> Any:
+        """After a step."""
         self._poison(partial(unread, self.core))
         return handle
 
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
         """positions: of a group, bool [blocks, block size]. The device runs this between steps."""
-        groups = followed_groups(self.model)
-        blocks, kept = self.kv[: len(groups)], self.kv[len(groups) :]
-        poisoned = (
-            _with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in zip(groups, blocks, strict=True)
-        )
-        self.kv = (*poisoned, *kept)
+        raise NotImplementedError
 
     def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
         return _free(self.core, self.shapes.block_size, group, copied)
 
 
-class PoisoningPipeline(PipelineRunner):
-    """The same over stages. Theirs may be on one device."""
+class PoisoningRunner(_Poisoning, JaxRunner):
+    """Over one model, and what drafts for it."""
 
-    core: EngineCore
+    def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
+        groups = followed_groups(self.model)
+        blocks, kept = self.kv[: len(groups)], self.kv[len(groups) :]
+        self.kv = (*_poisoned_blocks(groups, blocks, positions), *kept)
 
-    def copy_blocks(self, packed: np.ndarray) -> None:
-        self._poison(partial(self._free, copied=Layouts(self.shapes).copies.views(packed)["copies"]))
-        super().copy_blocks(packed)
 
-    def forward(self, step: PackedForward) -> StagesForwarded:
-        self._poison(self._free)
-        return super().forward(step)
-
-    def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
-        handle = super().sample(step, forwarded)
-        self._poison(partial(unread, self.core))
-        return handle
-
-    def burst(self, step: PackedBurst) -> StagesInFlight:
-        self._poison(self._free)
-        handle = super().burst(step)
-        self._poison(partial(unread, self.core))
-        return handle
-
-    def draft(self, step: PackedBurst) -> StagesDrafted:
-        self._poison(self._free)
-        return super().draft(step)
-
-    def verify(self, step: PackedBurst, drafted: StagesDrafted, counts: np.ndarray) -> StagesInFlight:
-        handle = super().verify(step, drafted, counts)
-        self._poison(partial(unread, self.core))
-        return handle
+class PoisoningPipeline(_Poisoning, PipelineRunner):
+    """Over stages, which may be on one device."""
 
     def _poison(self, positions: Callable[[int], np.ndarray]) -> None:
         for stage in self.stages:
             groups = [stage.stage.groups[group] for group in followed_groups(stage.model)]
-            pairs = zip(groups, stage.kv, strict=True)
-            stage.kv = tuple(_with_nan(kv, _padded(positions(group), kv.shape[2])) for group, kv in pairs)
+            stage.kv = _poisoned_blocks(groups, stage.kv, positions)
 
-    def _free(self, group: int, copied: np.ndarray | None = None) -> np.ndarray:
-        return _free(self.core, self.shapes.block_size, group, copied)
+
+def _poisoned_blocks(
+    groups: Sequence[int], kv: Sequence[jax.Array], positions: Callable[[int], np.ndarray]
+) -> tuple[jax.Array, ...]:
+    """groups: of each of `kv`."""
+    return tuple(_with_nan(x, _padded(positions(group), x.shape[2])) for group, x in zip(groups, kv, strict=True))
 
 
 def _free(core: EngineCore, block_size: int, group: int, copied: np.ndarray | None) -> np.ndarray:

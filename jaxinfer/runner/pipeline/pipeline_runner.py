@@ -47,11 +47,9 @@ class StagesDrafted(NamedTuple):
 
 
 class StagesInFlight(NamedTuple):
-    """A step in flight, and the loads of experts after it. here: of its forward pass, which tells when that has
-    ended."""
+    """A step in flight, and the loads of experts after it."""
 
     sampled: SampledStep | BurstStep
-    here: jax.Array
     loads: tuple[StepLoad, ...]
 
 
@@ -141,23 +139,33 @@ class PipelineRunner:
             stage.set_history(packed)
 
     def forward(self, step: PackedForward) -> StagesForwarded:
-        first, *others = self.stages
-        out, load = first.forward(step, self._newest.after(step.needs))
-        here, loads, rows = out.hidden, [load], out.rows
-        for stage in others:
+        out, load = self.stages[0].forward(step, self._newest.after(step.needs))
+        return self._pass_on(out, load, out.rows, lambda stage, given: stage.forward(step, given))[0]
+
+    def _pass_on(
+        self,
+        out: StageForwarded,
+        load: StepLoad,
+        rows: jax.Array | None,
+        forward: Callable[[StageDevice | AbsentStage, Passed], tuple[StageForwarded, StepLoad]],
+    ) -> tuple[StagesForwarded, jax.Array | None]:
+        """From the first stage's part of a forward pass on: all of it, and `rows` as the last stage has them. rows: of
+        `Passed`. forward: the part of another stage."""
+        here, loads = out.hidden, [load]
+        for stage in self.stages[1:]:
             given = stage.hand_over(Passed(out.hidden, rows))
             rows = given.rows
-            out, load = stage.forward(step, given)
+            out, load = forward(stage, given)
             here = out.hidden if stage.is_here else here
             loads.append(load)
-        return StagesForwarded(out, here, tuple(loads))
+        return StagesForwarded(out, here, tuple(loads)), rows
 
     def sample(self, step: PackedForward, forwarded: StagesForwarded) -> StagesInFlight:
         here, loads = forwarded.here, forwarded.loads
         if not step.num_scored:
-            return StagesInFlight(SampledStep(step, here, None), here, loads)
+            return StagesInFlight(SampledStep(step, here, None), loads)
         sampled = self._returned(step.index, *self._last.sample(step.scored_bucket, forwarded.last))
-        return StagesInFlight(SampledStep.begun(step, here, sampled), here, loads)
+        return StagesInFlight(SampledStep.begun(step, here, sampled), loads)
 
     def burst(self, step: PackedBurst) -> StagesInFlight:
         every = np.full(step.bucket * self.shapes.shards, self.shapes.burst - 1, np.int32)
@@ -177,23 +185,18 @@ class PipelineRunner:
         return self._accept(step, drafted, step.in_rows(counts, self.shapes.shards))
 
     def _draft(self, step: PackedBurst) -> StagesDrafted:
-        first, *others = self.stages
-        drafted = rows = first.draft(step, self._newest.after(step.needs))
+        first = self.stages[0]
+        drafted = first.draft(step, self._newest.after(step.needs))
         out, load = first.verify(step, drafted)
-        here, loads = out.hidden, [load]
-        for stage in others:
-            given = stage.hand_over(Passed(out.hidden, rows))
-            rows = given.rows
-            out, load = stage.verify(step, given)
-            here = out.hidden if stage.is_here else here
-            loads.append(load)
-        return StagesDrafted(drafted, rows, StagesForwarded(out, here, tuple(loads)))
+        forwarded, rows = self._pass_on(out, load, drafted, lambda stage, given: stage.verify(step, given))
+        assert rows is not None
+        return StagesDrafted(drafted, rows, forwarded)
 
     def _accept(self, step: PackedBurst, drafted: StagesDrafted, legal: np.ndarray) -> StagesInFlight:
         forwarded = drafted.forwarded
         out, back = self._last.accept(step, forwarded.last.hidden, drafted.at_last, legal)
         given = self._returned(step.index, (out.tokens, out.counts, out.logprobs), back)
-        return StagesInFlight(BurstStep.begun(step, *given), forwarded.here, forwarded.loads)
+        return StagesInFlight(BurstStep.begun(step, forwarded.here, *given), forwarded.loads)
 
     def _returned(self, step: int, results: Any, back: jax.Array) -> Any:
         """What the last stage gives, where it is read. back: for the first stage, to which it is handed."""
@@ -208,8 +211,6 @@ class PipelineRunner:
         self._last.set_masks(packed)
 
     def collect(self, handle: StagesInFlight) -> StepResult:
-        if isinstance(handle.sampled, BurstStep) and not is_here(handle.sampled.tokens):
-            handle.here.block_until_ready()
         result = handle.sampled.result()
         for stage, load in zip(self.stages, handle.loads, strict=True):
             stage.collect(load)
