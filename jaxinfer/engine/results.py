@@ -24,17 +24,16 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
     sampling = plan.samples > 0
     # NOTE: not the plan's, which are too high where a step before it gave a row fewer tokens than it asked for.
     firsts = table.known[plan.slots]
-    took_fewer = result.tokens.shape[1] > 1
     if table.num_constrained and plan.kind is StepKind.MIXED:
         result = _with_foreseen(table, plan, result, np.flatnonzero(valid & sampling))
     if result.logprobs is not None and plan.kind is StepKind.MIXED:
         _take_prompt_logprobs(state, plan, valid, result.logprobs)
-    rows = np.flatnonzero(valid & sampling)
+    (rows,) = (valid & sampling).nonzero()
     whole = len(rows) == plan.num_rows
     gained = (plan.slots, firsts, result.tokens, result.counts, result.finite)
     slots, first, tokens, counts, finite = gained if whole else (column[rows] for column in gained)
     known = first + counts
-    _learn_tokens(state, slots, first, tokens, counts)
+    joined = _learn_tokens(table, slots, first, tokens, counts)
     judged = _accept(state, slots, tokens, counts)
     table.known[slots] = known
     # A row that samples several tokens computed all of them but the last. The tree's keys are tokens: they come first.
@@ -59,9 +58,11 @@ def apply_result(state: SchedulerState, plan: StepPlan, result: StepResult) -> S
         numbers = np.flatnonzero(special).tolist()
         deltas = [_delta(state, plan, result, int(rows[number]), judged.get(number)) for number in numbers]
         plain = ~special
-    if took_fewer:
-        _take_back(state, plan, result, rows)
-    return StepOutput(table.sequence_id[slots[plain]], counts[plain], _joined(tokens[plain], counts[plain]), deltas)
+        joined = joined[np.repeat(plain, counts)]
+    if tokens.shape[1] > 1:  # of those that an earlier step gave fewer than it asked for, too
+        assert (counts > 0)[finite].all(), "a runner gave a row no token"
+        _take_back(state, slots, plan.samples[rows] - counts, plan.epochs[rows])
+    return StepOutput(table.sequence_id[slots[plain]], counts[plain], joined, deltas)
 
 
 def _with_foreseen(table: SlotTable, plan: StepPlan, result: StepResult, rows: np.ndarray) -> StepResult:
@@ -79,13 +80,12 @@ def _with_foreseen(table: SlotTable, plan: StepPlan, result: StepResult, rows: n
     return result._replace(tokens=tokens, counts=counts)
 
 
-def _take_back(state: SchedulerState, plan: StepPlan, result: StepResult, rows: np.ndarray) -> None:
-    """Of `rows` that go on, what their plan allowed and they did not get."""
-    counts = result.counts[rows]
-    assert (counts > 0)[result.finite[rows]].all(), "a runner gave a row no token"
-    missing = plan.samples[rows] - counts
-    less = (missing > 0) & (state.table.epoch[plan.slots[rows]] == plan.epochs[rows])
-    state.take_back(plan.slots[rows[less]], missing[less])
+def _take_back(state: SchedulerState, slots: np.ndarray, missing: np.ndarray, epochs: np.ndarray) -> None:
+    """Of rows that go on, what their plan allowed and they did not get."""
+    less = (missing > 0) & (state.table.epoch[slots] == epochs)
+    if not less.all():
+        slots, missing = slots[less], missing[less]
+    state.take_back(slots, missing)
 
 
 def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:
@@ -98,28 +98,33 @@ def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:
         return
     # Most rows have filled one block: their tokens are copied at once.
     filled, blocks, ends = slots[rows], blocks[rows], ends[rows]
-    positions = blocks[:, None] * size + np.arange(size)
-    keys, width = table.tokens[filled[:, None], positions].tobytes(), table.tokens.itemsize * size
-    each = zip(filled.tolist(), blocks.tolist(), ends.tolist(), strict=True)
-    for row, (slot, block, end) in enumerate(each):
+    tokens = table.tokens[filled[:, None], blocks[:, None] * size + np.arange(size)]
+    keys = tokens.view(f"V{tokens.itemsize * size}").ravel().tolist()  # a row's bytes each
+    full = []
+    for slot, block, end, key in zip(filled.tolist(), blocks.tolist(), (ends // size).tolist(), keys, strict=True):
         sequence = table.sequences[slot]
         assert sequence is not None
-        if end // size == block + 1 and sequence.kv.committed == block:
-            state.kv.commit_next(sequence.kv, keys[row * width : (row + 1) * width])
+        if end == block + 1 and sequence.kv.committed == block:
+            full.append((sequence.kv, key))
         else:
-            state.kv.commit(sequence.kv, sequence.tokens, end)
+            state.kv.commit(sequence.kv, sequence.tokens, end * size)
+    state.kv.commit_next(full)
 
 
 def _learn_tokens(
-    state: SchedulerState, slots: np.ndarray, firsts: np.ndarray, tokens: np.ndarray, counts: np.ndarray
-) -> None:
-    """Writes sampled tokens, int32 [rows, Q], into the table, a row's from position `firsts` on."""
-    table = state.table
+    table: SlotTable, slots: np.ndarray, firsts: np.ndarray, tokens: np.ndarray, counts: np.ndarray
+) -> np.ndarray:
+    """Writes sampled tokens, int32 [rows, Q], into the table, a row's from position `firsts` on. Returns those of all
+    rows, one after another."""
     if tokens.shape[1] == 1 and np.count_nonzero(counts) == len(counts):
         table.tokens[slots, firsts] = tokens[:, 0]
-    else:
-        row, step = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
-        table.tokens[slots[row], firsts[row] + step] = tokens[row, step]
+        return tokens[:, 0]
+    steps = np.arange(tokens.shape[1])
+    given = steps < counts[:, None]
+    places = (slots.astype(np.int64) * table.tokens.shape[1] + firsts)[:, None] + steps
+    joined = tokens[given]
+    table.tokens.reshape(-1)[places[given]] = joined  # faster by one index than by two
+    return joined
 
 
 def _need_care(state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -128,13 +133,6 @@ def _need_care(state: SchedulerState, slots: np.ndarray, tokens: np.ndarray, cou
     last = tokens[:, 0] if tokens.shape[1] == 1 else tokens[np.arange(len(slots)), counts - 1]
     stops = (table.stop_ids[slots] == last[:, None]).any(axis=1)
     return stops | table.awaits_first_token[slots]
-
-
-def _joined(tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The tokens of all rows, one after another."""
-    if tokens.shape[1] == 1:
-        return tokens[:, 0]
-    return tokens[np.arange(tokens.shape[1]) < counts[:, None]]
 
 
 def _accept(

@@ -14,7 +14,7 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.stats.log import log_stats
 from jaxinfer.errors import JaxinferError
 from jaxinfer.processes.child import Parent, run_to_end
-from jaxinfer.processes.garbage import forget_garbage
+from jaxinfer.processes.garbage import forget_garbage, short_collections
 from jaxinfer.signals import end_at_once_on_signals
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,8 @@ async def serve_engine(
     on_ready(await server.start(address))
     logging_stats = asyncio.create_task(log_stats(core.stats)) if logs_stats else None
     ended = [asyncio.create_task(event.wait()) for event in (stop, server.dead)]
-    await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+    async with short_collections(is_idle=lambda: not core.has_work()):
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
     if logging_stats is not None:
         logging_stats.cancel()
     if server.dead.is_set():

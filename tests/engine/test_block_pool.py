@@ -64,9 +64,8 @@ class Cache:
         self.tree.pin(node)
         path = []
         for letter in text:
-            own = [pool.take(1)[0] for pool in self.pools]
+            own = tuple(pool.take(1)[0] for pool in self.pools)
             child = self.tree.extend(node, letter.encode(), own)
-            self.tree.move_pin(node, child)
             for group, block in enumerate(own):
                 if not (hold and child.blocks[group] == block) and self.pools[group].release(block):
                     self.tree.became_evictable(group, block)
@@ -78,7 +77,7 @@ class Cache:
 
     def found(self, text: str, namespace=MINE) -> str:
         path = self.tree.match(namespace, [letter.encode() for letter in text])
-        return b"".join(node.key for node in path if isinstance(node.key, bytes)).decode()
+        return b"".join(node.key[len(node.name) :] for node in path if isinstance(node.key, bytes)).decode()
 
 
 def test_the_longest_prefix_is_found() -> None:

@@ -187,7 +187,7 @@ class SimulatedRunner:
         sections = zip(self._parts, self._sections(packed.array), strict=True)
         if isinstance(packed, PackedBurst):
             if not self._draws:
-                return self._nothing(packed)
+                return packed.result(*self._nothing(packed))
             legal = [None] * self.shapes.shards if step.legal is None else self._sections(step.legal)
             each = zip(sections, legal, strict=True)
             given = _joined([part.burst(packed, own, most) for (part, own), most in each])
@@ -200,16 +200,16 @@ class SimulatedRunner:
         logprobs = _fake_logprobs(np.where(targets >= 0, targets, tokens)) if packed.logprobs else None
         return packed.result(tokens, logprobs)
 
-    def _nothing(self, packed: PackedBurst) -> StepResult:
+    def _nothing(self, packed: PackedBurst) -> "_Columns":
         """Token 0 as often as was planned, or as hits allow."""
         layout = self._layouts.burst(packed.bucket)
         counts = np.concatenate([layout.views(section)["counts"] for section in self._sections(packed.array)])
         tokens = np.zeros((len(counts), self.shapes.burst), np.int32)
         if packed.kind is StepKind.MULTI_STEP:
-            return packed.result(tokens, counts)
+            return tokens, counts, None, None, None
         drafted = np.maximum(counts - 1, 0)
         kept = np.minimum(drafted, round(self._hit_rate * drafted.max(initial=0)))
-        return packed.result(tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept))
+        return tokens, np.minimum(counts, 1 + kept), drafted, kept, np.zeros_like(kept)
 
     def _num_tokens(self, step: PackedStep) -> int:
         """Of all shards."""
@@ -223,6 +223,11 @@ class SimulatedRunner:
 
     def _sections(self, array: np.ndarray) -> list[np.ndarray]:
         return [array] if self.shapes.shards == 1 else np.split(array, self.shapes.shards)
+
+
+_Drafts = np.ndarray | None
+_Columns = tuple[np.ndarray, np.ndarray, _Drafts, _Drafts, _Drafts]
+"""What a burst gave, as `PackedBurst.result` takes it."""
 
 
 def _joined(shards: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

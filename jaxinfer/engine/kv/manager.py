@@ -1,6 +1,6 @@
 """KVCache: which blocks a sequence holds, and what the prefix cache keeps of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -155,23 +155,23 @@ class KVCache:
         """
         assert num_computed <= len(tokens)
         size = self.block_size
-        for i in range(refs.committed, num_computed // size) if refs.radix_node is not None else ():
-            self.commit_next(refs, tokens[i * size : (i + 1) * size].tobytes())
+        blocks = range(refs.committed, num_computed // size)
+        self.commit_next((refs, tokens[i * size : (i + 1) * size].tobytes()) for i in blocks)
 
-    def commit_next(self, refs: BlockRefs, key: bytes) -> None:
-        """The same for the first block that the tree was not offered. key: the bytes of its tokens."""
-        before = refs.radix_node
-        if before is None:
-            return
-        own = [blocks[refs.committed] for blocks in refs.blocks]
-        node = self.tree.extend(before, key, own)
-        if node.blocks != own:
-            self._hold_duplicates(refs, node, own)
-        self.tree.move_pin(before, node)
-        refs.radix_node = node
-        refs.committed += 1
+    def commit_next(self, full: Iterable[tuple[BlockRefs, bytes]]) -> None:
+        """The same for the first block of each that the tree was not offered, with the bytes of its tokens."""
+        extend = self.tree.extend
+        for refs, key in full:
+            before = refs.radix_node
+            if before is None:
+                continue
+            own = tuple([blocks[refs.committed] for blocks in refs.blocks])
+            node = refs.radix_node = extend(before, key, own)
+            refs.committed += 1
+            if node.blocks is not own:
+                self._hold_duplicates(refs, node, own)
 
-    def _hold_duplicates(self, refs: BlockRefs, node: Node, own: list[int]) -> None:
+    def _hold_duplicates(self, refs: BlockRefs, node: Node, own: Iterable[int]) -> None:
         """Where the tree has a block of equal content already, holds it too, so that what we add below it is never
         without its parents."""
         for group, block in enumerate(own):

@@ -1,8 +1,9 @@
 """RadixTree: computed KV blocks by the tokens that lead to them.
 
 An edge is one whole block of tokens. A tree is rooted by namespace (adapter, cache salt), so that
-nothing is shared between namespaces. A child is found by its block's bytes: the dictionary hashes
-them with Python's keyed hash and compares them byte by byte, so that no collision can be built.
+nothing is shared between namespaces. A child is found by its parent's number and its block's bytes: the dictionary
+hashes them with Python's keyed hash and compares them byte by byte, so that no collision can be built. One dictionary
+holds the children of all nodes: one for each node took most of a node's memory, and garbage collections of it.
 """
 
 import heapq
@@ -17,21 +18,24 @@ Namespace = tuple[str, str]
 class Node:
     """One block of tokens. blocks holds a block id a KV group, 0 where the group has none.
 
-    key is the block's bytes, or the namespace in a root. time is that of the last use.
-    pins counts sequences that will extend the tree at this node.
+    name: the bytes of its number, which no other node of the tree has or had. key: its parent's name and the block's
+    bytes, or the namespace in a root. num_children: nodes whose parent it is. time is that of the last use.
+    pins counts sequences that will extend the tree at this node. queued: a bit a KV group.
     """
 
-    __slots__ = ("blocks", "children", "depth", "key", "parent", "pins", "queued", "time")
+    __slots__ = ("blocks", "depth", "key", "name", "num_children", "parent", "pins", "queued", "time")
 
-    def __init__(self, parent: "Node | None", key: bytes | Namespace, num_groups: int):
+    def __init__(self, parent: "Node | None", key: bytes | Namespace, number: int, blocks: tuple[int, ...]):
         self.parent = parent
         self.key = key
-        self.children: dict[bytes | Namespace, Node] = {}
-        self.blocks = [0] * num_groups
+        self.name = number.to_bytes(8)
+        # NOTE: a tuple of numbers is nothing that garbage collections look at.
+        self.blocks = blocks
         self.depth = parent.depth + 1 if parent else 0
+        self.num_children = 0
         self.time = 0
         self.pins = 0
-        self.queued = [False] * num_groups
+        self.queued = 0
 
 
 class RadixTree:
@@ -46,6 +50,8 @@ class RadixTree:
         self._windows = windows
         self._block_size = block_size
         self._roots: dict[Namespace, Node] = {}
+        self._children: dict[bytes, Node] = {}
+        self._numbers = itertools.count()
         self._nodes: list[dict[int, Node]] = [{} for _ in pools]
         self._heaps: list[list[tuple[int, int, int, Node]]] = [[] for _ in pools]
         self._ticket = itertools.count()
@@ -54,7 +60,7 @@ class RadixTree:
     def root(self, namespace: Namespace) -> Node:
         root = self._roots.get(namespace)
         if root is None:
-            root = self._roots[namespace] = Node(None, namespace, len(self._pools))
+            root = self._roots[namespace] = Node(None, namespace, next(self._numbers), (0,) * len(self._pools))
         return root
 
     def match(self, namespace: Namespace, keys: Iterable[bytes]) -> list[Node]:
@@ -62,7 +68,7 @@ class RadixTree:
         path: list[Node] = []
         node = self._roots.get(namespace)
         for key in keys:
-            node = node.children.get(key) if node else None
+            node = self._children.get(node.name + key) if node else None
             if node is None:
                 break
             path.append(node)
@@ -84,15 +90,23 @@ class RadixTree:
             step.time = self._clock
             step = step.parent
 
-    def extend(self, node: Node, key: bytes, blocks: Sequence[int]) -> Node:
-        """The child of `node` along `key`; made of `blocks` (an id a group) where it, or its block, is missing."""
-        child = node.children.get(key)
+    def extend(self, node: Node, key: bytes, blocks: tuple[int, ...]) -> Node:
+        """The child of `node` along `key`, to which a pin of `node` moves. It is made of `blocks` (an id a group) where
+        it, or its block, is missing."""
+        edge = node.name + key
+        child = self._children.get(edge)
         if child is None:
-            child = node.children[key] = Node(node, key, len(self._pools))
+            child = self._children[edge] = Node(node, edge, next(self._numbers), blocks)
+            node.num_children += 1
+            added = blocks
+        else:
+            added = tuple(0 if old else new for old, new in zip(child.blocks, blocks, strict=True))
+            child.blocks = tuple(old or new for old, new in zip(child.blocks, blocks, strict=True))
         child.time = node.time = self._clock
-        for group, block in enumerate(blocks):
-            if block and not child.blocks[group]:
-                child.blocks[group] = block
+        child.pins += 1
+        node.pins -= 1
+        for group, block in enumerate(added):
+            if block:
                 self._nodes[group][block] = child
                 self._pools[group].cache(block)
         return child
@@ -103,11 +117,6 @@ class RadixTree:
     def unpin(self, node: Node) -> None:
         node.pins -= 1
         self._prune(node)
-
-    def move_pin(self, node: Node, child: Node) -> None:
-        """Moves one pin from a node to its child."""
-        child.pins += 1
-        node.pins -= 1
 
     def became_evictable(self, group: int, block: int) -> None:
         """Must be called when the last reference to a block of the tree is dropped."""
@@ -120,7 +129,7 @@ class RadixTree:
         heap = self._heaps[group]
         while pool.num_free < goal:
             time, _, _, node = heapq.heappop(heap)
-            node.queued[group] = False
+            node.queued &= ~(1 << group)
             if not self._can_go(node, group):
                 continue
             if node.time != time:
@@ -142,11 +151,11 @@ class RadixTree:
         block = node.blocks[group]
         if not block or self._pools[group].references(block):
             return False
-        return self._windows[group] is not None or not node.children
+        return self._windows[group] is not None or not node.num_children
 
     def _queue(self, node: Node, group: int) -> None:
-        if not node.queued[group] and self._can_go(node, group):
-            node.queued[group] = True
+        if not node.queued >> group & 1 and self._can_go(node, group):
+            node.queued |= 1 << group
             # A window needs the end of a path, so its beginning goes first.
             heapq.heappush(self._heaps[group], (node.time, node.depth, next(self._ticket), node))
 
@@ -158,7 +167,7 @@ class RadixTree:
 
     def _drop_block(self, node: Node, group: int) -> None:
         block = node.blocks[group]
-        node.blocks[group] = 0
+        node.blocks = (*node.blocks[:group], 0, *node.blocks[group + 1 :])
         del self._nodes[group][block]
         # NOTE: a sequence that waits with its parent's partial block may hold the windowed blocks of a node that got
         # them when the parent filled that block, and not the node's full block, which had come from another sequence.
@@ -169,13 +178,13 @@ class RadixTree:
 
     def _prune(self, node: Node) -> None:
         """Removes nodes that hold nothing and lead nowhere, from `node` upwards."""
-        while not (node.children or node.pins or any(node.blocks)):
+        while not (node.num_children or node.pins or any(node.blocks)):
             parent = node.parent
             if parent is None:
                 del self._roots[node.key]  # type: ignore[arg-type]  # a root's key is its namespace
                 return
-            if parent.children.get(node.key) is node:
-                del parent.children[node.key]
+            if self._children.pop(node.key, None) is not None:  # type: ignore[arg-type]  # bytes in all but roots
+                parent.num_children -= 1
             node = parent
         for group in range(len(self._pools)):
             self._queue(node, group)

@@ -1,6 +1,6 @@
 """KVShards: a KVCache for each shard. A sequence's blocks, and the prefixes that it can reuse, are its shard's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -59,8 +59,9 @@ class KVShards:
     def commit(self, refs: BlockRefs, tokens: np.ndarray, num_computed: int) -> None:
         self._of(refs).commit(refs, tokens, num_computed)
 
-    def commit_next(self, refs: BlockRefs, key: bytes) -> None:
-        self._of(refs).commit_next(refs, key)
+    def commit_next(self, full: Iterable[tuple[BlockRefs, bytes]]) -> None:
+        for refs, key in full:
+            self._of(refs).commit_next([(refs, key)])
 
     def all_committed(self, refs: BlockRefs, num_computed: int) -> bool:
         return self._of(refs).all_committed(refs, num_computed)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+import numpy as np
+
 from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 
 _TRIES = 3
@@ -163,13 +165,18 @@ class DraftPolicy:
         if nothing and measured.steps < _TRIES and size.without < _WITHOUT:
             size.without += 1
             return
-        gained = result.counts[result.counts > 0]
-        if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
-            measured.add(seconds, float(gained.mean()))
+        gaining = np.count_nonzero(result.counts)
+        if gaining:  # others had ended before, unknown to who planned it, as they would have without drafts
+            measured.add(seconds, int(result.counts.sum()) / gaining)
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)
-        size = self._sizes.setdefault(alike, _Size(self._stages))
+        size = self._sizes.get(alike)
+        if size is None:
+            size = self._sizes[alike] = _Size(self._stages)
         if self._prediction is None:
             return size
-        return self._predicted_sizes.setdefault(alike, _Size(self._stages, size.kinds[StepKind.DECODE]))
+        predicted = self._predicted_sizes.get(alike)
+        if predicted is None:
+            predicted = self._predicted_sizes[alike] = _Size(self._stages, size.kinds[StepKind.DECODE])
+        return predicted

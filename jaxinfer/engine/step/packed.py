@@ -86,9 +86,11 @@ class PackedBurst(NamedTuple):
         where logits were not finite. drafted, accepted, predicted: [rows], of a step that
         drafts. logprobs: an entry a row and step.
         """
-        rows = np.arange(self.num_rows)
         tokens, counts = self.of_rows(tokens), self.of_rows(counts)
-        finite = (counts == 0) | (tokens[rows, np.maximum(counts - 1, 0)] >= 0)
+        finite = np.ones(self.num_rows, bool)
+        if tokens.min(initial=0) < 0:
+            last = tokens[np.arange(self.num_rows), np.maximum(counts - 1, 0)]
+            finite = (counts == 0) | (last >= 0)
         columns = (drafted, accepted, predicted)
         drafts = (None if column is None else self.of_rows(column) for column in columns)
         return StepResult(tokens, counts - ~finite, finite, logprobs, *drafts)
