@@ -19,7 +19,6 @@ from benchmarks.device.counts import step_work
 from benchmarks.device.rig import Rig, rig_runner, rig_shapes
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.model_config.eagle3 import parse_eagle3
 from jaxinfer.model_config.registry import parse_config
@@ -163,8 +162,10 @@ def _core(runner: JaxRunner, rows: int, decision: bool | None) -> EngineCore:
         eos_ids=(),
     )
     if decision is not None:
-        policy = core.scheduler.drafts = DraftPolicy(time.monotonic_ns)
-        policy.drafts = lambda rows, prediction=None, constrained=False: decision
+        policy = core.scheduler.drafts
+        assert policy is not None
+        most = policy.most if decision else 0
+        policy.drafts = lambda rows, prediction=None, constrained=False: most
     return core
 
 

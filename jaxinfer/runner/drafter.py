@@ -85,6 +85,11 @@ def with_draw(
     return drafts.at[:, at].set(jnp.maximum(drawn, 0))  # logits that are not finite draft anything
 
 
+def most_drafts(target: LoadedModel, rows: Rows) -> jax.Array:
+    """Of any row, in any shard: int32. A step may have fewer drafts than there is room for in its program."""
+    return most_of_shards(target.mesh, jnp.max(rows.room))
+
+
 class NgramDrafter:
     """Looks for what followed a row's last tokens before."""
 
@@ -152,7 +157,7 @@ class ModelDrafter:
         kv = self._caught_up(weights, kv, own, state, rows)
         first, last = self._first(state, rows, own)
         hidden, kv = self._layers(weights, kv, first)
-        kv, drafts = jax.lax.fori_loop(1, self._tokens, go_on, (kv, draw(hidden[last], 0, none)))
+        kv, drafts = jax.lax.fori_loop(1, most_drafts(self._target, rows), go_on, (kv, draw(hidden[last], 0, none)))
         count = jnp.clip(rows.room, 0, self._tokens)
         return Drafts(kv, drafts, count, jnp.zeros_like(rows.open))
 

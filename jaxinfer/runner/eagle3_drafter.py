@@ -10,7 +10,7 @@ from jaxinfer.models.eagle3 import Eagle3Head, Eagle3Model
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import most_of_shards
 from jaxinfer.runner.draft_model import draft_shapes, followed_group, kept_tokens
-from jaxinfer.runner.drafter import READ_AGAIN, Drafts, Rows, with_draw
+from jaxinfer.runner.drafter import READ_AGAIN, Drafts, Rows, most_drafts, with_draw
 from jaxinfer.runner.features import FEATURE_ARRAYS, FeatureStore
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
 from jaxinfer.runner.state import SlotState
@@ -65,7 +65,8 @@ class Eagle3Drafter:
             return kv, hidden, draw(hidden, at, drafts)
 
         hidden, kv = self._read(weights, kv, own, state, rows)
-        kv, _, drafts = jax.lax.fori_loop(1, self._tokens, go_on, (kv, hidden, draw(hidden, 0, none)))
+        most = most_drafts(self._target, rows)
+        kv, _, drafts = jax.lax.fori_loop(1, most, go_on, (kv, hidden, draw(hidden, 0, none)))
         return Drafts(kv, drafts, jnp.clip(rows.room, 0, self._tokens), jnp.zeros_like(rows.open))
 
     def _read(

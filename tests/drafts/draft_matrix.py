@@ -64,7 +64,8 @@ TABLE: dict[str, Any] = {
     "interrupted": (None, "aborts", "stops", "faults"),
     "devices": (1, 2),
 }
-"""left_out: steps without drafts after every two that draft. few_blocks: so that rows are preempted."""
+"""left_out: steps without drafts after every two that draft, of which the second has fewer. few_blocks: so that
+rows are preempted."""
 _LENGTH, _BLOCK, _TOKENS = 64, 4, 20
 _PROMPT = 24
 
@@ -167,8 +168,8 @@ def _runner(name: str, drafter: Method | None, drafts: int, how: Mapping[str, An
 
 
 def _draft_in_turns(core: EngineCore, steps: int) -> None:
-    asked = itertools.cycle([True, True, *[False] * steps])
     policy: Any = core.scheduler.drafts
+    asked = itertools.cycle([policy.most, (policy.most + 1) // 2, *[0] * steps])
     policy.drafts = lambda *_: next(asked)
 
 

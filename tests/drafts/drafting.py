@@ -84,9 +84,10 @@ def fail_bursts(monkeypatch: pytest.MonkeyPatch, device: JaxRunner, numbers: Col
 
 
 def draft_in_turns(core: EngineCore, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has two steps draft and so many after them not, over and over."""
-    policy, asked = core.scheduler.drafts, cycle([True, *[False] * steps, True])
+    """Has two steps draft, one of them less, and so many after them not, over and over."""
+    policy = core.scheduler.drafts
     assert policy is not None
+    asked = cycle([policy.most, *[0] * steps, (policy.most + 1) // 2])
     monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
 
 

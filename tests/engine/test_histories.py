@@ -85,6 +85,9 @@ class SimulatedHistories(Histories):
             max_step_retries=retries,
             constraints=ToyConstraints(VOCABULARY),
         )
+        if core.scheduler.drafts is not None and ahead % 2:
+            numbers, policy = random.Random(blocks), core.scheduler.drafts
+            policy.drafts = lambda *_: numbers.randint(0, drafts)
         self.begin(core, eos=EOS, retries=retries, partial=partial, kept=kept)
 
     def make_runner(self, shapes: EngineShapes) -> Any:

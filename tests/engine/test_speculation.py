@@ -1,7 +1,10 @@
 """Steps that draft, on the simulated device: what is planned, taken back, counted, and when drafts are left out."""
 
+import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -112,29 +115,66 @@ def test_admissions_bring_all_tokens_where_drafts_are_made() -> None:
 class Device:
     """Steps that take a set time by the clock that the policy reads."""
 
-    def __init__(self, *, plain: float, drafted: float, gain: float, missed: float = 0.0):
-        """missed: seconds that a step that drafts takes more for each of up to 64 before it that did not."""
+    def __init__(
+        self,
+        *,
+        plain: float,
+        drafted: float,
+        gain: float,
+        missed: float = 0.0,
+        each: float | None = None,
+        most: int = 3,
+    ):
+        """missed: seconds that a step that drafts takes more for each of up to 64 before it that did not. each: that it
+        takes less for each draft less; None: it has as many as are possible, or none. gain: tokens of a row where it
+        has as many."""
         self.now, self.gain, self.missed, self.plain_steps = 0, gain, missed, 0
         self.seconds = {StepKind.DECODE: plain, StepKind.SPECULATE: drafted}
-        self.policy = DraftPolicy(lambda: self.now)
+        self.each, self.drawn, self.random = each, Counter[int](), random.Random(1)
+        self.policy = DraftPolicy(lambda: self.now, most if each is None else 1, most)
         self.index = 0
 
     def run(self, steps: int, rows: int = 4, prediction: int | None = None) -> tuple[int, float, float]:
         """How many of them drafted, and seconds and tokens of all."""
         drafts, tokens, start = 0, 0.0, self.now
         for _ in range(steps):
-            drafted = self.policy.drafts(rows, prediction)
+            number = self.policy.drafts(rows, prediction)
+            drafted = number > 0
+            self.drawn[number] += 1
             kind = StepKind.SPECULATE if drafted else StepKind.DECODE
             plan = RecordingPlan(kind, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
-            self.now += round((self.seconds[kind] + drafted * self.missed * min(self.plain_steps, 64)) * 1e9)
+            less = drafted * (self.policy.most - number) * (self.each or 0.0)
+            self.now += round((self.seconds[kind] - less + drafted * self.missed * min(self.plain_steps, 64)) * 1e9)
             self.plain_steps = 0 if drafted else self.plain_steps + 1
-            gained = self.gain if drafted else 1.0
-            counts = np.full(rows, gained)
+            counts = np.array([self.tokens(number) for _ in range(rows)])
+            gained = float(counts.mean())
             result = StepResult(counts, counts, counts > 0, drafted=np.ones(rows) if drafted else None)
             self.policy.collected(plan, result)  # pyright: ignore[reportArgumentType]
             drafts, tokens, self.index = drafts + drafted, tokens + gained, self.index + 1
         return drafts, (self.now - start) * 1e-9, tokens
+
+    def tokens(self, drafts: int) -> int:
+        """Of a row, each of whose drafts is as likely to be kept."""
+        kept = 0
+        while kept < drafts and self.random.random() < share_kept(self.gain, self.policy.most):
+            kept += 1
+        return 1 + kept
+
+    def best(self) -> float:
+        """Tokens of a row in a second by the best number of drafts, or by none."""
+        share, most, each = share_kept(self.gain, self.policy.most), self.policy.most, self.each or 0.0
+        numbers = [most] if self.each is None else range(1, most + 1)
+        seconds = {number: self.seconds[StepKind.SPECULATE] - (most - number) * each for number in numbers}
+        rates = [sum(share**n for n in range(number + 1)) / time for number, time in seconds.items()]
+        return max(1 / self.seconds[StepKind.DECODE], *rates)
+
+
+@cache
+def share_kept(gain: float, most: int) -> float:
+    """Of drafts that come after kept ones, so that a row with `most` gets `gain` tokens."""
+    shares = np.linspace(0, 1, 2001)
+    return float(shares[np.argmin(np.abs(sum(shares**n for n in range(most + 1)) - gain))])
 
 
 class RecordingPlan:
@@ -192,6 +232,27 @@ def test_what_was_asked_for_a_plan_that_never_came_is_no_step() -> None:
     assert plan.index not in device.policy._begun
 
 
+@pytest.mark.parametrize("most", [2, 4, 8])
+@pytest.mark.parametrize("each", [0.0, 0.001, 0.004])
+@pytest.mark.parametrize("gain", [1.02, 1.3, 1.6, 1.9, 2.8])
+def test_as_many_drafts_are_made_as_pay_best(gain: float, each: float, most: int) -> None:
+    """Where each takes time, by how many are kept."""
+    device = Device(plain=0.01, drafted=0.012 + most * each, gain=gain, each=each, most=most)
+    device.run(400, rows=16)
+    _, seconds, tokens = device.run(3000, rows=16)
+    assert tokens / seconds > 0.96 * device.best()
+
+
+def test_fewer_drafts_are_made_when_fewer_are_kept_and_more_again() -> None:
+    device = Device(plain=0.01, drafted=0.018, gain=4.8, each=0.001, most=8)
+    for gain, low, high in ((4.8, 6, 8), (1.9, 1, 3), (6.0, 6, 8), (1.0, 0, 0)):
+        device.gain = gain
+        device.run(2000, rows=16)
+        device.drawn.clear()
+        device.run(500, rows=16)
+        assert sum(device.drawn[number] for number in range(low, high + 1)) > 450
+
+
 def test_drafting_begins_again_when_texts_change() -> None:
     device = Device(plain=0.01, drafted=0.02, gain=1.0)
     device.run(1000)
@@ -226,8 +287,14 @@ def test_each_prediction_is_tried_whatever_other_texts_and_the_one_before_it_gai
 
 def test_the_engine_tells_of_predictions_while_they_run() -> None:
     core, told = small_core(RecordingRunner(shapes(), hit_rate=0.5)), []
-    assert core.scheduler.drafts is not None
-    core.scheduler.drafts.drafts = lambda rows, prediction=None, constrained=False: not told.append(prediction)
+    policy = core.scheduler.drafts
+    assert policy is not None
+
+    def tell(rows: int, prediction: int | None = None, constrained: bool = False) -> int:
+        told.append(prediction)
+        return 3
+
+    policy.drafts = tell
     run_all(core, [ask("a", 4, 9)])
     run_all(core, [predicting("b", 4, 9, n=2), ask("c", 4, 30)])
     run_all(core, [ask("d", 4, 9)])

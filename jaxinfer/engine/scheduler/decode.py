@@ -78,18 +78,18 @@ class Decode:
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
 
-    def burst_counts(self, slots: np.ndarray) -> np.ndarray | None:
-        """Tokens that each of these may get, int32 by slot; None where a single step must be planned.
+    def burst_counts(self, slots: np.ndarray, most: int) -> np.ndarray | None:
+        """Tokens that each of these may get, at most `most`, int32 by slot; None where a single step must be planned.
 
         That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
         few: then the next step evicts, preempts or waits.
         """
         state = self._state
-        if not self._ready()[1]:
+        if most < 2 or not self._ready()[1]:
             return None
         table, size = state.table, state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
-        counts = np.minimum(state.shapes.burst, table.limit[slots] - total)
+        counts = np.minimum(most, table.limit[slots] - total)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None

@@ -46,7 +46,9 @@ class Scheduler:
         self.isolation = FaultIsolation(state, scheduler.max_step_retries)
         rows, self._blocks = HostRows(state, scheduler), BlockAllocator(state)
         self.admission = Admission(state, self.policy, scheduler, cache, isolation=self.isolation, rows=rows)
-        self.drafts = None if shapes.drafting is None else DraftPolicy(clock, shapes.stages)
+        drafting, self.drafts = shapes.drafting, None
+        if drafting is not None:
+            self.drafts = DraftPolicy(clock, drafting.fewest, drafting.tokens, shapes.stages)
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
@@ -99,9 +101,9 @@ class Scheduler:
         """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or
         drafts do not pay."""
         slots = self._decode.burst_slots(self._steps)
-        if not len(slots) or not self._decode.may_burst(slots) or not self._drafts_pay(len(slots)):
+        if not len(slots) or not self._decode.may_burst(slots):
             return False
-        counts = self._decode.burst_counts(slots)
+        counts = self._decode.burst_counts(slots, self._most_tokens(len(slots)))
         if counts is None:
             return False
         self.admission.num_partial = 0
@@ -110,7 +112,9 @@ class Scheduler:
         self._decode.plan_burst(plan, slots, counts)
         return True
 
-    def _drafts_pay(self, rows: int) -> bool:
-        """True where nothing is drafted."""
+    def _most_tokens(self, rows: int) -> int:
+        """Of a row in the next step."""
+        if self.drafts is None:
+            return self.state.shapes.burst
         table = self.state.table
-        return self.drafts is None or self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)
+        return 1 + self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)
