@@ -27,8 +27,8 @@ def standing() -> int:
     return 0
 
 
-def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
-    """tokens: drafts of a row; 0 for none."""
+def made(tokens: int, method: Method = "ngram", *, lazy: bool = True, **sizes: Any) -> JaxRunner:
+    """tokens: drafts of a row; 0 for none. lazy: programs are compiled as they are needed."""
     model = tiny_model((None, 12))
     drafting = Speculation(tokens, 1, 3, method) if tokens else None
     if method == "draft_model":
@@ -37,11 +37,14 @@ def made(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
         model = with_draft(model, tiny_head(model))
     shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
-    runner.warm_up()
+    runner.warm_up(lazy=lazy)
     return runner
 
 
-runner = cache(made)
+@cache
+def runner(tokens: int, method: Method = "ngram", **sizes: Any) -> JaxRunner:
+    """Made once. Those of most tests, with three drafts, compile nothing once they are ready."""
+    return made(tokens, method, lazy=tokens != 3 or bool(sizes), **sizes)
 
 
 def repeating(seed: int, count: int) -> list[int]:

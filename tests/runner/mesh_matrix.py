@@ -103,16 +103,16 @@ def model_over(folder: Path, mesh: MeshConfig, how: Circumstances) -> LoadedMode
 
 
 def answers(folder: Path, mesh: MeshConfig, how: Circumstances) -> tuple[Outputs, int]:
-    """What an engine gives, and how often it preempted. Nothing compiles once it is ready."""
+    """What an engine gives, and how often it preempted. Of several devices nothing compiles once it is ready."""
     model = model_over(folder, mesh, how)
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "max_model_len": 64, "max_scored": 4}
     sizes |= {"decode_steps": how.decode_steps, "blocks": how.blocks, "shards": mesh.data}
     sizes |= {"drafting": Speculation(how.drafts, 1, 2) if how.drafts else None}
     runner = JaxRunner(model, tiny_shapes(model, **sizes))
-    runner.warm_up()
+    runner.warm_up(lazy=mesh == ONE_DEVICE)
     core = make_core(runner, ahead=how.ahead, clock=lambda: 0)  # with such a clock every step drafts
     outputs = drive(core, list(requests()))
-    assert not runner.compiles_after_ready
+    assert mesh == ONE_DEVICE or not runner.compiles_after_ready
     return outputs, core.stats().preemptions
 
 

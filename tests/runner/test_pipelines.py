@@ -28,6 +28,7 @@ from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
 from tests.engine.outputs import Outputs
 from tests.model_config.uniform import uniform_decoder
+from tests.draws import first_seed
 from tests.quantization.checkpoints import config_of
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
@@ -35,14 +36,15 @@ from tests.runner.pipeline_matrix import MODELS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
 
 MESH = {"windows in sixes": "pp3", "tied": "pp2-data2-tp2"}
-"""One a model here, all of them by `tests.runner.pipeline_matrix`."""
+"""One a model here, and one of its engines by the seed of random cases; all by `tests.runner.pipeline_matrix`."""
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("model", MESH)
 def test_pipelines_give_what_one_device_gives(model: str) -> None:
     assert model in MODELS
-    run_on_devices(f"from tests.runner.pipeline_matrix import main; main({model!r}, {MESH[model]!r})", 8)
+    asked = f"{model!r}, {MESH[model]!r}, only={first_seed()}"
+    run_on_devices(f"from tests.runner.pipeline_matrix import main; main({asked})", 8)
 
 
 FEW = """
