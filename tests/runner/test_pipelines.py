@@ -26,9 +26,9 @@ from jaxinfer.runner.pipeline.stage import StagedModel, stages_of
 from jaxinfer.runner.pipeline.stage_device import StageDevice
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method, Speculation
+from tests.draws import first_seed
 from tests.engine.outputs import Outputs
 from tests.model_config.uniform import uniform_decoder
-from tests.draws import first_seed
 from tests.quantization.checkpoints import config_of
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
