@@ -94,7 +94,7 @@ def _commit(state: SchedulerState, slots: np.ndarray, ends: np.ndarray) -> None:
     blocks = table.collected[slots] // size
     rows = np.flatnonzero(ends // size > blocks)
     table.collected[slots] = ends
-    if not len(rows):
+    if not len(rows) or not state.kv.caching:
         return
     # Most rows have filled one block: their tokens are copied at once.
     filled, blocks, ends = slots[rows], blocks[rows], ends[rows]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,27 @@ def test_every_draft_that_is_computed_is_counted(name: str, monkeypatch: pytest.
         assert output.accepted_prediction + output.rejected_prediction <= core.stats().draft_tokens
         assert (output.rejected_prediction > 0) == wrong
         assert output.accepted_prediction > 2
+
+
+@pytest.mark.parametrize("method", ["draft_model", "eagle3"])
+def test_no_more_is_drafted_than_a_step_asks_for(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each draft is a pass of its own."""
+    device, read = runner(3, method), []
+    core = core_of(device, ahead=0)
+    policy, asked = core.scheduler.drafts, cycle([1, 2])
+    assert policy is not None
+
+    def read_drafts(step: PackedBurst, drafted: DraftedStep) -> Drafts:
+        read.append(JaxRunner.read_drafts(device, step, drafted))
+        return read[-1]
+
+    monkeypatch.setattr(device, "read_drafts", read_drafts)
+    monkeypatch.setattr(policy, "drafts", lambda *_: next(asked))
+    check_equal(expected(), drive(core, requests()))
+    assert {int(each.counts.max()) for each in read} >= {1, 2}
+    for drafts, counts in read:
+        assert (drafts[:, : counts.max()] >= 0).all()
+        assert (drafts[:, max(counts.max(), 1) :] < 0).all()
 
 
 OVER_SHARDS = """

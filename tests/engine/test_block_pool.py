@@ -1,10 +1,13 @@
 """The block pool and the radix tree."""
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxinfer.engine.kv.block_pool import BlockPool
+from jaxinfer.engine.kv.manager import BlockRefs, KVCache
 from jaxinfer.engine.kv.radix import Node, RadixTree
 
 MINE, OTHER = ("", "mine"), ("", "other")
@@ -185,3 +188,18 @@ def test_a_dictionary_agrees_on_random_paths() -> None:
         probe = "".join(rng.choice("abc") for _ in range(8))
         assert cache.found(probe) == max((p for p in known if probe.startswith(p)), key=len, default="")
     assert cache.pools[0].num_evictable == len(known)
+
+
+def test_where_nothing_is_kept_tokens_are_not_read_again() -> None:
+    """With each block of a long context they would take longer."""
+
+    class Unread(np.ndarray):
+        def __getitem__(self, key: Any) -> Any:
+            raise AssertionError("tokens were read")
+
+    kv, refs, tokens = KVCache(4, [(None, 10)], enable_prefix_caching=False), BlockRefs(1), np.zeros(9, np.int32)
+    assert not kv.match(refs, tokens)
+    assert kv.grow(refs, 9)
+    for computed in (4, 9):
+        kv.commit(refs, tokens.view(Unread), computed)
+    assert not kv.tree.blocks(0)

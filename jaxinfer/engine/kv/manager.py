@@ -154,6 +154,8 @@ class KVCache:
         Their KV must come from collected steps, and their tokens must be known.
         """
         assert num_computed <= len(tokens)
+        if refs.radix_node is None:  # nothing of it is kept
+            return
         size = self.block_size
         blocks = range(refs.committed, num_computed // size)
         self.commit_next((refs, tokens[i * size : (i + 1) * size].tobytes()) for i in blocks)

@@ -1,5 +1,7 @@
 """Decode: rows whose one pending token the device holds, for one token or for several in one dispatch."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
@@ -8,6 +10,15 @@ from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.step.buckets import make_buckets
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepKind
+
+
+class Burst(NamedTuple):
+    """Rows that may get several tokens in one dispatch; int32, an entry a row: slots, the most tokens, and blocks that
+    they need for these."""
+
+    slots: np.ndarray
+    counts: np.ndarray
+    blocks: np.ndarray
 
 
 class Decode:
@@ -78,8 +89,8 @@ class Decode:
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
 
-    def burst_counts(self, slots: np.ndarray, most: int) -> np.ndarray | None:
-        """Tokens that each of these may get, at most `most`, int32 by slot; None where a single step must be planned.
+    def burst(self, slots: np.ndarray, most: int) -> Burst | None:
+        """For these slots, at most `most` tokens each; None where a single step must be planned.
 
         That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
         few: then the next step evicts, preempts or waits.
@@ -93,25 +104,25 @@ class Decode:
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
-        return counts
+        return Burst(slots, counts, blocks)
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
         """Whether each shard has as many as its slots need."""
+        if len(self._state.kv_shards) == 1:
+            return int(blocks.sum()) <= self._state.kv_shards[0].available()
         shards = self._state.table.shards_of(slots)
         needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
         return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
-    def plan_burst(self, plan: PlanBuilder, slots: np.ndarray, counts: np.ndarray) -> None:
-        """Adds a row of `counts` tokens for each of these slots, and the blocks that they need."""
-        table, size = self._state.table, self._state.shapes.block_size
-        ends = table.computed[slots] + counts
-        blocks = -(-ends // size) - table.capacity[slots] // size
+    def plan_burst(self, plan: PlanBuilder, burst: Burst) -> None:
+        """Adds its rows, and the blocks that they need."""
+        table, (slots, counts, blocks) = self._state.table, burst
         one = slots[blocks == 1]
         grown = not len(one) or self._blocks.grow_each(plan, one)
         for row in np.flatnonzero(blocks > 1).tolist():
             sequence = table.sequences[slots[row]]
             assert sequence is not None
-            grown = grown and self._state.kv.grow(sequence.kv, int(ends[row]))
+            grown = grown and self._state.kv.grow(sequence.kv, int(table.computed[slots[row]] + counts[row]))
             self._blocks.send_new_blocks(plan, sequence)
         if not grown:
             raise RuntimeError("blocks that were available are not")

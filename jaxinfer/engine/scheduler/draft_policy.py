@@ -1,5 +1,6 @@
 """DraftPolicy: how many drafts pay in the next step, from what steps with and without them have taken and given."""
 
+from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 from operator import mul
@@ -21,13 +22,16 @@ _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
 """Of a new measurement in a mean."""
+_SURE, _LONGEST = 10, 500
+"""Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
+met a machine that was busy."""
 
 
 class _Time:
-    """Seconds of a step with a number of drafts, of so many steps."""
+    """Seconds of a step with a number of drafts, of so many steps. since: steps of others since the last of them."""
 
     def __init__(self) -> None:
-        self.steps = 0
+        self.steps = self.since = 0
         self.seconds = 0.0
         self._first: list[float] = []
 
@@ -40,91 +44,74 @@ class _Time:
         if self.steps <= _TRIES:
             self._first.append(seconds)
             self.seconds = median(self._first)  # one may meet cold caches, and two be read at once
-        else:
-            self.seconds += _moved(self.seconds, seconds)
-
-
-class _Times:
-    """Seconds of steps by how many drafts a row may have, at least `fewest`: they grow by as much with each draft, and
-    are measured at both ends."""
-
-    def __init__(self, fewest: int, most: int):
-        self._fewest, self._most = fewest, most
-        self.ends = {number: _Time() for number in (most, fewest)}
-
-    def seconds(self, drafts: int) -> float:
-        first, last = self.ends[self._fewest].seconds, self.ends[self._most].seconds
-        return first + self._place(drafts) * (last - first)
-
-    def add(self, drafts: int, seconds: float) -> None:
-        if drafts in self.ends:
-            self.ends[drafts].add(seconds)
-            return
-        moved, place = _moved(self.seconds(drafts), seconds), self._place(drafts)
-        scale = moved / (place**2 + (1 - place) ** 2)
-        for number, share in ((self._fewest, 1 - place), (self._most, place)):
-            self.ends[number].seconds = max(self.ends[number].seconds + scale * share, 1e-9)
-
-    def _place(self, drafts: int) -> float:
-        """Between the ends, 0 to 1."""
-        return (drafts - self._fewest) / max(self._most - self._fewest, 1)
+        else:  # a machine that pauses says nothing of its steps
+            self.seconds += _WEIGHT * (min(seconds, 2 * self.seconds) - self.seconds)
 
 
 class _Gains:
-    """Tokens that a row gets, by how many drafts it may have: for each place among them, how often the draft there was
-    kept where those before it were."""
+    """Tokens that a row gets, by how many drafts it may have: for each place among them the share of rows that kept all
+    drafts before it, and of those that kept the one there too."""
 
     def __init__(self, most: int):
-        self._shares, self._seen = [0.0] * most, [0] * most
+        self._seen, self._reached, self._kept = [0] * most, [0.0] * most, [0.0] * most
 
-    def gain(self, drafts: int) -> float:
-        return 1 + sum(accumulate(self._shares[:drafts], mul))
+    def gains(self) -> list[float]:
+        """By the number of drafts, from 0 on."""
+        shares = (kept / max(reached, 1e-9) for kept, reached in zip(self._kept, self._reached, strict=True))
+        return list(accumulate(accumulate(shares, mul), initial=1.0))
 
     def add(self, drafts: int, counts: np.ndarray) -> None:
         """counts: int [n], tokens that rows with so many drafts have got, at least one each."""
         exactly = np.bincount(counts - 1, minlength=drafts + 1)[: drafts + 1]
-        at_least = exactly[::-1].cumsum()[::-1].tolist()
+        at_least = (exactly[::-1].cumsum()[::-1] / len(counts)).tolist()
         for place in range(drafts):
-            if at_least[place]:
-                self._seen[place] += 1
-                share = at_least[place + 1] / at_least[place]
-                self._shares[place] += max(_WEIGHT, 1 / self._seen[place]) * (share - self._shares[place])
+            self._seen[place] += 1
+            weight = max(_WEIGHT, 1 / self._seen[place])
+            self._reached[place] += weight * (at_least[place] - self._reached[place])
+            self._kept[place] += weight * (at_least[place + 1] - self._kept[place])
 
 
 class _Size:
-    """Steps of so many rows, with drafts, `fewest` to `most` a row, and without. plain: seconds of those without, as
-    far as they are known.
+    """Steps of so many rows, with drafts, `fewest` to `most` a row, and without. plain: times of those without, as far
+    as they are known.
 
     stages: steps that take all rows once. without: first steps that found nothing to draft.
     """
 
     def __init__(self, fewest: int, most: int, stages: int, plain: _Time | None = None):
-        self.plain = plain or _Time()
-        self.times, self.gains = _Times(fewest, most), _Gains(most)
+        self.times = {0: plain or _Time()} | {number: _Time() for number in range(fewest, most + 1)}
+        self.gains = _Gains(most)
         self.without = 0
-        self._choices = range(fewest, most + 1)
-        self._ends = (*self.times.ends, 0)
-        self._since = self._turn = 0
-        self._resume_seconds = 0.0
+        self._first = tuple(dict.fromkeys((most, fewest, 0)))
+        self._is_judged = False
+        self._since = 0
         self._stages, self._resuming = stages, 0
+        self._resumed: deque[float] = deque([0.0], _TRIES)
         self._tried, self._tries_left = 0, 0
         self._begins_try = False
 
     def drafts(self) -> int:
         """How many drafts of a row the next step had better have."""
         self._begins_try = False
-        for number, time in self.times.ends.items():
-            if not time.is_judged:
-                return number
-        if not self.plain.is_judged:
-            return 0
+        if not self._is_judged:
+            for number in self._first:
+                if not self.times[number].is_judged:
+                    return number
+            self._is_judged = True
         if self._tries_left:
             return self._tried
-        best = max((0, *self._choices), key=self._rate)
-        others = [number for number in self._ends if number != best]
-        other = others[self._turn % len(others)]
-        self._begins_try = self._is_due(best, other)
-        return other if self._begins_try else best
+        gains, seconds = self.gains.gains(), self._seconds()
+        best = max(seconds, key=lambda number: gains[number] / seconds[number])
+        if self._since + 1 < _PAUSE:
+            return best
+        # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
+        others = {number for number in (*self._first, best - 1, best + 1) if number in seconds and number != best}
+        for number in sorted(others, key=lambda number: -self.times[number].since):
+            lost = seconds[number] - gains[number] * seconds[best] / gains[best]
+            if self._is_due(self.times[number], lost, 0 in (number, best), seconds[best] / len(others)):
+                self._begins_try = True
+                return number
+        return best
 
     def goes_on(self, drafts: int) -> bool:
         """Notes that the next step has so many drafts, as was said. Returns whether its rows are the first to draft
@@ -134,41 +121,50 @@ class _Size:
             self._resuming = self._stages
         elif resumes:
             if self._resuming == self._stages:
-                self._resume_seconds = 0.0
+                self._resumed.append(0.0)
             self._resuming -= 1
         if self._begins_try:
             self._tried, self._tries_left, self._since = drafts, _TRY * self._stages - 1, 0
-            self._turn += 1
         elif self._tries_left:
             self._tries_left -= 1
-        elif self.plain.is_judged:
+        elif self._is_judged:
             self._since += 1
+        for number, time in self.times.items():
+            time.since = 0 if number == drafts else time.since + 1
         return resumes
 
     def resumed(self, drafts: int, seconds: float) -> None:
         """Notes the time of a step whose rows were the first to draft after others."""
-        self._resume_seconds += max(seconds - self.times.seconds(drafts), 0.0)
+        if self._is_judged:
+            self._resumed[-1] += max(seconds - self._seconds()[drafts], 0.0)
 
     def add(self, drafts: int, seconds: float, counts: np.ndarray) -> None:
         """Notes the time of another step, and the tokens that each of its rows has got, int [n]."""
+        self.times[drafts].add(seconds)
         if drafts:
-            self.times.add(drafts, seconds)
             self.gains.add(drafts, counts)
-        else:
-            self.plain.add(seconds)
 
-    def _rate(self, drafts: int) -> float:
-        """Tokens of a row in a second."""
-        return self.gains.gain(drafts) / self._seconds(drafts)
+    def _seconds(self) -> dict[int, float]:
+        """Of a step by how many drafts it has: of those that were not measured between the nearest that were."""
+        found, unknown, before = {}, [], 0
+        for number, time in self.times.items():
+            if not time.is_judged:
+                unknown.append(number)
+                continue
+            found[number] = time.seconds
+            for one in unknown:
+                share = (one - before) / (number - before)
+                found[one] = found[before] + share * (time.seconds - found[before])
+            unknown, before = [], number
+        return found
 
-    def _seconds(self, drafts: int) -> float:
-        return self.times.seconds(drafts) if drafts else self.plain.seconds
-
-    def _is_due(self, best: int, other: int) -> bool:
-        """Whether what is slower is to be tried: what that takes is spread over the steps since something was."""
-        lost = self._seconds(other) - self.gains.gain(other) / self._rate(best)
-        lost = _TRY * self._stages * lost + self._resume_seconds
-        return self._since + 1 >= max(_PAUSE, lost / (_SHARE * self._seconds(best)))
+    def _is_due(self, time: _Time, lost: float, resumes: bool, share: float) -> bool:
+        """Whether what is slower is to be tried again: what that takes is spread over the steps since it was. lost:
+        seconds of each of its steps. share: seconds of a step, of which it may take `_SHARE`."""
+        if time.steps < _SURE and time.since >= _LONGEST:
+            return True
+        price = _TRY * self._stages * lost + (min(self._resumed) if resumes else 0.0)
+        return time.since + 1 >= price / (_SHARE * share)
 
 
 class DraftPolicy:
@@ -232,7 +228,7 @@ class DraftPolicy:
             size.resumed(drafts, seconds)
             return
         nothing = result.drafted is not None and not result.drafted.any()
-        if nothing and not size.times.ends[self.most].is_judged and size.without < _WITHOUT:
+        if nothing and not size.times[self.most].is_judged and size.without < _WITHOUT:
             size.without += 1
             return
         gained = result.counts[result.counts > 0]
@@ -248,10 +244,5 @@ class DraftPolicy:
             return size
         predicted = self._predicted_sizes.get(alike)
         if predicted is None:
-            predicted = self._predicted_sizes[alike] = _Size(*self._sizes_of, size.plain)
+            predicted = self._predicted_sizes[alike] = _Size(*self._sizes_of, size.times[0])
         return predicted
-
-
-def _moved(mean: float, seconds: float) -> float:
-    """How far a mean moves with another measurement: a machine that pauses says nothing of its steps."""
-    return _WEIGHT * (min(seconds, 2 * mean) - mean)

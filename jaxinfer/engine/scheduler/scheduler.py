@@ -103,13 +103,13 @@ class Scheduler:
         slots = self._decode.burst_slots(self._steps)
         if not len(slots) or not self._decode.may_burst(slots):
             return False
-        counts = self._decode.burst_counts(slots, self._most_tokens(len(slots)))
-        if counts is None:
+        burst = self._decode.burst(slots, self._most_tokens(len(slots)))
+        if burst is None:
             return False
         self.admission.num_partial = 0
         if self.admission.somebody_may_enter():
             return False
-        self._decode.plan_burst(plan, slots, counts)
+        self._decode.plan_burst(plan, burst)
         return True
 
     def _most_tokens(self, rows: int) -> int:

@@ -12,11 +12,16 @@ class DraftTotals:
     def __init__(self, most: int) -> None:
         self.drafts = 0
         self.drafted = 0
-        self.accepted_at = np.zeros(most, np.int64)
+        self._rows_keeping = np.zeros(most + 1, np.int64)
 
     @property
     def accepted(self) -> int:
         return int(self.accepted_at.sum())
+
+    @property
+    def accepted_at(self) -> np.ndarray:
+        """int64 [most]."""
+        return self._rows_keeping[:0:-1].cumsum()[::-1]
 
     def add(self, result: StepResult) -> None:
         """Counts a step's result; one that drafts nothing is none."""
@@ -25,4 +30,4 @@ class DraftTotals:
         assert result.accepted is not None
         self.drafts += int(np.count_nonzero(result.drafted))
         self.drafted += int(result.drafted.sum())
-        self.accepted_at += (result.accepted[:, None] > np.arange(len(self.accepted_at))).sum(axis=0)
+        self._rows_keeping += np.bincount(result.accepted, minlength=len(self._rows_keeping))
