@@ -3,8 +3,8 @@
 Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
 are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of questions at batch 1 with the
 draft model. `allowed`: what the programs' own times allow, each run by itself: those of the plain run's steps, by those
-of the same prompts and of as many steps with drafts as it takes for the same tokens. The row `edited` brings the
-drafting engine a prediction: what plain decoding gives, every 40th token another one.
+of the same prompts and of as many steps with all drafts as it takes for the same tokens, if each gives what it gave.
+The row `edited` brings the drafting engine a prediction: what plain decoding gives, every 40th token another one.
 
     python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--rounds 5] [--tokens 4]
 """
@@ -94,7 +94,7 @@ def _rows(
     spec, rows = LLM("demo", **common, speculative_config=drafting), []
     edited = [(EDITED, 1)] if drafter == "ngram" else []
     for text, batch in [*((text, batch) for text in TEXTS[drafter] for batch in batches), *edited]:
-        rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds, asked.tokens)})
+        rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds)})
         print(_line(rows[-1]), flush=True)
     spec.close()
     return rows
@@ -107,8 +107,7 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['drafter']:11} {row['text']:9} batch {row['batch']:3}: {times}, {drafts}, tokens {equal}"
 
 
-def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int, tokens: int) -> dict[str, Any]:
-    """tokens: drafts of a row and step."""
+def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict[str, Any]:
     prompts, params = _prompts(plain, text, batch), _params(text, batch)
     predicting = _with_predictions(plain, prompts, params) if text == EDITED else prompts
     pairs = []
@@ -121,7 +120,8 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int, tokens:
     ratios = [one.seconds / other.seconds for one, other in counted]
     first, last = counted[-1]
     drafted = sum(pair[1].drafted for pair in counted)
-    tokens_a_step = 1 + tokens * sum(last.accepted_at) / max(last.drafted, 1)
+    # Also of rows without a draft; a few have ended before the last steps.
+    tokens_a_step = 1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1)
     length = len(encode_prompt(plain.get_tokenizer(), prompts[0], "prompt").token_ids)
     (plain_ms, plain_prompt), (drafting_ms, prompt_ms) = (_step_ms(llm, batch, length) for llm in (plain, spec))
     decode_steps = first.steps - first.prompt_steps

@@ -22,9 +22,9 @@ _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
 """Of a new measurement in a mean."""
-_SURE, _LONGEST = 10, 500
+_SURE, _SOON = 10, 32
 """Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
-met a machine that was busy."""
+met cold caches, or a machine that was busy."""
 
 
 class _Time:
@@ -41,9 +41,9 @@ class _Time:
 
     def add(self, seconds: float) -> None:
         self.steps += 1
-        if self.steps <= _TRIES:
+        if self.steps <= _SURE:
             self._first.append(seconds)
-            self.seconds = median(self._first)  # one may meet cold caches, and two be read at once
+            self.seconds = median(self._first)  # some may meet cold caches, and two be read at once
         else:  # a machine that pauses says nothing of its steps
             self.seconds += _WEIGHT * (min(seconds, 2 * self.seconds) - self.seconds)
 
@@ -54,6 +54,11 @@ class _Gains:
 
     def __init__(self, most: int):
         self._seen, self._reached, self._kept = [0] * most, [0.0] * most, [0.0] * most
+
+    @property
+    def is_judged(self) -> bool:
+        """Of the last place, which the most drafts alone have."""
+        return self._seen[-1] >= _TRIES
 
     def gains(self) -> list[float]:
         """By the number of drafts, from 0 on."""
@@ -72,14 +77,14 @@ class _Gains:
 
 
 class _Size:
-    """Steps of so many rows, with drafts, `fewest` to `most` a row, and without. plain: times of those without, as far
-    as they are known.
+    """Steps of so many rows, with drafts, `fewest` to `most` a row, and without. stages: steps that take all rows once.
+    times: by the number of drafts, which other texts may have in common with these.
 
-    stages: steps that take all rows once. without: first steps that found nothing to draft.
+    without: first steps that found nothing to draft.
     """
 
-    def __init__(self, fewest: int, most: int, stages: int, plain: _Time | None = None):
-        self.times = {0: plain or _Time()} | {number: _Time() for number in range(fewest, most + 1)}
+    def __init__(self, fewest: int, most: int, stages: int, times: dict[int, _Time] | None = None):
+        self.times = times or {number: _Time() for number in (0, *range(fewest, most + 1))}
         self.gains = _Gains(most)
         self.without = 0
         self._first = tuple(dict.fromkeys((most, fewest, 0)))
@@ -94,6 +99,8 @@ class _Size:
         """How many drafts of a row the next step had better have."""
         self._begins_try = False
         if not self._is_judged:
+            if not self.gains.is_judged:
+                return self._first[0]
             for number in self._first:
                 if not self.times[number].is_judged:
                     return number
@@ -161,7 +168,7 @@ class _Size:
     def _is_due(self, time: _Time, lost: float, resumes: bool, share: float) -> bool:
         """Whether what is slower is to be tried again: what that takes is spread over the steps since it was. lost:
         seconds of each of its steps. share: seconds of a step, of which it may take `_SHARE`."""
-        if time.steps < _SURE and time.since >= _LONGEST:
+        if time.steps < _SURE and time.since >= _SOON:
             return True
         price = _TRY * self._stages * lost + (min(self._resumed) if resumes else 0.0)
         return time.since + 1 >= price / (_SHARE * share)
@@ -228,7 +235,7 @@ class DraftPolicy:
             size.resumed(drafts, seconds)
             return
         nothing = result.drafted is not None and not result.drafted.any()
-        if nothing and not size.times[self.most].is_judged and size.without < _WITHOUT:
+        if nothing and not size.gains.is_judged and size.without < _WITHOUT:
             size.without += 1
             return
         gained = result.counts[result.counts > 0]
@@ -244,5 +251,5 @@ class DraftPolicy:
             return size
         predicted = self._predicted_sizes.get(alike)
         if predicted is None:
-            predicted = self._predicted_sizes[alike] = _Size(*self._sizes_of, size.times[0])
+            predicted = self._predicted_sizes[alike] = _Size(*self._sizes_of, size.times)
         return predicted
