@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import cache
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -37,13 +38,15 @@ class Device:
         late: int = 0,
         noise: float = 0.0,
         phases: int = 0,
+        stages: int = 1,
     ):
         self.now, self.gain, self.missed, self.plain_steps = 0, gain, missed, 0
         self.seconds = {StepKind.DECODE: plain, StepKind.SPECULATE: drafted}
         self.each, self.times, self.noise, self.late, self.phases = each, times, noise, late, phases
         self.drawn, self.random = Counter[int](), random.Random(1)
         self.fewest = most if each is None and times is None else 1
-        self.policy = DraftPolicy(lambda: self.now, self.fewest, most)
+        self.policy = DraftPolicy(lambda: self.now, self.fewest, most, stages)
+        self.numbers: list[int] = []
         self.begun: deque[tuple[RecordingPlan, StepResult, int]] = deque()
         self.index = 0
 
@@ -62,6 +65,7 @@ class Device:
             number = self.policy.drafts(rows, prediction)
             drafted = number > 0
             self.drawn[number] += 1
+            self.numbers.append(number)
             plan = RecordingPlan(StepKind.SPECULATE if drafted else StepKind.DECODE, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
             seconds = self.time(number) + drafted * self.missed * min(self.plain_steps, 64)
@@ -227,6 +231,54 @@ def test_three_bad_first_steps_are_not_believed_for_ever() -> None:
         device.times = TIMES["even"]
         device.run(2500, rows=16)
         assert device.rate(1000) > 0.95
+
+
+@pytest.mark.parametrize("slow", [0, 4])
+def test_bad_first_steps_of_the_best_kind_are_not_believed_for_ever(slow: int) -> None:
+    device = Device(drafted=0.015, gain=4.0 if slow else 1.0, most=4)
+    device.times = lambda number: (0.015 if number else 0.01) * (30 if number == slow else 1)
+    device.run(9, rows=16)
+    device.times = None
+    device.run(1500, rows=16)
+    assert device.rate(500) > 0.95
+
+
+def test_a_machine_that_pauses_once_changes_nothing() -> None:
+    device = Device(drafted=0.015, gain=2.0, most=4)
+    device.run(500, rows=16)
+    device.times = lambda number: 1.5
+    device.run(1, rows=16)
+    device.times = None
+    device.drawn.clear()
+    device.run(200, rows=16)
+    assert device.drawn[4] > 190
+
+
+def test_tries_of_several_kinds_take_a_hundredth_together() -> None:
+    device = Device(times=lambda number: 0.01 * (1 + number), gain=1.2, most=8)
+    device.run(3000, rows=64)
+    device.drawn.clear()
+    assert device.rate(20000, rows=64) > 0.98
+    assert device.drawn[8] > 0
+
+
+def test_kinds_that_are_nearly_equal_do_not_take_turns() -> None:
+    """Where rows must catch up in between."""
+    device = Device(drafted=0.0206, gain=2.0, missed=0.002, noise=0.3, late=1, most=4)
+    device.run(2000, rows=64)
+    device.numbers.clear()
+    assert device.rate(4000, rows=64) > 0.94
+    switches = sum(one != other for one, other in zip(device.numbers, device.numbers[1:], strict=False))
+    assert switches < 0.05 * 4000
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_a_try_takes_all_rows_of_a_pipeline_as_often(stages: int) -> None:
+    device = Device(drafted=0.015, gain=3.0, most=4, stages=stages)
+    device.run(4000, rows=16)
+    runs = [len(list(run)) for number, run in groupby(device.numbers[1000:]) if not number]
+    assert runs
+    assert set(runs) == {4 * stages}
 
 
 def test_a_pause_while_rows_catch_up_ends_no_tries() -> None:

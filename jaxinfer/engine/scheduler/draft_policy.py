@@ -1,7 +1,7 @@
 """DraftPolicy: how many drafts pay in the next step, from what steps with and without them have taken and given."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from statistics import median
@@ -22,6 +22,10 @@ _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
 """Of a new measurement in a mean."""
+_MANY = 8
+"""Rows: what fewer of them keep says less."""
+_HELD = 100
+"""Steps in which it must pay to leave drafts out, catching up included: else kinds that are nearly equal take turns."""
 _SURE, _SOON = 10, 32
 """Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
 met cold caches, or a machine that was busy."""
@@ -34,6 +38,7 @@ class _Time:
         self.steps = self.since = 0
         self.seconds = 0.0
         self._first: list[float] = []
+        self._last: deque[float] = deque(maxlen=_TRIES)
 
     @property
     def is_judged(self) -> bool:
@@ -41,11 +46,13 @@ class _Time:
 
     def add(self, seconds: float) -> None:
         self.steps += 1
+        self._last.append(seconds)
         if self.steps <= _SURE:
             self._first.append(seconds)
             self.seconds = median(self._first)  # some may meet cold caches, and two be read at once
         else:  # a machine that pauses says nothing of its steps
             self.seconds += _WEIGHT * (min(seconds, 2 * self.seconds) - self.seconds)
+            self.seconds = min(self.seconds, 2 * max(self._last))  # what was measured first may be far too much
 
 
 class _Gains:
@@ -71,7 +78,7 @@ class _Gains:
         at_least = (exactly[::-1].cumsum()[::-1] / len(counts)).tolist()
         for place in range(drafts):
             self._seen[place] += 1
-            weight = max(_WEIGHT, 1 / self._seen[place])
+            weight = max(_WEIGHT * min(1.0, (1 + len(counts)) / _MANY), 1 / self._seen[place])
             self._reached[place] += weight * (at_least[place] - self._reached[place])
             self._kept[place] += weight * (at_least[place + 1] - self._kept[place])
 
@@ -89,7 +96,7 @@ class _Size:
         self.without = 0
         self._first = tuple(dict.fromkeys((most, fewest, 0)))
         self._is_judged = False
-        self._since = 0
+        self._best = self._since = 0
         self._stages, self._resuming = stages, 0
         self._resumed: deque[float] = deque([0.0], _TRIES)
         self._tried, self._tries_left = 0, 0
@@ -108,7 +115,7 @@ class _Size:
         if self._tries_left:
             return self._tried
         gains, seconds = self.gains.gains(), self._seconds()
-        best = max(seconds, key=lambda number: gains[number] / seconds[number])
+        best = self._best = self._held(max(seconds, key=lambda number: gains[number] / seconds[number]), gains, seconds)
         if self._since + 1 < _PAUSE:
             return best
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
@@ -119,6 +126,13 @@ class _Size:
                 self._begins_try = True
                 return number
         return best
+
+    def _held(self, best: int, gains: Sequence[float], seconds: Mapping[int, float]) -> int:
+        """The best number, or the one before where leaving drafts out would save less than beginning again takes."""
+        if best or not self._best:
+            return best
+        saved = seconds[self._best] - gains[self._best] * seconds[0]
+        return 0 if _HELD * saved > min(self._resumed) else self._best
 
     def goes_on(self, drafts: int) -> bool:
         """Notes that the next step has so many drafts, as was said. Returns whether its rows are the first to draft
