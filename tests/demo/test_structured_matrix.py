@@ -49,7 +49,7 @@ def test_with_steps_that_fail(engines: dict[bool, LLM], monkeypatch: pytest.Monk
     assert isinstance(engine.runner, JaxRunner)
     faults = engine.stats().step_faults
     for kind, at in FAILING.items():
-        monkeypatch.setattr(engine.runner, "programs", FailingPrograms(engine.runner.programs, kind, at))
+        monkeypatch.setattr(engine.runner, "programs", FailingPrograms(engine.runner.programs, at, kind))
     with nothing_compiles(engines[True]):
         check_rows(engines[True], engines[False], "step faults")
     assert engine.stats().step_faults - faults == len(FAILING)

@@ -135,7 +135,7 @@ def answers(name: str, how: Mapping[str, Any], *, plain: bool = False) -> tuple[
     programs = runner.programs
     interrupted = None if plain else how["interrupted"]
     if interrupted == "faults":
-        runner.programs = FailingPrograms(programs, "speculate", 1)
+        runner.programs = FailingPrograms(programs, 1, "speculate", "draft")
     options = {"eos": (2,), "constraints": ToyConstraints(runner.model.config.vocab_size), "clock": lambda: 0}
     core = make_core(runner, ahead=how["ahead"], long_prefill_token_threshold=how["chunk"], **options)
     runner.core = core

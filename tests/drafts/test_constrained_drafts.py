@@ -139,7 +139,7 @@ def test_a_fault_in_each_program(kind: str, ahead: int, monkeypatch: pytest.Monk
     core = core_of(device, ahead=ahead, max_step_retries=10)
     steps = Steps(core, monkeypatch)
     for at in (3, 11):
-        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, kind, at))
+        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
     check_equal(expected(ahead), drive(core, requests()))
     assert core.stats().step_faults == 2
     assert steps.kept > 40

@@ -6,14 +6,14 @@ import jax
 
 
 class FailingPrograms:
-    """Programs that run, and of which call number `at` of a kind fails then, its donated arguments gone."""
+    """Programs that run, and of which call number `at` of some kinds fails then, its donated arguments gone."""
 
-    def __init__(self, programs: Any, kind: str, at: int):
-        self._programs, self._kind, self.left = programs, kind, at
+    def __init__(self, programs: Any, at: int, *kinds: str):
+        self._programs, self._kinds, self.left = programs, kinds, at
 
     def __getitem__(self, name: tuple[str, int]) -> Any:
         program = self._programs[name]
-        if name[0] != self._kind:
+        if name[0] not in self._kinds:
             return program
         self.left -= 1
         return _failing(program) if self.left == 0 else program

@@ -173,7 +173,7 @@ def test_a_program_that_fails_with_steps_in_flight(
     right = tokens_of(drive(make_core(runner, ahead=2, clock=lambda: 0), requests))
     failed = runner.stages[stage]
     assert isinstance(failed, StageDevice)
-    failing = FailingPrograms(failed.programs, kind, 3)
+    failing = FailingPrograms(failed.programs, 3, kind)
     monkeypatch.setattr(failed, "programs", failing)
     before = [array for each in runner.stages for array in each.kv]
     core = make_core(runner, ahead=2, clock=lambda: 0)

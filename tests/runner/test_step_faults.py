@@ -67,7 +67,7 @@ def test_a_program_that_fails_changes_no_stream_and_compiles_nothing(kind, ahead
     for at in (1, 2, 4):
         jax.clear_caches()
         compiles.clear()
-        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, kind, at))
+        monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, at, kind))
         core = make_core(device, ahead=ahead)
         outputs = drive(core, workload())
         assert core.stats().step_faults == 1
@@ -116,7 +116,7 @@ def test_a_fault_leaves_no_memory_behind(monkeypatch) -> None:
     before = _live_bytes()
     monkeypatch.setattr(device, "_make_slots", make_slots)
     monkeypatch.setattr(device, "reset", reset)
-    monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, "sample", 3))
+    monkeypatch.setattr(device, "programs", FailingPrograms(device.programs, 3, "sample"))
     core = make_core(device)
     drive(core, workload())
     assert core.stats().step_faults == 1
