@@ -243,6 +243,18 @@ def test_bad_first_steps_of_the_best_kind_are_not_believed_for_ever(slow: int) -
     assert device.rate(500) > 0.95
 
 
+def test_a_time_from_long_ago_is_soon_corrected() -> None:
+    """Steps without drafts were slow, and are seldom tried."""
+    device = Device(gain=1.5, most=4)
+    device.times = lambda number: 0.016 if number else 0.019
+    device.run(300, rows=64)
+    device.times = lambda number: 0.016 if number else 0.01
+    device.run(400, rows=64)
+    device.drawn.clear()
+    device.run(100, rows=64)
+    assert device.drawn[0] > 80
+
+
 def test_a_machine_that_pauses_once_changes_nothing() -> None:
     device = Device(drafted=0.015, gain=2.0, most=4)
     device.run(500, rows=16)

@@ -26,6 +26,8 @@ _MANY = 8
 """Rows: what fewer of them keep says less."""
 _HELD = 100
 """Steps in which it must pay to leave drafts out, catching up included: else kinds that are nearly equal take turns."""
+_STALE = 50
+"""Steps of others after which a time says little: the next ones weigh more."""
 _SURE, _SOON = 10, 32
 """Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
 met cold caches, or a machine that was busy."""
@@ -35,7 +37,7 @@ class _Time:
     """Seconds of a step with a number of drafts, of so many steps. since: steps of others since the last of them."""
 
     def __init__(self) -> None:
-        self.steps = self.since = 0
+        self.steps = self.since = self._again = 0
         self.seconds = 0.0
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=_TRIES)
@@ -51,8 +53,19 @@ class _Time:
             self._first.append(seconds)
             self.seconds = median(self._first)  # some may meet cold caches, and two be read at once
         else:  # a machine that pauses says nothing of its steps
-            self.seconds += _WEIGHT * (min(seconds, 2 * self.seconds) - self.seconds)
+            self._again += 1
+            weight = max(_WEIGHT, 1 / (2 + self._again))
+            self.seconds += weight * (min(seconds, 2 * self.seconds) - self.seconds)
             self.seconds = min(self.seconds, 2 * max(self._last))  # what was measured first may be far too much
+
+    def passes(self, chosen: bool) -> None:
+        """Notes that a step is planned, of this kind or of another."""
+        if not chosen:
+            self.since += 1
+            return
+        if self.since >= _STALE:
+            self._again = 0
+        self.since = 0
 
 
 class _Gains:
@@ -151,7 +164,7 @@ class _Size:
         elif self._is_judged:
             self._since += 1
         for number, time in self.times.items():
-            time.since = 0 if number == drafts else time.since + 1
+            time.passes(number == drafts)
         return resumes
 
     def resumed(self, drafts: int, seconds: float) -> None:
