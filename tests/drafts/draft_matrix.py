@@ -108,7 +108,11 @@ def _noisy(target: LoadedModel) -> LoadedModel:
         return leaf + (0.05 * jnp.std(leaf) * rng.standard_normal(leaf.shape)).astype(leaf.dtype)
 
     weights = tuple(map(noisy, target.weights))
-    head = weights[: len(target.head)] if target.config.tie_word_embeddings else tuple(map(noisy, target.head))
+    if target.config.tie_word_embeddings:
+        (place,) = (number for number, one in enumerate(target.plan.weights) if one.path == ("embed",))
+        head: tuple[jax.Array, ...] = (weights[place],)
+    else:
+        head = tuple(map(noisy, target.head))
     return replace(target, weights=weights, head=head)
 
 
