@@ -120,7 +120,7 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict
     ratios = [one.seconds / other.seconds for one, other in counted]
     first, last = counted[-1]
     drafted = sum(pair[1].drafted for pair in counted)
-    # Also of rows without a draft; a few have ended before the last steps.
+    # Also of rows without a draft, and of those that have ended: of several rows `allowed` is the least possible.
     tokens_a_step = 1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1)
     length = len(encode_prompt(plain.get_tokenizer(), prompts[0], "prompt").token_ids)
     (plain_ms, plain_prompt), (drafting_ms, prompt_ms) = (_step_ms(llm, batch, length) for llm in (plain, spec))

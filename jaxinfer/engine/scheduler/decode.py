@@ -12,7 +12,7 @@ from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepKind
 
 
-class Burst(NamedTuple):
+class BurstRows(NamedTuple):
     """Rows that may get several tokens in one dispatch; int32, an entry a row: slots, the most tokens, and blocks that
     they need for these."""
 
@@ -89,7 +89,7 @@ class Decode:
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
 
-    def burst(self, slots: np.ndarray, most: int) -> Burst | None:
+    def burst(self, slots: np.ndarray, most: int) -> BurstRows | None:
         """For these slots, at most `most` tokens each; None where a single step must be planned.
 
         That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
@@ -104,7 +104,7 @@ class Decode:
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None
-        return Burst(slots, counts, blocks)
+        return BurstRows(slots, counts, blocks)
 
     def _has_blocks(self, slots: np.ndarray, blocks: np.ndarray) -> bool:
         """Whether each shard has as many as its slots need."""
@@ -114,7 +114,7 @@ class Decode:
         needed = np.bincount(shards, blocks, minlength=len(self._state.kv_shards))
         return all(count <= kv.available() for count, kv in zip(needed, self._state.kv_shards, strict=True))
 
-    def plan_burst(self, plan: PlanBuilder, burst: Burst) -> None:
+    def plan_burst(self, plan: PlanBuilder, burst: BurstRows) -> None:
         """Adds its rows, and the blocks that they need."""
         table, (slots, counts, blocks) = self._state.table, burst
         one = slots[blocks == 1]
