@@ -94,7 +94,7 @@ def _rows(
     spec, rows = LLM("demo", **common, speculative_config=drafting), []
     edited = [(EDITED, 1)] if drafter == "ngram" else []
     for text, batch in [*((text, batch) for text in TEXTS[drafter] for batch in batches), *edited]:
-        rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked.rounds)})
+        rows.append({"drafter": drafter, **_measured(plain, spec, text, batch, asked)})
         print(_line(rows[-1]), flush=True)
     spec.close()
     return rows
@@ -107,14 +107,15 @@ def _line(row: dict[str, Any]) -> str:
     return f"{row['drafter']:11} {row['text']:9} batch {row['batch']:3}: {times}, {drafts}, tokens {equal}"
 
 
-def _measured(plain: LLM, spec: LLM, text: str, batch: int, rounds: int) -> dict[str, Any]:
+def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Namespace) -> dict[str, Any]:
     prompts, params = _prompts(plain, text, batch), _params(text, batch)
     predicting = _with_predictions(plain, prompts, params) if text == EDITED else prompts
-    pairs = []
-    for number in range(rounds + _WARM):
-        engines = (plain, spec) if number % 2 else (spec, plain)
-        asked = {spec: predicting, plain: prompts}
-        runs = {engine is spec: _run(engine, asked[engine], params, batch) for engine in engines}
+    pairs: list[tuple[Run, Run]] = []
+    until = time.perf_counter() + asked.seconds
+    while len(pairs) < asked.rounds + _WARM or time.perf_counter() < until:
+        engines = (plain, spec) if len(pairs) % 2 else (spec, plain)
+        given = {spec: predicting, plain: prompts}
+        runs = {engine is spec: _run(engine, given[engine], params, batch) for engine in engines}
         pairs.append((runs[False], runs[True]))
     counted = pairs[_WARM:]
     ratios = [one.seconds / other.seconds for one, other in counted]
@@ -245,7 +246,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--drafters", default=",".join(TEXTS))
     parser.add_argument("--batches", default="1,4,16")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="at least so many")
+    parser.add_argument("--seconds", type=float, default=10, help="and as many as these allow")
     parser.add_argument("--tokens", type=int, default=4)
     parser.add_argument("--dtype", default="float32")
     return parser.parse_args()

@@ -22,7 +22,7 @@ class SlotTable:
     num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
     unread: as in `StepPlan`, of the next plan.
-    plain_next: whether the sequence's next plan is not to draft, whatever that costs.
+    plain_next: whether the next plan of a constrained sequence is not to draft, whatever that costs.
     drawn_at: with several stages the last plan by which the sequence draws; -1 for none. planned_tokens: those that it
         may draw by that.
     samples: False for a parent, whose last computed position is not scored.

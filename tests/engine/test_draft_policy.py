@@ -263,7 +263,7 @@ def test_a_machine_that_pauses_once_changes_nothing() -> None:
     device.times = None
     device.drawn.clear()
     device.run(200, rows=16)
-    assert device.drawn[4] > 190
+    assert device.drawn[4] > 185
 
 
 def test_tries_of_several_kinds_take_a_hundredth_together() -> None:

@@ -74,9 +74,9 @@ class Decode:
         constrained = table.num_constrained and table.constrained[slots].any()
         if self._state.shapes.drafting is None:
             return not constrained and not table.logprobs[slots].any()
-        if table.plain_next[slots].any():
-            return False
-        return not constrained or np.bincount(table.shards_of(slots)).max() <= self._most_checked
+        if not constrained:
+            return True
+        return not table.plain_next[slots].any() and np.bincount(table.shards_of(slots)).max() <= self._most_checked
 
     def burst_slots(self, step: int) -> np.ndarray:
         """Those that a step takes by which rows may get several tokens: all that run, or of several stages those that

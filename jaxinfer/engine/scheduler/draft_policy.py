@@ -1,7 +1,7 @@
 """DraftPolicy: how many drafts pay in the next step, from what steps with and without them have taken and given."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from statistics import median
@@ -17,7 +17,7 @@ _SHARE = 0.01
 _TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
 _PAUSE = 8
-"""Steps between two tries, at least."""
+"""Steps for which a choice holds, since choosing takes time too; and between two tries, at least."""
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
@@ -34,10 +34,10 @@ met cold caches, or a machine that was busy."""
 
 
 class _Time:
-    """Seconds of a step with a number of drafts, of so many steps. since: steps of others since the last of them."""
+    """Seconds of a step with a number of drafts, of so many steps."""
 
     def __init__(self) -> None:
-        self.steps = self.since = self._again = 0
+        self.steps = self._again = 0
         self.seconds = 0.0
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=_TRIES)
@@ -58,14 +58,28 @@ class _Time:
             self.seconds += weight * (min(seconds, 2 * self.seconds) - self.seconds)
             self.seconds = min(self.seconds, 2 * max(self._last))  # what was measured first may be far too much
 
-    def passes(self, chosen: bool) -> None:
-        """Notes that a step is planned, of this kind or of another."""
-        if not chosen:
-            self.since += 1
-            return
-        if self.since >= _STALE:
-            self._again = 0
-        self.since = 0
+    def is_stale(self) -> None:
+        """What comes next says more than what it has."""
+        self._again = 0
+
+
+class _Times(dict[int, _Time]):
+    """By the number of drafts, of steps of so many rows."""
+
+    def __init__(self, numbers: Iterable[int]):
+        super().__init__((number, _Time()) for number in numbers)
+        self._planned, self._last = 0, dict.fromkeys(self, 0)
+
+    def since(self, number: int) -> int:
+        """Steps with other numbers since the last one with this."""
+        return self._planned - self._last[number]
+
+    def planned(self, number: int) -> None:
+        """Notes that a step with so many is planned."""
+        if self.since(number) >= _STALE:
+            self[number].is_stale()
+        self._planned += 1
+        self._last[number] = self._planned
 
 
 class _Gains:
@@ -103,13 +117,13 @@ class _Size:
     without: first steps that found nothing to draft.
     """
 
-    def __init__(self, fewest: int, most: int, stages: int, times: dict[int, _Time] | None = None):
-        self.times = times or {number: _Time() for number in (0, *range(fewest, most + 1))}
+    def __init__(self, fewest: int, most: int, stages: int, times: _Times | None = None):
+        self.times = times or _Times((0, *range(fewest, most + 1)))
         self.gains = _Gains(most)
         self.without = 0
         self._first = tuple(dict.fromkeys((most, fewest, 0)))
         self._is_judged = False
-        self._best = self._since = 0
+        self._best = self._holds = self._since = 0
         self._stages, self._resuming = stages, 0
         self._resumed: deque[float] = deque([0.0], _TRIES)
         self._tried, self._tries_left = 0, 0
@@ -127,15 +141,20 @@ class _Size:
             self._is_judged = True
         if self._tries_left:
             return self._tried
+        return self._best if self._holds else self._chosen()
+
+    def _chosen(self) -> int:
+        """The best number, or one that is to be tried again."""
         gains, seconds = self.gains.gains(), self._seconds()
+        self._holds = _PAUSE
         best = self._best = self._held(max(seconds, key=lambda number: gains[number] / seconds[number]), gains, seconds)
         if self._since + 1 < _PAUSE:
             return best
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
         others = {number for number in (*self._first, best - 1, best + 1) if number in seconds and number != best}
-        for number in sorted(others, key=lambda number: -self.times[number].since):
+        for number in sorted(others, key=self.times.since, reverse=True):
             lost = seconds[number] - gains[number] * seconds[best] / gains[best]
-            if self._is_due(self.times[number], lost, 0 in (number, best), seconds[best] / len(others)):
+            if self._is_due(number, lost, 0 in (number, best), seconds[best] / len(others)):
                 self._begins_try = True
                 return number
         return best
@@ -158,25 +177,20 @@ class _Size:
                 self._resumed.append(0.0)
             self._resuming -= 1
         if self._begins_try:
-            self._tried, self._tries_left, self._since = drafts, _TRY * self._stages - 1, 0
+            self._tried, self._tries_left = drafts, _TRY * self._stages - 1
+            self._since = self._holds = 0
         elif self._tries_left:
             self._tries_left -= 1
         elif self._is_judged:
             self._since += 1
-        for number, time in self.times.items():
-            time.passes(number == drafts)
+            self._holds = max(self._holds - 1, 0)
+        self.times.planned(drafts)
         return resumes
 
     def resumed(self, drafts: int, seconds: float) -> None:
         """Notes the time of a step whose rows were the first to draft after others."""
         if self._is_judged:
             self._resumed[-1] += max(seconds - self._seconds()[drafts], 0.0)
-
-    def add(self, drafts: int, seconds: float, counts: np.ndarray) -> None:
-        """Notes the time of another step, and the tokens that each of its rows has got, int [n]."""
-        self.times[drafts].add(seconds)
-        if drafts:
-            self.gains.add(drafts, counts)
 
     def _seconds(self) -> dict[int, float]:
         """Of a step by how many drafts it has: of those that were not measured between the nearest that were."""
@@ -192,13 +206,14 @@ class _Size:
             unknown, before = [], number
         return found
 
-    def _is_due(self, time: _Time, lost: float, resumes: bool, share: float) -> bool:
+    def _is_due(self, number: int, lost: float, resumes: bool, share: float) -> bool:
         """Whether what is slower is to be tried again: what that takes is spread over the steps since it was. lost:
         seconds of each of its steps. share: seconds of a step, of which it may take `_SHARE`."""
-        if time.steps < _SURE and time.since >= _SOON:
+        since = self.times.since(number)
+        if self.times[number].steps < _SURE and since >= _SOON:
             return True
         price = _TRY * self._stages * lost + (min(self._resumed) if resumes else 0.0)
-        return time.since + 1 >= price / (_SHARE * share)
+        return since + 1 >= price / (_SHARE * share)
 
 
 class DraftPolicy:
@@ -265,9 +280,13 @@ class DraftPolicy:
         if nothing and not size.gains.is_judged and size.without < _WITHOUT:
             size.without += 1
             return
+        if not drafts:
+            size.times[0].add(seconds)
+            return
         gained = result.counts[result.counts > 0]
         if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
-            size.add(drafts, seconds, gained)
+            size.times[drafts].add(seconds)
+            size.gains.add(drafts, gained)
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)

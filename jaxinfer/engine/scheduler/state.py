@@ -109,11 +109,11 @@ class SchedulerState:
         table.total[slots] += plan.samples
         if self.shapes.drafting is not None:
             table.unread[slots] = _unread_after(plan, self.shapes.drafting.method)
-            table.plain_next[slots] = False
         if self.shapes.stages > 1:
             drawing = slots[plan.samples > 0]
             table.drawn_at[drawing], table.planned_tokens[drawing] = plan.index, plan.samples[plan.samples > 0]
         if table.num_constrained:
+            table.plain_next[slots] = False
             table.foreseen[slots[plan.samples > 0]] = False
         for slot in slots[(table.total[slots] >= table.limit[slots]) & (plan.samples > 0)].tolist():
             sequence = table.sequences[slot]
