@@ -2,8 +2,9 @@
 
 The device is simulated and draws nothing, so all that is timed is what the host does between one
 dispatch and the next. Every sequence takes a new block each time it has filled one, and the prefix cache is on.
-The row of 256 is then timed with four drafts a row, of which three are kept, and in turns with and without 100,000
-requests waiting, since what a machine does beside it moves one run by more than they could.
+The row of 256 is then timed with four drafts a row, of which three are kept; where none is ever kept, so that hardly
+a step drafts; and in turns with and without 100,000 requests waiting, since what a machine does beside it moves one run
+by more than they could.
 
     python benchmarks/host_cost.py [--json FILE] [--steps N] [--turns N]
 """
@@ -93,13 +94,16 @@ class TimedRunner(SimulatedRunner):
         return columns
 
 
-def make_engine(running: int, waiting: int, drafts: int = 0) -> tuple[EngineCore, TimedRunner]:
-    """An engine with `running` requests decoding, out of step, and more in its queue. drafts: of each row and step."""
+def make_engine(
+    running: int, waiting: int, drafts: int = 0, hit_rate: float = HIT_RATE
+) -> tuple[EngineCore, TimedRunner]:
+    """An engine with `running` requests decoding, out of step, and more in its queue. drafts: of each row and step.
+    hit_rate: of drafts that come after kept ones, how many are kept."""
     blocks = 1 + running * CONTEXT // BLOCK
     tokens = max(2048, running)
     groups, drafting = (KVGroup(None, blocks),), Speculation(drafts) if drafts else None
     shapes = EngineShapes(running, tokens, running, CONTEXT, BLOCK, groups, VOCABULARY, drafting=drafting)
-    runner = TimedRunner(shapes, draws=False, hit_rate=HIT_RATE)
+    runner = TimedRunner(shapes, draws=False, hit_rate=hit_rate)
     info = ModelInfo("simulated", CONTEXT, VOCABULARY, running, BLOCK, blocks)
     config = SchedulerConfig(max_num_seqs=running, max_waiting=running + waiting + 1)
     core = EngineCore(
@@ -119,17 +123,17 @@ def make_engine(running: int, waiting: int, drafts: int = 0) -> tuple[EngineCore
     return core, runner
 
 
-def time_steps(running: int, waiting: int, steps: int, drafts: int = 0) -> Row:
+def time_steps(running: int, waiting: int, steps: int, drafts: int = 0, hit_rate: float = HIT_RATE) -> Row:
     """Steady-state decode steps, each timed by itself."""
-    core, runner = make_engine(running, waiting, drafts)
-    each = 1 + round(HIT_RATE * drafts)
+    core, runner = make_engine(running, waiting, drafts, hit_rate)
+    each = 1 + round(hit_rate * drafts)
     before, after = [], []
     while len(before) < steps:
         runner.device_seconds, start = 0.0, time.perf_counter()
         outputs = core.step()
         end = time.perf_counter()
         counts = [output.num_tokens for output in outputs]
-        if drafts and counts == [running]:  # the engine tries now and then whether drafts pay
+        if each > 1 and counts == [running]:  # the engine tries now and then whether drafts pay
             continue
         before.append(runner.dispatched - start)
         after.append(end - runner.dispatched - runner.device_seconds)
@@ -140,10 +144,10 @@ def time_steps(running: int, waiting: int, steps: int, drafts: int = 0) -> Row:
     return Row(running, *(round(1e6 * value, 1) for value in values))
 
 
-def in_own_process(running: int, waiting: int, steps: int, drafts: int = 0) -> Row:
+def in_own_process(running: int, waiting: int, steps: int, drafts: int = 0, hit_rate: float = HIT_RATE) -> Row:
     """`time_steps` in a fresh process: memory that a case before had cut up made allocations a third slower."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(time_steps, running, waiting, steps, drafts).result()
+        return pool.submit(time_steps, running, waiting, steps, drafts, hit_rate).result()
 
 
 def compare_crowd(turns: int, steps: int) -> Crowd:
@@ -183,6 +187,8 @@ def main() -> None:
     rows = time_rows(options.steps)
     drafting = in_own_process(CROWDED, 0, min(options.steps, DRAFTING_STEPS), DRAFTS)
     print(f"{CROWDED} running with {DRAFTS} drafts each: {drafting.step_us:.0f} µs (p95 {drafting.p95_us:.0f})")
+    undrafted = in_own_process(CROWDED, 0, options.steps, DRAFTS, 0.0)
+    print(f"{CROWDED} running whose drafts do not pay: {undrafted.step_us:.0f} µs (p95 {undrafted.p95_us:.0f})")
     crowd = compare_crowd(options.turns, options.steps)
     print(
         f"{CROWDED} running, in turns: {spread(crowd.alone_us)} with none waiting, "
@@ -191,6 +197,7 @@ def main() -> None:
     found = {
         "rows": [row._asdict() for row in rows],
         "drafting": {"drafts": DRAFTS, **drafting._asdict()},
+        "undrafted": undrafted._asdict(),
         "crowd": {"running": CROWDED, "waiting": WAITING, **crowd._asdict()},
         "elsewhere_us": ELSEWHERE,
     }
