@@ -1,20 +1,23 @@
 """Speculation beside plain decoding, in turns: the demo, by n-grams, with its draft model and with its EAGLE-3 head.
 
-Two engines of the same model, one of which drafts, answer the same requests in turns; times are of whole runs, tokens
-are compared. `speedup_batch_1`: the median over rounds of plain time by drafting time, of questions at batch 1 with the
-draft model. `allowed`: what the programs' own times allow, each run by itself: those of the plain run's steps, by those
-of the same prompts and of as many steps with all drafts as it takes for the same tokens, if each gives what it gave.
-The row `edited` brings the drafting engine a prediction: what plain decoding gives, every 40th token another one.
+Two engines of the same model, one of which drafts, answer the same requests in turns, so many at a time, another as
+soon as one has ended; times are of whole runs, tokens are compared. `speedup_batch_1`: the median over rounds of plain
+time by drafting time, of questions at batch 1 with the draft model. `allowed`: what the programs' own times allow, each
+run by itself: those of the plain run's steps, by those of the same prompts and of as many steps with all drafts as it
+takes for the same tokens, if each gives what it gave. The row `edited` brings the drafting engine a prediction: what
+plain decoding gives, every 40th token another one.
 
-    python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--rounds 5] [--tokens 4]
+    python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--seconds 10] [--tokens 4]
 """
 
 import argparse
 import gc
+import math
 import random
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +29,7 @@ import jax
 from benchmarks.device.rig import Rig
 from benchmarks.report import write_json
 from jaxinfer import LLM, SamplingParams
+from jaxinfer.engine.client.sequence_ids import SequenceIds
 from jaxinfer.llm import Prompt, encode_prompt
 from jaxinfer.runner.jax_runner import JaxRunner
 
@@ -41,8 +45,8 @@ TEXTS = {
 MODELS = {"draft_model": "demo/draft", "eagle3": "demo/eagle3"}
 EDITED = "edited"
 QUESTIONS = "questions"
-_ASKED = 8
-"""Rounds of questions in a run: answers are short."""
+_ASKED, _QUESTIONS_ASKED = 3, 8
+"""Requests of a run, one after another, for each of those at a time; answers to questions are short."""
 _STEPS_TIMED, _PROMPTS_TIMED, _REPEATS = 100, 10, 7
 _EDIT_EVERY = 40
 _STORY = (
@@ -101,14 +105,16 @@ def _rows(
 
 
 def _line(row: dict[str, Any]) -> str:
-    times = f"x {row['speedup']:.2f} ({row['lowest']:.2f}-{row['highest']:.2f}; {row['allowed']:.2f} allowed)"
+    low, high = row["sure"]
+    times = f"x {row['speedup']:.2f} ({low:.2f}-{high:.2f}; {row['allowed']:.2f} allowed)"
     drafts = f"{row['tokens_a_step']:.2f} tokens a row and step that drafts, {row['drafting_share']:.0%} of steps draft"
     equal = "equal" if row["equal"] else "DIFFER"
     return f"{row['drafter']:11} {row['text']:9} batch {row['batch']:3}: {times}, {drafts}, tokens {equal}"
 
 
 def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Namespace) -> dict[str, Any]:
-    prompts, params = _prompts(plain, text, batch), _params(text, batch)
+    count = batch * (_QUESTIONS_ASKED if text == QUESTIONS else _ASKED)
+    prompts, params = _prompts(plain, text, count), _params(text, count)
     predicting = _with_predictions(plain, prompts, params) if text == EDITED else prompts
     pairs: list[tuple[Run, Run]] = []
     until = time.perf_counter() + asked.seconds
@@ -121,7 +127,7 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Name
     ratios = [one.seconds / other.seconds for one, other in counted]
     first, last = counted[-1]
     drafted = sum(pair[1].drafted for pair in counted)
-    # Also of rows without a draft, and of those that have ended: of several rows `allowed` is the least possible.
+    # Also of rows without a draft, and of those that have ended: of several rows `allowed` is no more than that.
     tokens_a_step = 1 + sum(last.accepted_at) / max(last.drafting_steps * batch, 1)
     length = len(encode_prompt(plain.get_tokenizer(), prompts[0], "prompt").token_ids)
     (plain_ms, plain_prompt), (drafting_ms, prompt_ms) = (_step_ms(llm, batch, length) for llm in (plain, spec))
@@ -132,8 +138,8 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Name
         "text": text,
         "batch": batch,
         "speedup": round(statistics.median(ratios), 3),
-        "lowest": round(min(ratios), 3),
-        "highest": round(max(ratios), 3),
+        "sure": [round(each, 3) for each in _around_median(ratios)],
+        "rounds": len(ratios),
         "plain_ms_a_step": round(1e3 * statistics.median(one.seconds / one.steps for one, _ in counted), 3),
         "ms_a_step": round(1e3 * statistics.median(other.seconds / other.steps for _, other in counted), 3),
         "steps": [counted[-1][0].steps, last.steps],
@@ -146,6 +152,15 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Name
         "accepted_at": list(last.accepted_at),
         "equal": all(one.tokens == other.tokens for one, other in pairs),
     }
+
+
+def _around_median(values: Sequence[float]) -> tuple[float, float]:
+    """Between which values the median of all possible ones lies with 95 % (the least and the most of fewer than six):
+    as many of them lie below it as heads come of so many throws."""
+    count, outside, below = len(values), 0.025 * 2 ** len(values), 0
+    while (outside := outside - math.comb(count, below)) >= 0:
+        below += 1
+    return sorted(values)[max(below - 1, 0)], sorted(values)[count - max(below, 1)]
 
 
 def _with_predictions(plain: LLM, prompts: list[Prompt], params: list[SamplingParams]) -> list[Prompt]:
@@ -174,20 +189,28 @@ def _step_ms(llm: LLM, batch: int, length: int) -> tuple[float, float]:
 
 
 def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: int) -> Run:
-    """So many requests at once, until all have been answered."""
-    before = llm.engine.stats()
+    """So many requests at a time, until all have been answered."""
+    before, tokenizer = llm.engine.stats(), llm.get_tokenizer()
+    waiting = deque(
+        encode_prompt(tokenizer, prompt, "prompt").request(f"{before.steps} {number}", asked)
+        for number, (prompt, asked) in enumerate(zip(prompts, params, strict=True))
+    )
+    tokens: dict[str, list[int]] = {request.request_id: [] for request in waiting}
+    running, names = 0, SequenceIds()
     gc.collect()
     start = time.perf_counter()
-    results = [
-        result
-        for first in range(0, len(prompts), batch)
-        for result in llm.generate(prompts[first : first + batch], params[first : first + batch], use_tqdm=False)
-    ]
+    while waiting or running:
+        while waiting and running < batch:
+            llm.engine.add_request(waiting.popleft())
+            running += 1
+        for delta in names.expand(llm.engine.step()):
+            tokens[delta.request_id] += delta.token_ids
+            running -= delta.finish_reason is not None
     seconds = time.perf_counter() - start
     after = llm.engine.stats()
     return Run(
         seconds,
-        [tuple(result.outputs[0].token_ids) for result in results],
+        [tuple(each) for each in tokens.values()],
         after.steps - before.steps,
         after.mixed_steps - before.mixed_steps,
         after.speculate_steps - before.speculate_steps,
@@ -196,21 +219,21 @@ def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: i
     )
 
 
-def _prompts(llm: LLM, text: str, batch: int) -> list[Prompt]:
+def _prompts(llm: LLM, text: str, count: int) -> list[Prompt]:
     """repeating: some words over and over. answers: questions that the demo was trained to answer. random: tokens.
     edited: a text to write anew."""
-    draw = random.Random(f"{text}{batch}")
+    draw = random.Random(f"{text}{count}")
     if text == "repeating":
         words = ["tree", "river", "apple", "house", "stone", "bird", "cloud", "road"]
-        return [" ".join(draw.sample(words, 4) * 8) for _ in range(batch)]
+        return [" ".join(draw.sample(words, 4) * 8) for _ in range(count)]
     if text == "answers":
-        return [f"What is {draw.randint(1, 9)} + {draw.randint(1, 9)}? Tell me a story about it." for _ in range(batch)]
+        return [f"What is {draw.randint(1, 9)} + {draw.randint(1, 9)}? Tell me a story about it." for _ in range(count)]
     if text == QUESTIONS:
-        return _questions(llm, draw, batch * _ASKED)
+        return _questions(llm, draw, count)
     if text == EDITED:
-        return [_STORY + " Tell this story again."] * batch
+        return [_STORY + " Tell this story again."] * count
     tokenizer = llm.get_tokenizer()
-    return [tokenizer.decode([draw.randrange(300, 1500) for _ in range(24)]) for _ in range(batch)]
+    return [tokenizer.decode([draw.randrange(300, 1500) for _ in range(24)]) for _ in range(count)]
 
 
 def _questions(llm: LLM, draw: random.Random, count: int) -> list[Prompt]:
@@ -230,13 +253,12 @@ def _questions(llm: LLM, draw: random.Random, count: int) -> list[Prompt]:
     return found
 
 
-def _params(text: str, batch: int) -> list[SamplingParams]:
+def _params(text: str, count: int) -> list[SamplingParams]:
     """Random text stays random: it is drawn, at a high temperature, with seeds; that which is edited at 1, so that it
     does not repeat itself."""
     temperature = {"random": 1.2, EDITED: 1.0}.get(text, 0.0)
-    count, ignore_eos = (batch * _ASKED, False) if text == QUESTIONS else (batch, True)
     return [
-        SamplingParams(temperature=temperature, seed=row, max_tokens=OUTPUT, ignore_eos=ignore_eos)
+        SamplingParams(temperature=temperature, seed=row, max_tokens=OUTPUT, ignore_eos=text != QUESTIONS)
         for row in range(count)
     ]
 

@@ -24,6 +24,8 @@ _WEIGHT = 0.1
 """Of a new measurement in a mean."""
 _MANY = 8
 """Rows: what fewer of them keep says less."""
+_MORE = 1.03
+"""Tokens a second that drafts must promise over none: what was measured of either is not sure to that."""
 _HELD = 100
 """Steps in which it must pay to leave drafts out, catching up included: else kinds that are nearly equal take turns."""
 _STALE = 50
@@ -147,7 +149,8 @@ class _Size:
         """The best number, or one that is to be tried again."""
         gains, seconds = self.gains.gains(), self._seconds()
         self._holds = _PAUSE
-        best = self._best = self._held(max(seconds, key=lambda number: gains[number] / seconds[number]), gains, seconds)
+        rates = {number: gains[number] / seconds[number] * (1 if number else _MORE) for number in seconds}
+        best = self._best = self._held(max(rates, key=lambda number: rates[number]), gains, seconds)
         if self._since + 1 < _PAUSE:
             return best
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
