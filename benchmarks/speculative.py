@@ -1,11 +1,11 @@
 """Speculation beside plain decoding, in turns: the demo, by n-grams, with its draft model and with its EAGLE-3 head.
 
 Two engines of the same model, one of which drafts, answer the same requests in turns, so many at a time, another as
-soon as one has ended; times are of whole runs, tokens are compared. `speedup_batch_1`: the median over rounds of plain
-time by drafting time, of questions at batch 1 with the draft model. `allowed`: what the programs' own times allow, each
-run by itself: those of the plain run's steps, by those of the same prompts and of as many steps with all drafts as it
-takes for the same tokens, if each gives what it gave. The row `edited` brings the drafting engine a prediction: what
-plain decoding gives, every 40th token another one.
+soon as one has ended; compared are tokens, and tokens a second until the last request begins. `speedup_batch_1`: the
+median over rounds of the drafting engine's by the other's, of questions at batch 1 with the draft model. `allowed`:
+what the programs' own times allow, each run by itself: those of the plain run's steps, by those of the same prompts and
+of as many steps with all drafts as it takes for the same tokens, if each gives what it gave. The row `edited` brings
+the drafting engine a prediction: what plain decoding gives, every 40th token another one.
 
     python benchmarks/speculative.py [--json FILE] [--drafters ngram,...] [--batches 1,4,16] [--seconds 10] [--tokens 4]
 """
@@ -45,7 +45,7 @@ TEXTS = {
 MODELS = {"draft_model": "demo/draft", "eagle3": "demo/eagle3"}
 EDITED = "edited"
 QUESTIONS = "questions"
-_ASKED, _QUESTIONS_ASKED = 3, 8
+_ASKED, _QUESTIONS_ASKED = 4, 8
 """Requests of a run, one after another, for each of those at a time; answers to questions are short."""
 _STEPS_TIMED, _PROMPTS_TIMED, _REPEATS = 100, 10, 7
 _EDIT_EVERY = 40
@@ -56,9 +56,10 @@ _STORY = (
 
 
 class Run(NamedTuple):
-    """One run of one engine: seconds, all tokens, and what the engine counted. prompt_steps: those that computed any
-    of a prompt."""
+    """One run of one engine: tokens a second until its last request began, seconds of all of it, all tokens, and what
+    the engine counted. prompt_steps: those that computed any of a prompt."""
 
+    rate: float
     seconds: float
     tokens: list[tuple[int, ...]]
     steps: int
@@ -124,7 +125,7 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Name
         runs = {engine is spec: _run(engine, given[engine], params, batch) for engine in engines}
         pairs.append((runs[False], runs[True]))
     counted = pairs[_WARM:]
-    ratios = [one.seconds / other.seconds for one, other in counted]
+    ratios = [other.rate / one.rate for one, other in counted]
     first, last = counted[-1]
     drafted = sum(pair[1].drafted for pair in counted)
     # Also of rows without a draft, and of those that have ended: of several rows `allowed` is no more than that.
@@ -196,19 +197,22 @@ def _run(llm: LLM, prompts: list[Prompt], params: list[SamplingParams], batch: i
         for number, (prompt, asked) in enumerate(zip(prompts, params, strict=True))
     )
     tokens: dict[str, list[int]] = {request.request_id: [] for request in waiting}
-    running, names = 0, SequenceIds()
+    running, names, rate = 0, SequenceIds(), 0.0
     gc.collect()
     start = time.perf_counter()
     while waiting or running:
         while waiting and running < batch:
             llm.engine.add_request(waiting.popleft())
             running += 1
+            if not waiting:  # until then as many run as may
+                rate = sum(map(len, tokens.values())) / (time.perf_counter() - start)
         for delta in names.expand(llm.engine.step()):
             tokens[delta.request_id] += delta.token_ids
             running -= delta.finish_reason is not None
     seconds = time.perf_counter() - start
     after = llm.engine.stats()
     return Run(
+        rate,
         seconds,
         [tuple(each) for each in tokens.values()],
         after.steps - before.steps,
