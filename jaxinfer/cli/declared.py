@@ -1,13 +1,15 @@
-"""read_decoder: a model's declaration by what a command calls the model. Reads no weights."""
+"""What a model declares, or an EAGLE-3 head, by what a command calls it. Reads no weights."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxinfer.config import EngineConfig, ModelConfig
 from jaxinfer.errors import ModelError
 
 if TYPE_CHECKING:
     from jaxinfer.model_config.decoder_config import DecoderConfig
+    from jaxinfer.model_config.eagle3 import Eagle3Config
 
 
 def read_decoder(model: str, architecture: str | None = None) -> tuple["DecoderConfig", str]:
@@ -16,17 +18,38 @@ def read_decoder(model: str, architecture: str | None = None) -> tuple["DecoderC
     from jaxinfer.folder_files import read_object
     from jaxinfer.model_config.registry import declared_architecture, parse_config
 
-    path = Path(model).expanduser()
-    if path.is_file():
-        if path.suffix != ".json":
-            raise ModelError(f"{model}: must be a folder, a hub id or a config.json")
-        raw = read_object(path)
+    if (raw := _read_file(model)) is not None:
         return parse_config(raw, architecture), architecture or declared_architecture(raw)
-    if path.suffix == ".json":
-        raise ModelError(f"{model}: there is no such file")
     from jaxinfer.build import model_folder
     from jaxinfer.models.declared import read_declared
 
     folder = model_folder(EngineConfig(model, load=ModelConfig(architecture=architecture)))
     config = read_declared(folder, architecture).config
     return config, architecture or declared_architecture(read_object(folder / "config.json"))
+
+
+def read_head(model: str, target: "DecoderConfig") -> "Eagle3Config":
+    """The same of an EAGLE-3 head that drafts for a target. One that is a config.json alone has the target's embedding.
+    Raises ModelError."""
+    from jaxinfer.model_config.eagle3 import parse_eagle3
+
+    if (raw := _read_file(model)) is not None:
+        return parse_eagle3(raw, target)
+    from jaxinfer.build import model_folder
+    from jaxinfer.models.eagle3_checkpoint import declared_eagle3
+
+    return declared_eagle3(model_folder(EngineConfig(model)), target)
+
+
+def _read_file(model: str) -> Mapping[str, Any] | None:
+    """Of a config.json; None where a folder or a hub id is meant."""
+    from jaxinfer.folder_files import read_object
+
+    path = Path(model).expanduser()
+    if path.is_file():
+        if path.suffix != ".json":
+            raise ModelError(f"{model}: must be a folder, a hub id or a config.json")
+        return read_object(path)
+    if path.suffix == ".json":
+        raise ModelError(f"{model}: there is no such file")
+    return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
-from jaxinfer.cli.declared import read_decoder
+from jaxinfer.cli.declared import read_decoder, read_head
 from jaxinfer.cli.flags import parse_flags
 from jaxinfer.config import (
     CacheConfig,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxinfer.parallel.mesh_config import MeshConfig
     from jaxinfer.plan.chip import Chip
     from jaxinfer.plan.compilation import Compilation
+    from jaxinfer.plan.drafting import Assumed
     from jaxinfer.plan.estimate import MeshPlan
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import Sweep
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 
 _MOST = 10**6
+_ACCEPTANCE = 0.7
+"""Of drafts, where nothing else is assumed."""
 _TOKENS = 1024
 """Of a request, in and out, where nothing else is asked for."""
 
@@ -65,6 +68,8 @@ class _Asked(NamedTuple):
     html: Path | None
     emit: Path | None
     device_model: Path | None
+    draft_acceptance: float | None
+    assumed: "Assumed | None" = None
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -79,6 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     declared, architecture = read_decoder(asked.model, asked.architecture)
     decoder = _held(asked, declared, asked.quantization)
     asked = asked._replace(question=asked.question._replace(workload=_workload(asked, decoder)))
+    asked = asked._replace(assumed=_assumed(asked, decoder))
     found = _plans(asked, decoder)
     compiled = _compile(asked, decoder, found.plans) if asked.compile else []
     fits_with = partial(_remedies, asked, declared)
@@ -127,6 +133,8 @@ def _flags(
     html: Path | None = None,
     emit: Path | None = None,
     device_model: Path | None = None,
+    speculative_config: str | None = None,
+    draft_acceptance: float | None = None,
 ) -> _Asked:
     """Say what a model takes of meshes that need not be here, and how fast they could be.
 
@@ -165,6 +173,9 @@ def _flags(
         html: A file for a page with pictures, which loads nothing.
         emit: A file for the mesh with most tokens a chip, as `serve --mesh` takes it.
         device_model: A JSON file for seconds of steps by their size on that mesh, for simulations.
+        speculative_config: Who drafts, as `serve` takes it: {"model": FOLDER, "num_speculative_tokens": 4}; a model may
+            be a config.json.
+        draft_acceptance: Of drafts that come after kept ones, how many are kept: 0 to 1, by default 0.7.
     """
     from jaxinfer.plan.report import Question
     from jaxinfer.plan.search import MOST_DEVICES, Limits
@@ -183,6 +194,10 @@ def _flags(
         if value is not None and not 0 < value < _MOST:
             raise ParameterError(name, f"must be above 0, and less than {_MOST:,}, not {value}")
     limits = Limits(*(None if value is None else value / 1e3 for value in (ttft, itl)))
+    if draft_acceptance is not None and speculative_config is None:
+        raise ParameterError("draft_acceptance", "means nothing without --speculative-config")
+    if draft_acceptance is not None and not 0 <= draft_acceptance <= 1:
+        raise ParameterError("draft_acceptance", f"must be from 0 to 1, not {draft_acceptance}")
     if context is not None and context < 2:
         raise ParameterError("context", f"must be at least 2, not {context}")
     config = EngineConfig(
@@ -194,13 +209,14 @@ def _flags(
         scheduler=SchedulerConfig(
             max_num_seqs=_slots(batch) if max_num_seqs is None else max_num_seqs,
             max_num_batched_tokens="auto" if max_num_batched_tokens is None else max_num_batched_tokens,
+            speculative_config=speculative_config,
         ),
         parallel=ParallelConfig(pipeline_layers=pipeline_layers),
     )
     return _Asked(
         *(model, mesh, chip, calibration, config, architecture, quantization),
         *(workload, Question(Workload(1, 1), batch, limits, price)),
-        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, device_model),
+        *(sweep, fit, expert_imbalance, compile, explain, json, html, emit, device_model, draft_acceptance),
     )
 
 
@@ -299,7 +315,8 @@ def _remedies(asked: _Asked, declared: "DecoderConfig", plan: "MeshPlan") -> lis
         axes = {**plan.mesh.axes, "tensor": tensor}
         mesh = plan.mesh if tensor == here else replace(plan.mesh, axes=axes, topology=None)
         decoder = _held(asked, declared, quantization)
-        return plan_mesh(asked.config, decoder, mesh, plan.name, plan.chip, imbalance=asked.expert_imbalance)
+        told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "assumed": asked.assumed}
+        return plan_mesh(asked.config, decoder, mesh, plan.name, plan.chip, **told)
 
     here, work = plan.mesh.axes.get("tensor", 1), asked.question.workload
     fewer = [name for name in ("int8", "int4") if asked.quantization == "none"]
@@ -313,7 +330,7 @@ def _planned(
 ) -> "MeshPlan":
     from jaxinfer.plan.estimate import plan_mesh
 
-    told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "temporaries": temporaries}
+    told: dict[str, Any] = {"imbalance": asked.expert_imbalance, "temporaries": temporaries, "assumed": asked.assumed}
     plan = plan_mesh(asked.config, decoder, mesh, name, _chip(asked, mesh, name), **told)
     try:
         placed = replace(mesh, topology=plan.topology) if plan.topology.devices == mesh.size else mesh
@@ -343,6 +360,29 @@ def _chip(asked: _Asked, mesh: "MeshConfig", name: str) -> "Chip":
         message = "a CPU's figures are its own: --calibration FILE has them, as benchmarks/calibrate.py writes it"
         raise ParameterError("chip", message)
     return read_chip(chip)
+
+
+def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
+    """Of what drafts; None where nothing does."""
+    from jaxinfer.plan.drafting import Assumed
+    from jaxinfer.runner.draft_model import check_draft
+    from jaxinfer.runner.sizes import context_of
+    from jaxinfer.speculation import read_speculation
+
+    drafting = read_speculation(asked.config.scheduler.speculative_config)
+    if drafting is None:
+        return None
+    acceptance = _ACCEPTANCE if asked.draft_acceptance is None else asked.draft_acceptance
+    if drafting.model is None:
+        return Assumed(None, acceptance)
+    length = context_of(asked.config, decoder)
+    if drafting.method == "eagle3":
+        head = read_head(drafting.model, decoder)
+        check_draft(Path(drafting.model), decoder, head.decoder, length)
+        return Assumed(head, acceptance)
+    draft = read_decoder(drafting.model)[0].at_context(length)
+    check_draft(Path(drafting.model), decoder, draft, length)
+    return Assumed(draft, acceptance)
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":

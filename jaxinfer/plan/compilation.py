@@ -44,6 +44,8 @@ def obstacle(plan: MeshPlan) -> str | None:
         return "no engine serves it"
     if plan.stages:
         return "programs of stages are not compiled yet"
+    if plan.drafter is not None and plan.drafter.model is not None:
+        return "programs with a draft model are not compiled here yet"
     return None if plan.memory.blocks else "the model does not fit"
 
 

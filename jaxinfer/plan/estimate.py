@@ -16,6 +16,7 @@ from jaxinfer.parallel.layer_split import Spans
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.parallel.topology import Topology
 from jaxinfer.plan.chip import Chip
+from jaxinfer.plan.drafting import Assumed, DraftPlan, draft_plan
 from jaxinfer.plan.exchange import Exchange, exchange_seconds
 from jaxinfer.plan.hand_over import HandOver, hand_over
 from jaxinfer.plan.pipeline import StagedStep, flow_seconds
@@ -108,7 +109,8 @@ class StagePlan(NamedTuple):
 class MeshPlan:
     """A model on a mesh. refused: why no engine would start on it. estimated_temporaries: of shapes alone, where
     `memory` may have what a compiler told. stages: of a pipeline, whose `model` and `memory` are those of the stage
-    that has room for the fewest tokens, with the blocks of all groups; empty where a mesh has one stage."""
+    that has room for the fewest tokens, with the blocks of all groups; empty where a mesh has one stage. drafter: who
+    drafts; None: nobody."""
 
     mesh: MeshConfig
     name: str
@@ -121,6 +123,7 @@ class MeshPlan:
     refused: str | None = None
     estimated_temporaries: int = 0
     stages: tuple[StagePlan, ...] = ()
+    drafter: DraftPlan | None = None
 
     @property
     def chips(self) -> int:
@@ -145,7 +148,7 @@ class MeshPlan:
 
     def _lacks(self, model: DeviceModel, memory: MemoryPlan, blocks: Sequence[int]) -> int:
         """blocks: needed of each of the model's groups."""
-        costs = [token * self.shapes.block_size for token in model.kv_bytes]
+        costs = [token * self.shapes.block_size for token in _kv_bytes(model, self.drafter)]
         return max(sum(cost * count for cost, count in zip(costs, blocks, strict=True)) - memory.left, 0)
 
     def _blocks_of(self, tokens: int) -> list[int]:
@@ -158,6 +161,42 @@ class MeshPlan:
     def time(self, *rows: Rows) -> StepTime:
         """Of a step in which every shard has these rows, in the slowest stage."""
         return max(self.stage_times(*rows), key=lambda time: time.seconds)
+
+    def mixed_time(self, *rows: Rows) -> StepTime:
+        """The same of a step with prompts, which what drafts reads too."""
+        read = [each._replace(scored=0) for each in rows]
+        return self._with_drafts(self.time(*rows), [] if self.drafter is None else [read])
+
+    def draft_time(self, rows: Rows, drafts: int) -> StepTime:
+        """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that
+        computes them all."""
+        assert self.drafter is not None
+        checked = self.time(rows._replace(tokens=1 + drafts, scored=1 + drafts))
+        return self._with_drafts(checked, [[each] for each in self.drafter.passes(rows, drafts)])
+
+    def best_drafts(self, rows: Rows) -> int:
+        """How many of each of these rows give most tokens a second."""
+        if self.drafter is None:
+            return 0
+        return max(self.drafter.numbers, key=lambda number: -self._token_seconds(rows, number))
+
+    def token_seconds(self, rows: Rows) -> float:
+        """Until each of these rows, which decode, has a token more, on average, with as many drafts as pay best."""
+        return self._token_seconds(rows, self.best_drafts(rows))
+
+    def _token_seconds(self, rows: Rows, drafts: int) -> float:
+        if self.drafter is None or not drafts:
+            return self.time(rows).seconds
+        return self.draft_time(rows, drafts).seconds / self.drafter.tokens(drafts)
+
+    def _with_drafts(self, time: StepTime, passes: Sequence[Sequence[Rows]]) -> StepTime:
+        """With what the model that drafts takes in so many passes."""
+        if self.drafter is None or self.drafter.model is None or not passes:
+            return time
+        found = [self._time(0, self.drafter.model, rows) for rows in passes]
+        together = StepTime(tuple(term for each in found for term in each.terms))
+        ops, size = sum(term.ops for term in together.terms), sum(term.bytes for term in together.terms)
+        return StepTime((*time.terms, Term("drafts", together.seconds, together.bound, ops, size)))
 
     def stage_times(self, *rows: Rows) -> tuple[StepTime, ...]:
         """The same in each stage."""
@@ -194,7 +233,7 @@ class MeshPlan:
     def prefill(self, tokens: int) -> float:
         """Seconds of the steps that compute a prompt alone."""
         if not self.stages:
-            return sum(self.time(rows).seconds for rows in self._chunks(tokens))
+            return sum(self.mixed_time(rows).seconds for rows in self._chunks(tokens))
         return flow_seconds([self.staged_step(rows) for rows in self._chunks(tokens)])
 
     def _chunks(self, tokens: int) -> Iterator[Rows]:
@@ -266,9 +305,11 @@ def plan_mesh(
     *,
     imbalance: float = 1.0,
     temporaries: int | None = None,
+    assumed: Assumed | None = None,
 ) -> MeshPlan:
-    """decoder: with its quantisation. temporaries: what a compiler says that they take; None: estimated. Raises
-    ParameterError where the model cannot be split so, or the mesh not placed."""
+    """decoder: with its quantisation. temporaries: what a compiler says that they take; None: estimated. assumed: of
+    what drafts, where `config` asks for drafts. Raises ParameterError where the model cannot be split so, or the mesh
+    not placed."""
     for axis in _NOT_PLANNED:
         if mesh.shards(axis) > 1:
             raise ParameterError("mesh", f"rules.{axis}: its exchanges are not planned; null is allowed")
@@ -284,13 +325,19 @@ def plan_mesh(
         raise ParameterError("dtype", message)
     told = None if chip.platform == "cpu" else total  # the engine asks a CPU for no memory
     shapes = plan_shapes(config, decoder, Device(chip.platform, told), mesh.data, mesh.stages)
+    drafter = None
+    if assumed is not None:
+        if mesh.stages > 1:
+            raise ParameterError("speculative_config", "drafts of a pipeline are not planned yet; leave it out")
+        drafter = draft_plan(assumed, decoder.over(*mesh.parts), dtype, chip.platform, mesh, shapes)
     usable = usable_of(total, config.cache.gpu_memory_utilization, chip.platform)
-    stages = _stages(config, decoder, dtype, chip.platform, mesh, MemoryPlan(total, usable, 0, 0, 0, 0, ()), shapes)
+    empty = MemoryPlan(total, usable, 0, 0, 0, 0, ())
+    stages = _stages(config, decoder, dtype, chip.platform, mesh, empty, shapes, drafter)
     fullest = min(stages, key=lambda one: one.memory.left / one.memory.kv_token)
     estimated, refused = fullest.memory.temporaries, None
     if temporaries is not None:
         stages = [one._replace(memory=one.memory._replace(temporaries=temporaries)) for one in stages]
-    blocks = _blocks(stages, shapes, chip.platform)
+    blocks = _blocks(stages, shapes, chip.platform, drafter)
     memory = stages[fullest.stage.number].memory._replace(blocks=blocks)
     if blocks:
         stages = [_with_blocks(one, blocks) for one in stages]
@@ -300,7 +347,7 @@ def plan_mesh(
             refused = str(error)
     of_pipeline = tuple(stages) if len(stages) > 1 else ()
     placed = (mesh, name, chip, topology)
-    return MeshPlan(*placed, shapes, fullest.model, memory, imbalance, refused, estimated, of_pipeline)
+    return MeshPlan(*placed, shapes, fullest.model, memory, imbalance, refused, estimated, of_pipeline, drafter)
 
 
 def _stages(
@@ -311,6 +358,7 @@ def _stages(
     mesh: MeshConfig,
     empty: MemoryPlan,
     shapes: EngineShapes,
+    drafter: DraftPlan | None,
 ) -> list[StagePlan]:
     """One where the mesh has one. empty: a device's memory with nothing in it."""
     asked, whole = config.parallel.pipeline_layers if mesh.stages > 1 else None, decoder.over(*mesh.parts)
@@ -318,26 +366,36 @@ def _stages(
     models = [device_model(decoder.stage(*span), dtype, platform, mesh.of_stage) for span in spans]
     parts = zip(stages_of(whole, [model.config for model in models]), spans, models, strict=True)
     return [
-        StagePlan(stage, span, model, _memory(empty, model, stage.shapes(shapes), platform))
+        StagePlan(stage, span, model, _memory(empty, model, stage.shapes(shapes), platform, drafter))
         for stage, span, model in parts
     ]
 
 
-def _memory(empty: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platform: str) -> MemoryPlan:
+def _memory(
+    empty: MemoryPlan, model: DeviceModel, shapes: EngineShapes, platform: str, drafter: DraftPlan | None
+) -> MemoryPlan:
     """Without blocks. shapes: with the groups of the model, or of the stage."""
     config, mesh = model.config, model.mesh
     columns = config.table_shape[0] // mesh.shards("vocab") if config.ends else 0
+    slots = state_bytes(shapes, columns, platform) + handed_bytes(config, shapes, model.dtype.itemsize)
     return empty._replace(
-        weights=model.weight_bytes,
-        slots=state_bytes(shapes, columns, platform) + handed_bytes(config, shapes, model.dtype.itemsize),
+        weights=model.weight_bytes + (0 if drafter is None else drafter.weight_bytes),
+        slots=slots + (0 if drafter is None else drafter.features),
         temporaries=estimated_temporaries(config, mesh, shapes, platform, model.dtype.itemsize, model.kv_bytes),
-        kv_token=sum(model.kv_bytes),
+        kv_token=sum(_kv_bytes(model, drafter)),
     )
 
 
-def _blocks(stages: Sequence[StagePlan], shapes: EngineShapes, platform: str) -> tuple[int, ...]:
+def _kv_bytes(model: DeviceModel, drafter: DraftPlan | None) -> tuple[int, ...]:
+    """Of a token in the model's KV groups, with those of what drafts for it."""
+    return model.kv_bytes if drafter is None else drafter.with_kv(model.kv_bytes)
+
+
+def _blocks(
+    stages: Sequence[StagePlan], shapes: EngineShapes, platform: str, drafter: DraftPlan | None
+) -> tuple[int, ...]:
     """Of each group, as many in every stage that has some of its layers; none where a group would have no room."""
-    costs = [[token * shapes.block_size for token in one.model.kv_bytes] for one in stages]
+    costs = [[token * shapes.block_size for token in _kv_bytes(one.model, drafter)] for one in stages]
     if platform == "cpu":
         blocks = _cpu_blocks(stages, costs, len(shapes.groups))
     else:

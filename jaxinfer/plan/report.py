@@ -22,6 +22,7 @@ ASSUMPTIONS = (
     "prompts fill steps, in which the other requests decode",
 )
 _PIPELINE = "a pipeline spreads prompts equally over steps, and hands over beside them"
+_DRAFTS = "of drafts that come after kept ones {:.0%} are kept; n-grams take no time"
 
 
 class Question(NamedTuple):
@@ -49,6 +50,7 @@ def report(
     of_compiler += [None] * (len(plans) - len(of_compiler))
     rates = [_RATES[name] for name in dict.fromkeys(map(_rates, plans))]
     of_pipelines = [_PIPELINE] if any(plan.stages for plan in plans) else []
+    kept = dict.fromkeys(plan.drafter.acceptance for plan in plans if plan.drafter is not None)
     return {
         "model": model,
         "architecture": architecture,
@@ -64,7 +66,7 @@ def report(
             for plan, told in zip(plans, of_compiler, strict=True)
         ],
         "left_out": dict(left_out),
-        "assumptions": [*rates, *ASSUMPTIONS, *of_pipelines],
+        "assumptions": [*rates, *ASSUMPTIONS, *of_pipelines, *map(_DRAFTS.format, kept)],
     }
 
 
@@ -108,6 +110,7 @@ def _of_mesh(plan: MeshPlan, question: Question) -> dict[str, Any]:
         "step_seconds": {"seconds": step.seconds, "terms": [term._asdict() for term in step.terms]},
         "bound": step.bound,
         "pipeline": _pipeline(plan, batch, workload.middle) if plan.stages else None,
+        "drafts": None if plan.drafter is None else _drafts(plan, batch, workload.middle),
         "service": None if found is None else _service(found, plan.chips, question),
         "curve": [one._asdict() for one in _curve(plan, question)],
     }
@@ -135,6 +138,36 @@ def _pipeline(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
     }
 
 
+def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
+    """Of decode steps of 1, 2, 4 requests, and so on, to `batch`, that have `length` tokens each: how many drafts of a
+    row pay best; tokens that a row gets of such a step, and its seconds; those of a step without drafts; how many times
+    as many tokens a second."""
+    drafter, by_batch = plan.drafter, []
+    assert drafter is not None
+    for count in _batches(batch):
+        rows = plan.decode_rows(count, length)
+        drafts, plain = plan.best_drafts(rows), plan.time(rows).seconds
+        step, tokens = plan.draft_time(rows, drafts) if drafts else plan.time(rows), drafter.tokens(drafts)
+        by_batch.append(
+            {
+                "batch": count,
+                "drafts": drafts,
+                "tokens": tokens,
+                "seconds": step.seconds,
+                "terms": [term._asdict() for term in step.terms],
+                "plain_seconds": plain,
+                "speedup": tokens * plain / step.seconds,
+            }
+        )
+    return {
+        "by": drafter.speculation.drafter.rstrip("/").rpartition("/")[2],
+        "most": drafter.speculation.tokens,
+        "acceptance": drafter.acceptance,
+        "weights_bytes_per_device": drafter.weight_bytes,
+        "by_batch": by_batch,
+    }
+
+
 def _compiled(found: Compilation | str) -> dict[str, Any]:
     if isinstance(found, str):
         return {"programs": [], "problems": {}, "differs": [], "temporaries_told": False, "obstacle": found}
@@ -157,11 +190,15 @@ def _compiled(found: Compilation | str) -> dict[str, Any]:
 
 def _curve(plan: MeshPlan, question: Question) -> Iterator[Service]:
     """With 1, 2, 4 requests, and so on, to as many as are asked for and have room; limits do not matter."""
-    most = service(plan, question.workload, question.batch).batch
-    for batch in (1 << power for power in range(most.bit_length())):
+    for batch in _batches(service(plan, question.workload, question.batch).batch):
         yield service(plan, question.workload, batch)
+
+
+def _batches(most: int) -> Iterator[int]:
+    """1, 2, 4, and so on, to the most."""
+    yield from (1 << power for power in range(most.bit_length()))
     if most & (most - 1):
-        yield service(plan, question.workload, most)
+        yield most
 
 
 def _service(found: Service, chips: int, question: Question) -> dict[str, Any]:
@@ -230,6 +267,7 @@ def _table(meshes: Sequence[dict[str, Any]]) -> tuple[Sequence[str], list[list[s
 def _notes(told: dict[str, Any]) -> Iterator[str]:
     yield from _best(told["meshes"])
     yield from (_of_stages(mesh) for mesh in told["meshes"] if mesh["pipeline"] and mesh["service"])
+    yield from (_of_drafts(mesh) for mesh in told["meshes"] if mesh["drafts"] and mesh["service"])
     obstacles: dict[str, list[str]] = {}
     for mesh in told["meshes"]:
         if mesh["compiled"] is not None:
@@ -300,6 +338,27 @@ def _of_stages(mesh: dict[str, Any]) -> str:
     waits = f"{_ms(found['round_seconds'])} a token, of which stages wait {found['bubble']:.0%}"
     handed = f"{_size(slowest['bytes'])} handed over in {_ms(slowest['seconds'])} ({slowest['over']})"
     return f"{mesh['mesh']}: a step takes {stages}; {waits}; {handed}, {_size(back['bytes'])} back."
+
+
+def _of_drafts(mesh: dict[str, Any]) -> str:
+    """How many drafts pay, by the number of requests, and what they give to the most and to one."""
+    found, runs = mesh["drafts"], []
+    for one in found["by_batch"]:
+        if not runs or runs[-1][0]["drafts"] != one["drafts"]:
+            runs.append((one, one))
+        runs[-1] = runs[-1][0], one
+    text = "; ".join(_of_run(first, last) for first, last in runs)
+    return f"{mesh['mesh']}: drafts by {found['by']} that pay best, at most {found['most']} a row: {text}."
+
+
+def _of_run(first: dict[str, Any], last: dict[str, Any]) -> str:
+    """Numbers of requests, of which as many drafts pay."""
+    alone = first["batch"] == last["batch"]
+    requests = f"{first['batch']:,}" if alone else f"{first['batch']:,} to {last['batch']:,}"
+    if not first["drafts"]:
+        return f"none of {requests}"
+    gains = f"x {first['speedup']:.2f}" if alone else f"x {first['speedup']:.2f} to {last['speedup']:.2f}"
+    return f"{first['drafts']} of {requests} ({gains})"
 
 
 def _ms(seconds: float) -> str:

@@ -27,8 +27,8 @@ class Workload(NamedTuple):
 
 class Service(NamedTuple):
     """Of a workload with `batch` requests under way, those that fit. ttft: of a request that waits for nobody. itl:
-    between two tokens of a request, on average, with the prompts of others between them. tokens_per_second: of output,
-    of the whole mesh."""
+    between two tokens of a request, on average, with the prompts of others between them, and drafts where they pay.
+    tokens_per_second: of output, of the whole mesh."""
 
     batch: int
     ttft: float
@@ -55,17 +55,31 @@ def _of_one_stage(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     rows = min(rows, at_once * (own + decoded) // own)
     batch = min(batch, rows * plan.mesh.data)
     others = own * (rows - at_once) / at_once  # steps with prompts while a request decodes
-    decode = plan.time(Rows(rows, 1, workload.middle)).seconds
+    drafting = _drafting_steps(plan, Rows(rows, 1, workload.middle), decoded)
+    if drafting > others:
+        others, at_once = drafting, max(1, round(rows * own / (drafting + own)))
+    decode = plan.token_seconds(Rows(rows, 1, workload.middle))
     mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, workload.middle))
     decoding = others * mixed + (decoded - others) * decode
     rate = batch * workload.tokens_out / (own * mixed + decoding)
     return Service(batch, plan.prefill(workload.tokens_in), decoding / max(decoded, 1), rate)
 
 
+def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
+    """Where drafts pay, steps with the prompts of others while one of these rows decodes so many tokens, at least: rows
+    end one by one then, each with a step of its own for who comes next, in which nobody drafts."""
+    drafts = plan.best_drafts(rows)
+    if plan.drafter is None or not drafts:
+        return 0.0
+    tokens = plan.drafter.tokens(drafts)
+    ends = 1 - max(1 - tokens / max(decoded, 1), 0.0) ** rows.count  # steps after which somebody has ended
+    return ends * decoded / (tokens + ends)
+
+
 def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
     """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle."""
     chunk = min(tokens, plan.shapes.max_num_batched_tokens)
-    return plan.time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
+    return plan.mixed_time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
 
 
 def decode_round(plan: MeshPlan, batch: int, length: int) -> Round:

@@ -7,13 +7,15 @@ beside them. Padding of a step to the next size of a program is not counted.
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from jaxinfer.model_config.decoder_config import DecoderConfig, LayerGroup
+from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.model_config.layer_kind import LayerKind
+from jaxinfer.models.eagle3 import plan_eagle3
 from jaxinfer.models.weight import Weight
 from jaxinfer.parallel.mesh import shard_shape
 from jaxinfer.parallel.mesh_config import MeshConfig
@@ -125,11 +127,32 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
     where the model cannot be split so."""
     config = config.over(*mesh.parts)
     plan = placed_plan(config, dtype, platform, mesh)
+    return _of_weights(config, plan.weights, plan.head, dtype, platform, mesh)
+
+
+def device_head(config: Eagle3Config, dtype: jnp.dtype, platform: str, mesh: MeshConfig) -> DeviceModel:
+    """The same of an EAGLE-3 head, without the embedding that it may share with its target. Its tables are also the
+    target's column of each row of its output matrix, int32."""
+    config = config.over(*mesh.parts)
+    plan = plan_eagle3(config, dtype)
+    found = _of_weights(config.decoder, plan.weights, (plan.table,), dtype, platform, mesh)
+    return replace(found, tables=found.tables + 4 * plan.table.shape[0])
+
+
+def _of_weights(
+    config: DecoderConfig,
+    of_layers: Sequence[Weight],
+    of_head: Sequence[Weight],
+    dtype: jnp.dtype,
+    platform: str,
+    mesh: MeshConfig,
+) -> DeviceModel:
+    """of_head: those of an output matrix that is no embedding too; none where there is none."""
     weights: dict[tuple[str, bool], list[Weight]] = {}
     tables: list[Weight] = []
     experts: dict[LayerKind, list[Weight]] = {}
-    for one in (*plan.weights, *plan.head):
-        if one.path[-1] in ("embed", "positions") or one in plan.head:
+    for one in (*of_layers, *of_head):
+        if one.path[-1] in ("embed", "positions") or one in of_head:
             tables.append(one)
         elif "expert" in one.axes:
             assert one.layers is not None
@@ -137,7 +160,7 @@ def device_model(config: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: M
         else:
             weights.setdefault((_kind(one, dtype), one.scheme is None), []).append(one)
     held = {one.path: device_bytes(one, platform, mesh) for one in tables}
-    scored = plan.head or [one for one in tables if config.ends and one.path[-1] == "embed"]
+    scored = of_head or [one for one in tables if config.ends and one.path[-1] == "embed"]
     head = sum(_numbers(one, mesh) for one in scored), sum(held.pop(one.path) for one in scored)
     return DeviceModel(
         config,

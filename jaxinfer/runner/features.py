@@ -34,9 +34,13 @@ def feature_arrays(model: LoadedModel, shapes: EngineShapes) -> tuple[jax.ShapeD
     if not model.taps:
         return ()
     assert model.draft is not None
-    ring, draft = (shapes.num_slots * shapes.shards, ring_size(shapes)), model.draft
-    features = jax.ShapeDtypeStruct((*ring, draft.config.hidden_size), draft.dtype)
-    return features, jax.ShapeDtypeStruct((*ring, 2), np.int32)
+    return feature_shapes(model.draft.config.hidden_size, model.draft.dtype, shapes)
+
+
+def feature_shapes(width: int, dtype: jnp.dtype, shapes: EngineShapes) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The same for a head of so wide hidden states."""
+    ring = shapes.num_slots * shapes.shards, ring_size(shapes)
+    return jax.ShapeDtypeStruct((*ring, width), dtype), jax.ShapeDtypeStruct((*ring, 2), np.int32)
 
 
 class FeatureStore:

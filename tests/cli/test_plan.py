@@ -16,6 +16,8 @@ from jaxinfer.plan.compiled import Compiled, Request, label
 from jaxinfer.plan.compiling import Answer, Bounds
 from tests.runner.mesh_matrix import MODELS
 
+DRAFTS = ["--fit", "--chip", "v6e", "--speculative-config"]
+
 
 @pytest.fixture(autouse=True)
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +152,40 @@ def test_a_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "tp2, a decode step of one device:" in out
 
 
+def test_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("draft.json").write_text(json.dumps(MODELS["dense"] | {"num_hidden_layers": 1}))
+    flags = ["--mesh", "single", "--chip", "h200", "--batch", "6", "--workload", "20,10"]
+    asked = ["--speculative-config", '{"model": "draft.json", "num_speculative_tokens": 2}']
+    (plain,), (told,) = (report(capsys, *flags, *more)["meshes"] for more in ([], [*asked, "--draft-acceptance", "1"]))
+    assert plain["drafts"] is None
+    found = told["drafts"]
+    weights, slots = (
+        told[f"{name}_bytes_per_device"] - plain[f"{name}_bytes_per_device"] for name in ("weights", "slots")
+    )
+    assert weights == found["weights_bytes_per_device"]
+    assert slots >= 4 * 96 * 256  # a history of 96 tokens of 256 slots
+    assert [one["batch"] for one in found["by_batch"]] == [1, 2, 4, 6]
+    last = found["by_batch"][-1]
+    assert (last["drafts"], last["tokens"]) == (2, 3.0)
+    assert last["seconds"] == pytest.approx(sum(term["seconds"] for term in last["terms"]))
+    assert last["speedup"] == pytest.approx(3 * last["plain_seconds"] / last["seconds"])
+    assert last["speedup"] > 1
+    assert told["service"]["itl"] < plain["service"]["itl"]
+    assert told["service"]["ttft"] > plain["service"]["ttft"]  # both models read prompts
+    (none,) = report(capsys, *flags, *asked, "--draft-acceptance", "0")["meshes"]
+    assert {(one["drafts"], one["speedup"]) for one in none["drafts"]["by_batch"]} == {(0, 1.0)}
+    assert plan.run(["tiny.json", *flags, *asked, "--html", "page.html"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    # A step with drafts reads more of the experts.
+    assert re.search(
+        r"single: drafts by draft\.json that pay best, at most 2 a row: none of 1 to 4; 1 of 6 \(x 1\.", out
+    )
+    assert "of drafts that come after kept ones 70% are kept" in out
+    assert "drafts by draft.json" in (tmp_path / "page.html").read_text()
+    assert main(["plan", "tiny.json", *flags, "--speculative-config", '{"method": "ngram"}']) == 0
+    assert "drafts by n-grams that pay best, at most 4 a row: 4 of" in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = report(capsys, "--sweep", "8", "--chip", "v6e", "--batch", "8", "--emit", "best.yaml")
     best = max(told["meshes"], key=lambda mesh: mesh["service"]["tokens_per_second_per_chip"])
@@ -231,6 +267,11 @@ def test_meshes_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
         (["--sweep", "4"], "names no chips; give --chip with one of"),
         (["--fit", "--chip", "v6e", "--itl", "0"], "--itl: must be above 0, and less than 1,000,000, not 0"),
         (["--fit", "--chip", "v6e", "--price", "inf"], "--price: must be above 0, and less than"),
+        ([*DRAFTS, "{}"], "--speculative-config: method must be ngram, draft_model or eagle3, not null"),
+        ([*DRAFTS, '{"model": "none.json"}'], "none.json: there is no such file"),
+        ([*DRAFTS, '{"model": "tiny.json", "method": "eagle3"}'], "architectures must be LlamaForCausalLMEagle3 or"),
+        ([*DRAFTS, '{"method": "ngram"}', "--draft-acceptance", "1.5"], "--draft-acceptance: must be from 0 to 1, not"),
+        (["--fit", "--chip", "v6e", "--draft-acceptance", "0.5"], "means nothing without --speculative-config"),
     ],
 )
 def test_wrong_input_is_told(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.engine.types import GenerateRequest, ModelInfo
 from jaxinfer.plan.pipeline import StagedStep
 from jaxinfer.sampling import SamplingParams
+from jaxinfer.speculation import Speculation
 
 _BLOCK, _VOCABULARY = 16, 1000
 
@@ -41,6 +42,11 @@ class UnevenPipeline(SimulatedPipeline):
         return done
 
 
+def of_one(seconds: Callable[[int], float]) -> Seconds:
+    """A single stage, which hands nothing over."""
+    return lambda tokens: StagedStep((seconds(tokens),), (0.0,))
+
+
 class Served(NamedTuple):
     """Of a time in which as many requests are under way as may be. itl: mean seconds between two tokens of a request.
     waits: share of the time in which a stage computes nothing, on average over stages."""
@@ -61,16 +67,20 @@ def serve(
     requests: int,
     *,
     even: bool = False,
+    drafting: Speculation | None = None,
+    hit_rate: float = 0.0,
 ) -> Served:
     """Requests that all wait from the beginning, of `tokens_out` on average: half as many to half more, so that they
-    do not end together, or all as many (`even`). Counted is the middle half of the time until the last one begins."""
+    do not end together, or all as many (`even`). Counted is the middle half of the time until the last one begins.
+    hit_rate: of drafts after kept ones, how many are kept."""
     rng, spread = random.Random(0), 0 if even else tokens_out // 2
     length = tokens_in + tokens_out + spread
     blocks = 1 + rows * -(-length // _BLOCK)
-    shapes = EngineShapes(rows, budget, rows, length, _BLOCK, (KVGroup(None, blocks),), _VOCABULARY, stages=stages)
+    kept, more = (KVGroup(None, blocks),), {"stages": stages, "drafting": drafting}
+    shapes = EngineShapes(rows, budget, rows, length, _BLOCK, kept, _VOCABULARY, **more)
     pipeline = UnevenPipeline(stages, seconds)
     core = EngineCore(
-        SimulatedRunner(shapes, draws=False, pipeline=pipeline),
+        SimulatedRunner(shapes, draws=drafting is not None, hit_rate=hit_rate, pipeline=pipeline),
         ModelInfo("simulated", length, _VOCABULARY, rows, _BLOCK, blocks),
         scheduler=SchedulerConfig(max_num_seqs=rows, max_waiting=requests),
         cache=CacheConfig(enable_prefix_caching=False),

@@ -1,0 +1,79 @@
+"""Who drafts on a mesh: what a draft model or a head takes of a device, and how much drafts give."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.model_config.decoder_config import DecoderConfig
+from jaxinfer.model_config.eagle3 import Eagle3Config
+from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
+from jaxinfer.quantization.array import held_bytes
+from jaxinfer.runner.draft_model import followed_group
+from jaxinfer.runner.drafter import READ_AGAIN
+from jaxinfer.runner.features import feature_shapes
+from jaxinfer.speculation import Speculation
+
+
+class Assumed(NamedTuple):
+    """config: of the draft model or head; None of n-grams. acceptance: of drafts that come after kept ones, how many
+    are kept, 0 to 1."""
+
+    config: DecoderConfig | Eagle3Config | None
+    acceptance: float
+
+
+@dataclass(frozen=True)
+class DraftPlan:
+    """speculation: who drafts, and how many at most. acceptance: as in `Assumed`. model: what drafts, as one device has
+    it; None of n-grams, which are reckoned to take no time. group: KV group of the target with each of whose blocks
+    goes one of every group of the model. features: bytes of hidden states that are kept for a head."""
+
+    speculation: Speculation
+    acceptance: float
+    model: DeviceModel | None
+    group: int
+    features: int
+
+    @property
+    def weight_bytes(self) -> int:
+        return 0 if self.model is None else self.model.weight_bytes
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """How many drafts of a row a step may have."""
+        return (0, *range(self.speculation.fewest, self.speculation.tokens + 1))
+
+    def tokens(self, drafts: int) -> float:
+        """That a row gets on average of a step in which it has so many."""
+        return sum(self.acceptance**place for place in range(drafts + 1))
+
+    def passes(self, rows: Rows, drafts: int) -> Iterator[Rows]:
+        """Of the model, for so many: the first reads what is new to it. rows: that decode."""
+        if self.model is not None:
+            for one in range(drafts):
+                yield rows._replace(tokens=1 if one else READ_AGAIN, scored=1)
+
+    def with_kv(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
+        """Bytes of a token in the target's KV groups, with those of the model."""
+        own = 0 if self.model is None else sum(self.model.kv_bytes)
+        return tuple(size + own * (group == self.group) for group, size in enumerate(kv_bytes))
+
+
+def draft_plan(
+    assumed: Assumed, target: DecoderConfig, dtype: jnp.dtype, platform: str, mesh: MeshConfig, shapes: EngineShapes
+) -> DraftPlan:
+    """shapes: whose `drafting` says who drafts. Raises ParameterError where what drafts cannot be split over the
+    mesh."""
+    assert shapes.drafting is not None
+    model, features = None, 0
+    if isinstance(assumed.config, Eagle3Config):
+        model = device_head(assumed.config, dtype, platform, mesh)
+        kept = feature_shapes(model.config.hidden_size, dtype, replace(shapes, shards=1))
+        features = sum(held_bytes(one.shape, one.dtype, platform) for one in kept)
+    elif assumed.config is not None:
+        model = device_model(assumed.config, dtype, platform, mesh)
+    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target), features)
