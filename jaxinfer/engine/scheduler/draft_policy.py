@@ -66,8 +66,8 @@ class _Time:
             self.seconds += weight * (min(seconds, 2 * self.seconds) - self.seconds)
             self.seconds = min(self.seconds, 2 * max(self._last))  # what was measured first may be far too much
 
-    def is_stale(self) -> None:
-        """What comes next says more than what it has."""
+    def expire(self) -> None:
+        """From here on what comes says more than what it has."""
         self._again = 0
 
 
@@ -85,7 +85,7 @@ class _Times(dict[int, _Time]):
     def planned(self, number: int, steps: int = 1) -> None:
         """Notes that steps with so many are planned."""
         if self.since(number) >= _STALE:
-            self[number].is_stale()
+            self[number].expire()
         self._planned += steps
         self._last[number] = self._planned
 
@@ -207,13 +207,6 @@ class _Size:
         self.times.planned(drafts)
         return resumes
 
-    def resumed(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
-        """The same of a step whose rows were the first to draft after others."""
-        if self._is_judged:
-            usual = self._seconds()[drafts]
-            self._resumed[-1] += max(seconds - usual, 0.0)
-            self._note_loss(drafts, min(seconds, usual), gained)
-
     def add(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
         """Notes the time of a step, and tokens of its rows, int [n], 1 each where it had no drafts."""
         self.times[drafts].add(seconds)
@@ -221,6 +214,13 @@ class _Size:
             self.gains.add(drafts, gained)
         if self._is_judged:
             self._note_loss(drafts, seconds, gained)
+
+    def resumed(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
+        """The same of a step whose rows were the first to draft after others."""
+        if self._is_judged:
+            usual = self._seconds()[drafts]
+            self._resumed[-1] += max(seconds - usual, 0.0)
+            self._note_loss(drafts, min(seconds, usual), gained)
 
     def _note_loss(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
         if drafts != self._best:
