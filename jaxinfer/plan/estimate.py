@@ -168,10 +168,11 @@ class MeshPlan:
         return self._with_drafts(self.time(*rows), [] if self.drafter is None else [read])
 
     def draft_time(self, rows: Rows, drafts: int) -> StepTime:
-        """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that
-        computes them all."""
+        """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that checks
+        them, which computes as many positions as the most drafts need."""
         assert self.drafter is not None
-        checked = self.time(rows._replace(tokens=1 + drafts, scored=1 + drafts))
+        positions = 1 + self.drafter.speculation.tokens
+        checked = self.time(rows._replace(tokens=positions, scored=positions))
         return self._with_drafts(checked, [[each] for each in self.drafter.passes(rows, drafts)])
 
     def best_drafts(self, rows: Rows) -> int:
