@@ -158,7 +158,7 @@ def _measured(plain: LLM, spec: LLM, text: str, batch: int, asked: argparse.Name
 def _around_median(values: Sequence[float]) -> tuple[float, float]:
     """Between which values the median of all possible ones lies with 95 % (the least and the most of fewer than six):
     as many of them lie below it as heads come of so many throws."""
-    count, outside, below = len(values), 0.025 * 2 ** len(values), 0
+    count, outside, below = len(values), 2 ** len(values) // 40, 0
     while (outside := outside - math.comb(count, below)) >= 0:
         below += 1
     return sorted(values)[max(below - 1, 0)], sorted(values)[count - max(below, 1)]

@@ -72,7 +72,8 @@ def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
     if plan.drafter is None or not drafts:
         return 0.0
     tokens = plan.drafter.tokens(drafts)
-    ends = 1 - max(1 - tokens / max(decoded, 1), 0.0) ** rows.count  # steps after which somebody has ended
+    # Steps after which another has ended.
+    ends = 1 - max(1 - tokens / max(decoded, 1), 0.0) ** (rows.count - 1)
     return ends * decoded / (tokens + ends)
 
 

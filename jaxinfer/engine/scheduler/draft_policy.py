@@ -12,23 +12,18 @@ from jaxinfer.engine.step.plan import StepKind, StepPlan, StepResult
 
 _TRIES = 3
 """Steps of a kind before it is judged: the first meet cold caches."""
-_SHARE = 0.005
+_SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
 _TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
 _PAUSE = 8
-"""Steps for which a choice holds, since choosing takes time too; and between two tries, at least."""
-_ASLEEP = 24
-"""Steps without drafts, after each choice of none, that are not looked at: looking takes a host some 2 % of a step that
-is as short as that of a small model on a CPU."""
+"""Steps for which a choice of no drafts holds, since choosing takes time too; and between two tries, at least."""
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
 """Of a new measurement in a mean."""
 _MANY = 8
 """Rows: what fewer of them keep says less."""
-_MORE = 1.03
-"""Tokens a second that drafts must promise over none: what was measured of either is not sure to that."""
 _HELD = 100
 """Steps in which it must pay to leave drafts out, catching up included: else kinds that are nearly equal take turns."""
 _STALE = 50
@@ -37,16 +32,13 @@ _SURE, _SOON = 10, 32
 """Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
 met cold caches, or a machine that was busy."""
 
-_ONE = np.ones(1, np.int32)
-
 
 class _Time:
-    """Seconds of a step with a number of drafts, of so many steps. lost: seconds that the last try of them took more
-    than the best number would have for the same tokens."""
+    """Seconds of a step with a number of drafts, of so many steps."""
 
     def __init__(self) -> None:
         self.steps = self._again = 0
-        self.seconds = self.lost = 0.0
+        self.seconds = 0.0
         self._first: list[float] = []
         self._last: deque[float] = deque(maxlen=_TRIES)
 
@@ -82,11 +74,11 @@ class _Times(dict[int, _Time]):
         """Steps with other numbers since the last one with this."""
         return self._planned - self._last[number]
 
-    def planned(self, number: int, steps: int = 1) -> None:
-        """Notes that steps with so many are planned."""
+    def planned(self, number: int) -> None:
+        """Notes that a step with so many is planned."""
         if self.since(number) >= _STALE:
             self[number].expire()
-        self._planned += steps
+        self._planned += 1
         self._last[number] = self._planned
 
 
@@ -131,7 +123,7 @@ class _Size:
         self.without = 0
         self._first = tuple(dict.fromkeys((most, fewest, 0)))
         self._is_judged = False
-        self._best = self._holds = self._asleep = self._since = 0
+        self._best = self._holds = self._since = 0
         self._stages, self._resuming = stages, 0
         self._resumed: deque[float] = deque([0.0], _TRIES)
         self._tried, self._tries_left = 0, 0
@@ -151,25 +143,18 @@ class _Size:
             return self._tried
         return self._best if self._holds else self._chosen()
 
-    def sleeps(self) -> bool:
-        """Whether the next step has no drafts, and need not be looked at."""
-        if self._asleep:
-            self._asleep -= 1
-            return True
-        return False
-
     def _chosen(self) -> int:
         """The best number, or one that is to be tried again."""
         gains, seconds = self.gains.gains(), self._seconds()
-        self._holds = _PAUSE
-        rates = {number: gains[number] / seconds[number] * (1 if number else _MORE) for number in seconds}
-        best = self._best = self._held(max(rates, key=lambda number: rates[number]), gains, seconds)
+        best = self._best = self._held(max(seconds, key=lambda number: gains[number] / seconds[number]), gains, seconds)
+        self._holds = 0 if best else _PAUSE
         if self._since + 1 < _PAUSE:
             return best
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
         others = {number for number in (*self._first, best - 1, best + 1) if number in seconds and number != best}
         for number in sorted(others, key=self.times.since, reverse=True):
-            if self._is_due(number, seconds[best] / len(others)):
+            lost = seconds[number] - gains[number] * seconds[best] / gains[best]
+            if self._is_due(number, lost, 0 in (number, best), seconds[best] / len(others)):
                 self._begins_try = True
                 return number
         return best
@@ -194,38 +179,18 @@ class _Size:
         if self._begins_try:
             self._tried, self._tries_left = drafts, _TRY * self._stages - 1
             self._since = self._holds = 0
-            self.times[drafts].lost = 0.0
         elif self._tries_left:
             self._tries_left -= 1
         elif self._is_judged:
             self._since += 1
             self._holds = max(self._holds - 1, 0)
-            if not self._holds and not drafts:
-                self._asleep = _ASLEEP
-                self._since += _ASLEEP
-                self.times.planned(0, _ASLEEP)
         self.times.planned(drafts)
         return resumes
 
-    def add(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
-        """Notes the time of a step, and tokens of its rows, int [n], 1 each where it had no drafts."""
-        self.times[drafts].add(seconds)
-        if drafts:
-            self.gains.add(drafts, gained)
+    def resumed(self, drafts: int, seconds: float) -> None:
+        """Notes the time of a step whose rows were the first to draft after others."""
         if self._is_judged:
-            self._note_loss(drafts, seconds, gained)
-
-    def resumed(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
-        """The same of a step whose rows were the first to draft after others."""
-        if self._is_judged:
-            usual = self._seconds()[drafts]
-            self._resumed[-1] += max(seconds - usual, 0.0)
-            self._note_loss(drafts, min(seconds, usual), gained)
-
-    def _note_loss(self, drafts: int, seconds: float, gained: np.ndarray) -> None:
-        if drafts != self._best:
-            time, best = self.times[drafts], self._seconds()[self._best] / self.gains.gains()[self._best]
-            time.lost += min(seconds, 2 * time.seconds) - float(gained.mean()) * best
+            self._resumed[-1] += max(seconds - self._seconds()[drafts], 0.0)
 
     def _seconds(self) -> dict[int, float]:
         """Of a step by how many drafts it has: of those that were not measured between the nearest that were."""
@@ -241,13 +206,13 @@ class _Size:
             unknown, before = [], number
         return found
 
-    def _is_due(self, number: int, share: float) -> bool:
-        """Whether what is slower is to be tried again: what the last try lost is spread over the steps since. share:
-        seconds of a step, of which it may take `_SHARE`."""
-        since, time = self.times.since(number), self.times[number]
-        if time.steps < _SURE and since >= _SOON:
+    def _is_due(self, number: int, lost: float, resumes: bool, share: float) -> bool:
+        """Whether what is slower is to be tried again: what that takes is spread over the steps since it was. lost:
+        seconds of each of its steps. share: seconds of a step, of which it may take `_SHARE`."""
+        since = self.times.since(number)
+        if self.times[number].steps < _SURE and since >= _SOON:
             return True
-        price = time.lost + (min(self._resumed) if 0 in (number, self._best) else 0.0)
+        price = _TRY * self._stages * lost + (min(self._resumed) if resumes else 0.0)
         return since + 1 >= price / (_SHARE * share)
 
 
@@ -282,9 +247,6 @@ class DraftPolicy:
             self._prediction = prediction
             self._predicted_sizes.clear()
         size = self._size(rows, constrained)
-        if size.sleeps():
-            self._asked = None
-            return 0
         drafts = size.drafts()
         self._asked = size, drafts, rows
         return drafts
@@ -305,25 +267,26 @@ class DraftPolicy:
         now, before = self._clock(), self._last
         self._last = now
         noted = self._begun.pop(plan.index, None)
-        if noted is None and not self._begun:
-            return
         for index in [index for index in self._begun if index < plan.index]:
             del self._begun[index]
         if noted is None or not plan.num_rows:
             return
         begun, size, drafts, resumes = noted
         seconds = (now - max(begun, before)) * 1e-9
-        gained = result.counts[result.counts > 0] if drafts else _ONE
-        if not len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
-            return
         if resumes:
-            size.resumed(drafts, seconds, gained)
+            size.resumed(drafts, seconds)
             return
         nothing = result.drafted is not None and not result.drafted.any()
         if nothing and not size.gains.is_judged and size.without < _WITHOUT:
             size.without += 1
             return
-        size.add(drafts, seconds, gained)
+        if not drafts:
+            size.times[0].add(seconds)
+            return
+        gained = result.counts[result.counts > 0]
+        if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
+            size.times[drafts].add(seconds)
+            size.gains.add(drafts, gained)
 
     def _size(self, rows: int, constrained: bool) -> _Size:
         alike = (rows.bit_length(), constrained)
