@@ -1,6 +1,7 @@
 """What a model declares, or an EAGLE-3 head, by what a command calls it. Reads no weights."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +30,14 @@ def read_decoder(model: str, architecture: str | None = None) -> tuple["DecoderC
 
 
 def read_head(model: str, target: "DecoderConfig") -> "Eagle3Config":
-    """The same of an EAGLE-3 head that drafts for a target. One that is a config.json alone has the target's embedding.
+    """The same of an EAGLE-3 head that drafts for a target. One that is a config.json alone has the target's embedding
+    where that is as wide.
     Raises ModelError."""
     from jaxinfer.model_config.eagle3 import parse_eagle3
 
     if (raw := _read_file(model)) is not None:
-        return parse_eagle3(raw, target)
+        config = parse_eagle3(raw, target)
+        return replace(config, own_embedding=config.decoder.hidden_size != target.hidden_size)
     from jaxinfer.build import model_folder
     from jaxinfer.models.eagle3_checkpoint import declared_eagle3
 

@@ -15,7 +15,8 @@ _LEAST = 128
 def device_table(plan: MeshPlan) -> dict[str, Any]:
     """`decode`: rows of a shard, tokens that each has before, seconds; `mixed`: tokens of a prompt in a shard, or of
     several where one has not so many, tokens of each before, seconds. A step's size is that of its program: steps in
-    between take what the next larger one does. Of a pipeline, seconds of the slowest of its `stages`."""
+    between take what the next larger one does. None of them drafts, and what drafts reads prompts. Of a pipeline,
+    seconds of the slowest of its `stages`."""
     buckets, lengths = make_buckets(plan.shapes), list(_lengths(plan.shapes.max_model_len))
     return {
         "mesh": plan.name,
@@ -30,7 +31,7 @@ def device_table(plan: MeshPlan) -> dict[str, Any]:
             [rows, before, plan.time(Rows(rows, 1, before)).seconds] for rows, before in product(buckets.rows, lengths)
         ],
         "mixed": [
-            [tokens, before, plan.time(Rows(prompts, tokens // prompts, before)).seconds]
+            [tokens, before, plan.mixed_time(Rows(prompts, tokens // prompts, before)).seconds]
             for tokens, before in product(buckets.tokens, lengths)
             if before + tokens // (prompts := -(-tokens // plan.shapes.max_model_len)) <= plan.shapes.max_model_len
         ],

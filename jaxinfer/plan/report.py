@@ -22,6 +22,7 @@ ASSUMPTIONS = (
     "prompts fill steps, in which the other requests decode",
 )
 _PIPELINE = "a pipeline spreads prompts equally over steps, and hands over beside them"
+_MEASURED_DRAFTS = "attention of rows that are checked with their drafts, and heads, at peaks"
 _DRAFTS = "of drafts that come after kept ones {:.0%} are kept; n-grams take no time"
 
 
@@ -51,6 +52,8 @@ def report(
     rates = [_RATES[name] for name in dict.fromkeys(map(_rates, plans))]
     of_pipelines = [_PIPELINE] if any(plan.stages for plan in plans) else []
     kept = dict.fromkeys(plan.drafter.acceptance for plan in plans if plan.drafter is not None)
+    is_measured = any(plan.drafter is not None and plan.chip.measured for plan in plans)
+    of_measured = [_MEASURED_DRAFTS] if is_measured else []
     return {
         "model": model,
         "architecture": architecture,
@@ -66,7 +69,7 @@ def report(
             for plan, told in zip(plans, of_compiler, strict=True)
         ],
         "left_out": dict(left_out),
-        "assumptions": [*rates, *ASSUMPTIONS, *of_pipelines, *map(_DRAFTS.format, kept)],
+        "assumptions": [*rates, *ASSUMPTIONS, *of_pipelines, *map(_DRAFTS.format, kept), *of_measured],
     }
 
 
@@ -356,9 +359,9 @@ def _of_run(first: dict[str, Any], last: dict[str, Any]) -> str:
     alone = first["batch"] == last["batch"]
     requests = f"{first['batch']:,}" if alone else f"{first['batch']:,} to {last['batch']:,}"
     if not first["drafts"]:
-        return f"none of {requests}"
+        return f"none for {requests} requests"
     gains = f"x {first['speedup']:.2f}" if alone else f"x {first['speedup']:.2f} to {last['speedup']:.2f}"
-    return f"{first['drafts']} of {requests} ({gains})"
+    return f"{first['drafts']} for {requests} requests ({gains})"
 
 
 def _ms(seconds: float) -> str:

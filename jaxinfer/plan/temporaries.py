@@ -8,6 +8,7 @@ from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.layer_kind import LayerKind
 from jaxinfer.model_config.mlp_kind import ExpertsKind
 from jaxinfer.parallel.mesh_config import MeshConfig
+from jaxinfer.runner.speculate import SAMPLED_AT_ONCE
 
 _LOGITS, _FEW_LOGITS = 6.0, 3.5
 """Float32 logits of all scored rows that `sample` holds at once; the second of TPUs that share the vocabulary."""
@@ -40,9 +41,16 @@ def estimated_temporaries(
     copied = shapes.copy_blocks * shapes.block_size * max(kv_bytes) if platform == "tpu" else 0
     return max(
         copied,  # before the first layer, from block to block
-        sample_temporaries(config, mesh, shapes.max_scored, platform) if config.ends else 0,
+        sample_temporaries(config, mesh, max(shapes.max_scored, _checked(shapes)), platform) if config.ends else 0,
         forward_temporaries(config, mesh, shapes.max_num_batched_tokens, platform, width),
     )
+
+
+def _checked(shapes: EngineShapes) -> int:
+    """Positions that a step with drafts samples at once."""
+    if shapes.drafting is None:
+        return 0
+    return min(shapes.max_num_seqs, max(SAMPLED_AT_ONCE // shapes.burst, 1)) * shapes.burst
 
 
 def sample_temporaries(config: DecoderConfig, mesh: MeshConfig, scored: int, platform: str) -> int:

@@ -23,7 +23,7 @@ from jaxinfer.runner.multi_step import Burst, BurstProgram
 from jaxinfer.runner.sample import counted, packed_logprobs, sampled_tokens
 from jaxinfer.runner.state import Newest, SlotState, set_history, stop_ids, unpack_newest, unpack_params
 
-_AT_ONCE = 256
+SAMPLED_AT_ONCE = 256
 """Positions that are sampled at once, at most: as many as a sample of 256 rows, which needs 0.9 GB for a vocabulary of
 152k."""
 _SCALARS = 5
@@ -215,7 +215,7 @@ class SpeculateProgram(BurstProgram):
             )
             return sampled.tokens, packed_logprobs(sampled.logprobs)
 
-        at_once = max(_AT_ONCE // width, 1)
+        at_once = max(SAMPLED_AT_ONCE // width, 1)
         slots, places = (jnp.broadcast_to(array, (rows, width)) for array in (slots[:, None], within))
         every = (hidden.reshape(rows, width, -1), slots, places, positions, before)
         if rows <= at_once:

@@ -180,7 +180,7 @@ def test_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "of drafts that come after kept ones 70% are kept" in out
     assert "drafts by draft.json" in (tmp_path / "page.html").read_text()
     assert main(["plan", "tiny.json", *flags, "--speculative-config", '{"method": "ngram"}']) == 0
-    assert "drafts by n-grams that pay best, at most 4 a row: 4 of" in " ".join(capsys.readouterr().out.split())
+    assert "drafts by n-grams that pay best, at most 4 a row: 4 for" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_best_mesh_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,7 +129,7 @@ def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.Mo
 def test_rows_of_many_positions_are_sampled_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row at a time, and three, which do not divide four."""
     plain, _ = run(0, requests())
-    monkeypatch.setattr(speculate, "_AT_ONCE", at_once)
+    monkeypatch.setattr(speculate, "SAMPLED_AT_ONCE", at_once)
     found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())
     check_equal(plain, found)
 

@@ -18,6 +18,7 @@ from jaxinfer.plan.chip import read_chip
 from jaxinfer.plan.drafting import Assumed
 from jaxinfer.plan.estimate import MeshPlan, StepTime, Term, plan_mesh
 from jaxinfer.plan.service import Workload, service
+from jaxinfer.plan.temporaries import estimated_temporaries
 from jaxinfer.plan.work import Rows
 from jaxinfer.runner import memory
 from jaxinfer.runner.draft_model import with_draft
@@ -159,6 +160,22 @@ def test_a_service_is_that_of_an_engine(
     )
     assert told.tokens_per_second == pytest.approx(served.tokens_per_second, rel=0.05)
     assert told.itl == pytest.approx(served.itl, rel=0.05)
+
+
+def test_a_lone_request_waits_for_no_prompts_of_others() -> None:
+    found = plan("ngram", 0.8, length=4096)
+    told, each = service(found, Workload(2000, 64), 1), found.token_seconds(Rows(1, 1, 2032))
+    assert told.itl == pytest.approx(each)
+
+
+def test_few_slots_with_many_drafts_need_more_temporaries() -> None:
+    """16 rows of nine positions are sampled at once, instead of 80: as compilers tell."""
+    shapes, config = plan(None, max_num_seqs=16).shapes, parse_config(TARGET | {"vocab_size": 150_000})
+    drafting, plain = (
+        estimated_temporaries(config, ONE_DEVICE, replace(shapes, drafting=by), "gpu", 2, (64,))
+        for by in (Speculation(8), None)
+    )
+    assert drafting / plain == pytest.approx(144 / 80)
 
 
 def test_what_cannot_be_planned_is_refused() -> None:
