@@ -19,7 +19,7 @@ class Rotation(NamedTuple):
 
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
     """Radians a position for each pair of channels, [head_dim / 2] float32; `dynamic`: within the original context."""
-    plain = np.float32(1.0) / np.float32(rope.theta) ** _exponents(head_dim)
+    plain = np.float32(1.0) / _powers(rope.theta, head_dim)
     if rope.kind == "linear":
         return (plain / np.float32(rope.factor)).astype(np.float32)
     if rope.kind == "llama3":
@@ -34,6 +34,12 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> np.ndarray:
 
 def _exponents(head_dim: int) -> np.ndarray:
     return np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+
+
+def _powers(theta: float, head_dim: int) -> np.ndarray:
+    """NumPy's powers in float32 differ between processors in the last digit, and with them the programs whose constants
+    they are. Rounded from float64 they are the same on all, but for cases too rare to be met."""
+    return (np.float64(theta) ** _exponents(head_dim).astype(np.float64)).astype(np.float32)
 
 
 def _llama3(rope: RopeConfig, plain: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Rotary frequencies against transformers and against float64."""
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import jax.numpy as jnp
@@ -148,3 +149,14 @@ def test_dynamic_depends_on_the_position_alone() -> None:
         np.testing.assert_allclose(alone.cos[0], together.cos[i], atol=1e-6)
     plain = rotation(RopeConfig(), 64, jnp.arange(CONTEXT))
     np.testing.assert_array_equal(rotation(rope, 64, jnp.arange(CONTEXT)).cos, plain.cos)
+
+
+@pytest.mark.parametrize("theta", [1e4, 5e5, 1e6, 1.5e5, 1e7])
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_frequencies_are_the_same_on_every_processor(theta: float, head_dim: int) -> None:
+    """Powers are those of 28 digits, rounded."""
+    rope = RopeConfig(kind="default", theta=theta)
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    powers = [float(Decimal(theta) ** Decimal(float(exponent))) for exponent in exponents]
+    expected = np.float32(1.0) / np.array(powers, np.float32)
+    np.testing.assert_array_equal(inverse_frequencies(rope, head_dim), expected)
