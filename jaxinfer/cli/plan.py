@@ -24,7 +24,7 @@ from jaxinfer.config import (
     Quantization,
     SchedulerConfig,
 )
-from jaxinfer.errors import ParameterError, quoted
+from jaxinfer.errors import ModelError, ParameterError, quoted
 from jaxinfer.parallel.asked_mesh import asked_mesh, check_served
 from jaxinfer.quantization.kv import KV_CODES
 
@@ -376,13 +376,17 @@ def _assumed(asked: _Asked, decoder: "DecoderConfig") -> "Assumed | None":
     if drafting.model is None:
         return Assumed(None, acceptance)
     length = context_of(asked.config, decoder)
-    if drafting.method == "eagle3":
-        head = read_head(drafting.model, decoder)
-        check_draft(Path(drafting.model), decoder, head.decoder, length)
-        return Assumed(head, acceptance)
-    draft = read_decoder(drafting.model)[0].at_context(length)
+    try:
+        if drafting.method == "eagle3":
+            config = read_head(drafting.model, decoder)
+            draft = config.decoder
+        else:
+            config = draft = read_decoder(drafting.model)[0].at_context(length)
+    except ModelError as error:
+        hint = '; heads have "method": "eagle3"' if "Eagle3" in str(error) and drafting.method != "eagle3" else ""
+        raise ModelError(f"speculative_config: {drafting.model}: {error}{hint}") from None
     check_draft(Path(drafting.model), decoder, draft, length)
-    return Assumed(draft, acceptance)
+    return Assumed(config, acceptance)
 
 
 def _workload(asked: _Asked, decoder: "DecoderConfig") -> "Workload":

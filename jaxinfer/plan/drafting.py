@@ -1,19 +1,17 @@
 """Who drafts on a mesh: what a draft model or a head takes of a device, and how much drafts give."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.engine.step.catch_up import READ_AGAIN
+from jaxinfer.engine.step.shapes import EngineShapes, followed_group
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
 from jaxinfer.quantization.array import held_bytes
-from jaxinfer.runner.draft_model import followed_group
-from jaxinfer.runner.drafter import READ_AGAIN
 from jaxinfer.runner.features import feature_shapes
 from jaxinfer.speculation import Speculation
 
@@ -51,11 +49,10 @@ class DraftPlan:
         """That a row gets on average of a step in which it has so many."""
         return sum(self.acceptance**place for place in range(drafts + 1))
 
-    def passes(self, rows: Rows, drafts: int) -> Iterator[Rows]:
-        """Of the model, for so many: the first reads what is new to it. rows: that decode."""
-        if self.model is not None:
-            for one in range(drafts):
-                yield rows._replace(tokens=1 if one else READ_AGAIN, scored=1)
+    def passes(self, rows: Rows, drafts: int) -> tuple[tuple[int, Rows], ...]:
+        """Of the model, for so many: how often, and over what. The first reads what is new to it. rows: that decode."""
+        first = rows._replace(tokens=READ_AGAIN, scored=1)
+        return (1, first), (drafts - 1, first._replace(tokens=1))
 
     def with_kv(self, kv_bytes: tuple[int, ...]) -> tuple[int, ...]:
         """Bytes of a token in the target's KV groups, with those of the model."""
@@ -76,4 +73,4 @@ def draft_plan(
         features = sum(held_bytes(one.shape, one.dtype, platform) for one in kept)
     elif assumed.config is not None:
         model = device_model(assumed.config, dtype, platform, mesh)
-    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target), features)
+    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target.kv_groups), features)

@@ -53,6 +53,10 @@ class Term(NamedTuple):
     ops: float
     bytes: float
 
+    def repeated(self, times: int) -> "Term":
+        """So many of it, one after another."""
+        return self._replace(seconds=times * self.seconds, ops=times * self.ops, bytes=times * self.bytes)
+
 
 class StepTime(NamedTuple):
     """terms: one after another."""
@@ -162,10 +166,10 @@ class MeshPlan:
         """Of a step in which every shard has these rows, in the slowest stage."""
         return max(self.stage_times(*rows), key=lambda time: time.seconds)
 
-    def mixed_time(self, *rows: Rows) -> StepTime:
-        """The same of a step with prompts, which what drafts reads too."""
+    def mixed_time(self, *rows: Rows, followed: bool = True) -> StepTime:
+        """The same of a step with prompts. followed: whether what drafts reads them too."""
         read = [each._replace(scored=0) for each in rows]
-        return self._with_drafts(self.time(*rows), [] if self.drafter is None else [read])
+        return self._with_drafts(self.time(*rows), [(int(followed), read)])
 
     def draft_time(self, rows: Rows, drafts: int) -> StepTime:
         """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that checks
@@ -173,7 +177,7 @@ class MeshPlan:
         assert self.drafter is not None
         positions = 1 + self.drafter.speculation.tokens
         checked = self.time(rows._replace(tokens=positions, scored=positions))
-        return self._with_drafts(checked, [[each] for each in self.drafter.passes(rows, drafts)])
+        return self._with_drafts(checked, [(times, [each]) for times, each in self.drafter.passes(rows, drafts)])
 
     def best_drafts(self, rows: Rows) -> int:
         """How many of each of these rows give most tokens a second."""
@@ -190,12 +194,13 @@ class MeshPlan:
             return self.time(rows).seconds
         return self.draft_time(rows, drafts).seconds / self.drafter.tokens(drafts)
 
-    def _with_drafts(self, time: StepTime, passes: Sequence[Sequence[Rows]]) -> StepTime:
-        """With what the model that drafts takes in so many passes."""
+    def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[Rows]]]) -> StepTime:
+        """With what the model that drafts takes in passes over rows, each so many times."""
+        passes = [(times, rows) for times, rows in passes if times]
         if self.drafter is None or self.drafter.model is None or not passes:
             return time
-        found = [self._time(0, self.drafter.model, rows) for rows in passes]
-        together = StepTime(tuple(term for each in found for term in each.terms))
+        found = [(times, self._time(0, self.drafter.model, rows)) for times, rows in passes]
+        together = StepTime(tuple(term.repeated(times) for times, each in found for term in each.terms))
         ops, size = sum(term.ops for term in together.terms), sum(term.bytes for term in together.terms)
         return StepTime((*time.terms, Term("drafts", together.seconds, together.bound, ops, size)))
 

@@ -23,7 +23,10 @@ ASSUMPTIONS = (
 )
 _PIPELINE = "a pipeline spreads prompts equally over steps, and hands over beside them"
 _MEASURED_DRAFTS = "attention of rows that are checked with their drafts, and heads, at peaks"
-_DRAFTS = "of drafts that come after kept ones {:.0%} are kept; n-grams take no time"
+_DRAFTS = (
+    "of drafts that come after kept ones {:.4g} % are kept; n-grams take no time, and where no drafts pay no prompts "
+    "are read for them"
+)
 
 
 class Question(NamedTuple):
@@ -51,7 +54,7 @@ def report(
     of_compiler += [None] * (len(plans) - len(of_compiler))
     rates = [_RATES[name] for name in dict.fromkeys(map(_rates, plans))]
     of_pipelines = [_PIPELINE] if any(plan.stages for plan in plans) else []
-    kept = dict.fromkeys(plan.drafter.acceptance for plan in plans if plan.drafter is not None)
+    kept = dict.fromkeys(100 * plan.drafter.acceptance for plan in plans if plan.drafter is not None)
     is_measured = any(plan.drafter is not None and plan.chip.measured for plan in plans)
     of_measured = [_MEASURED_DRAFTS] if is_measured else []
     return {
@@ -141,6 +144,11 @@ def _pipeline(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
     }
 
 
+def _folder_name(model: str) -> str:
+    """Of a folder, a hub id or the config.json of a folder."""
+    return model.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
+
+
 def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
     """Of decode steps of 1, 2, 4 requests, and so on, to `batch`, that have `length` tokens each: how many drafts of a
     row pay best; tokens that a row gets of such a step, and its seconds; those of a step without drafts; how many times
@@ -163,7 +171,7 @@ def _drafts(plan: MeshPlan, batch: int, length: int) -> dict[str, Any]:
             }
         )
     return {
-        "by": drafter.speculation.drafter.rstrip("/").rpartition("/")[2],
+        "by": _folder_name(drafter.speculation.drafter),
         "most": drafter.speculation.tokens,
         "acceptance": drafter.acceptance,
         "weights_bytes_per_device": drafter.weight_bytes,
