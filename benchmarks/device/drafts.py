@@ -165,7 +165,7 @@ def _core(runner: JaxRunner, rows: int, decision: bool | None) -> EngineCore:
         policy = core.scheduler.drafts
         assert policy is not None
         most = policy.most if decision else 0
-        policy.drafts = lambda rows, prediction=None, constrained=False, share=1.0: most
+        policy.drafts = lambda rows, prediction=None, constrained=False: most
     return core
 
 

@@ -21,7 +21,7 @@ class SlotTable:
     constrained: whether a matcher says what the sequence may draw. num_constrained: how many are.
     num_predicted: sequences with a prediction. predictions: how often one has got a slot.
     foreseen: whether the last of `total` tokens are known, though not confirmed, and the device does not have them.
-    prompt_len: tokens of the prompt. unread: as in `StepPlan`, of the next plan.
+    unread: as in `StepPlan`, of the next plan.
     plain_next: whether the next plan of a constrained sequence is not to draft, whatever that costs.
     drawn_at: with several stages the last plan by which the sequence draws; -1 for none. planned_tokens: those that it
         may draw by that.
@@ -44,7 +44,6 @@ class SlotTable:
         self.next_trim = np.zeros(num_slots, np.int32)
         self.limit = np.zeros(num_slots, np.int32)
         self.capacity = np.zeros(num_slots, np.int32)
-        self.prompt_len = np.zeros(num_slots, np.int32)
         self.unread = np.ones(num_slots, np.int32)
         self.drawn_at = np.full(num_slots, -1, np.int64)
         self.planned_tokens = np.ones(num_slots, np.int32)
@@ -105,7 +104,6 @@ class SlotTable:
         self.next_trim[slot] = 0
         self.limit[slot] = sequence.limit
         self.capacity[slot] = capacity
-        self.prompt_len[slot] = sequence.prompt_len
         self.unread[slot] = 1
         self.drawn_at[slot] = -1
         self.planned_tokens[slot] = 1

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.catch_up import READ_AGAIN
-from jaxinfer.engine.step.shapes import EngineShapes, followed_group
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.model_config.eagle3 import Eagle3Config
 from jaxinfer.parallel.mesh_config import MeshConfig
 from jaxinfer.plan.work import DeviceModel, Rows, device_head, device_model
 from jaxinfer.quantization.array import held_bytes
+from jaxinfer.runner.draft_model import followed_group
+from jaxinfer.runner.drafter import READ_AGAIN
 from jaxinfer.runner.features import feature_shapes
 from jaxinfer.speculation import Speculation
 
@@ -50,7 +51,8 @@ class DraftPlan:
         return sum(self.acceptance**place for place in range(drafts + 1))
 
     def passes(self, rows: Rows, drafts: int) -> tuple[tuple[int, Rows], ...]:
-        """Of the model, for so many: how often, and over what. The first reads what is new to it. rows: that decode."""
+        """Of the model, for so many, at least one: how often, and over what. The first reads what is new to it. rows:
+        that decode."""
         first = rows._replace(tokens=READ_AGAIN, scored=1)
         return (1, first), (drafts - 1, first._replace(tokens=1))
 
@@ -73,4 +75,4 @@ def draft_plan(
         features = sum(held_bytes(one.shape, one.dtype, platform) for one in kept)
     elif assumed.config is not None:
         model = device_model(assumed.config, dtype, platform, mesh)
-    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target.kv_groups), features)
+    return DraftPlan(shapes.drafting, assumed.acceptance, model, followed_group(target), features)

@@ -166,10 +166,10 @@ class MeshPlan:
         """Of a step in which every shard has these rows, in the slowest stage."""
         return max(self.stage_times(*rows), key=lambda time: time.seconds)
 
-    def mixed_time(self, *rows: Rows, followed: bool = True) -> StepTime:
-        """The same of a step with prompts. followed: whether what drafts reads them too."""
+    def mixed_time(self, *rows: Rows) -> StepTime:
+        """The same of a step with prompts, which what drafts reads too."""
         read = [each._replace(scored=0) for each in rows]
-        return self._with_drafts(self.time(*rows), [(int(followed), read)])
+        return self._with_drafts(self.time(*rows), [(1, read)])
 
     def draft_time(self, rows: Rows, drafts: int) -> StepTime:
         """Of a step in which each of these rows, that decode, has so many drafts: making them, and the pass that checks
@@ -196,10 +196,9 @@ class MeshPlan:
 
     def _with_drafts(self, time: StepTime, passes: Sequence[tuple[int, Sequence[Rows]]]) -> StepTime:
         """With what the model that drafts takes in passes over rows, each so many times."""
-        passes = [(times, rows) for times, rows in passes if times]
-        if self.drafter is None or self.drafter.model is None or not passes:
+        if self.drafter is None or self.drafter.model is None:
             return time
-        found = [(times, self._time(0, self.drafter.model, rows)) for times, rows in passes]
+        found = [(times, self._time(0, self.drafter.model, rows)) for times, rows in passes if times]
         together = StepTime(tuple(term.repeated(times) for times, each in found for term in each.terms))
         ops, size = sum(term.ops for term in together.terms), sum(term.bytes for term in together.terms)
         return StepTime((*time.terms, Term("drafts", together.seconds, together.bound, ops, size)))

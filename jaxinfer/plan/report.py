@@ -23,10 +23,7 @@ ASSUMPTIONS = (
 )
 _PIPELINE = "a pipeline spreads prompts equally over steps, and hands over beside them"
 _MEASURED_DRAFTS = "attention of rows that are checked with their drafts, and heads, at peaks"
-_DRAFTS = (
-    "of drafts that come after kept ones {:.4g} % are kept; n-grams take no time, and where no drafts pay no prompts "
-    "are read for them"
-)
+_DRAFTS = "of drafts that come after kept ones {:.4g} % are kept; n-grams take no time"
 
 
 class Question(NamedTuple):

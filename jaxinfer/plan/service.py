@@ -59,8 +59,7 @@ def _of_one_stage(plan: MeshPlan, workload: Workload, batch: int) -> Service:
     if drafting > others:
         others, at_once = drafting, max(1, round(rows * own / (drafting + own)))
     decode = plan.token_seconds(Rows(rows, 1, workload.middle))
-    followed = plan.best_drafts(Rows(rows, 1, workload.middle)) > 0
-    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, workload.middle), followed)
+    mixed = _mixed_seconds(plan, workload.tokens_in, at_once, Rows(rows - at_once, 1, workload.middle))
     decoding = others * mixed + (decoded - others) * decode
     rate = batch * workload.tokens_out / (own * mixed + decoding)
     return Service(batch, plan.prefill(workload.tokens_in), decoding / max(decoded, 1), rate)
@@ -78,11 +77,10 @@ def _drafting_steps(plan: MeshPlan, rows: Rows, decoded: int) -> float:
     return ends * decoded / (tokens + ends)
 
 
-def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows, followed: bool) -> float:
-    """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle. followed: as
-    `mixed_time` has it: while no drafts pay, few prompts are read."""
+def _mixed_seconds(plan: MeshPlan, tokens: int, prompts: int, decoding: Rows) -> float:
+    """Of a step with so many prompts, or with a part of one that is longer than a step, at its middle."""
     chunk = min(tokens, plan.shapes.max_num_batched_tokens)
-    return plan.mixed_time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding, followed=followed).seconds
+    return plan.mixed_time(Rows(prompts, chunk, (tokens - chunk) // 2), decoding).seconds
 
 
 def decode_round(plan: MeshPlan, batch: int, length: int) -> Round:

@@ -8,30 +8,36 @@ both.
 from dataclasses import replace
 from pathlib import Path
 
-from jaxinfer.engine.step.shapes import EngineShapes, KVGroup, followed_group
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.declared import read_declared
 from jaxinfer.models.loaded import LoadedModel
 
 
+def followed_group(config: DecoderConfig) -> int:
+    """The KV group of a target whose blocks its draft model shares: one that keeps every token, or the longest."""
+    windows = [group.window for group in config.kv_groups]
+    return windows.index(None) if None in windows else windows.index(max(filter(None, windows)))
+
+
 def kept_tokens(config: DecoderConfig, shapes: EngineShapes) -> int:
     """How many of a sequence's last tokens surely have blocks of `followed_group`: others may be somebody else's."""
-    window = config.kv_groups[followed_group(config.kv_groups)].window
+    window = config.kv_groups[followed_group(config)].window
     return shapes.max_model_len if window is None else window
 
 
 def followed_groups(model: LoadedModel) -> list[int]:
     """Of each KV array of a model and its draft model, the model's KV group that says which of its blocks are whose."""
     own = list(range(len(model.backends)))
-    return own if model.draft is None else own + [followed_group(model.config.kv_groups)] * len(model.draft.backends)
+    return own if model.draft is None else own + [followed_group(model.config)] * len(model.draft.backends)
 
 
 def draft_shapes(model: LoadedModel, shapes: EngineShapes) -> EngineShapes:
     """The sizes of an engine as its draft model sees them: as many blocks in each of its own KV groups as there are in
     the one that it follows."""
     assert model.draft is not None
-    blocks = shapes.groups[followed_group(model.config.kv_groups)].num_blocks
+    blocks = shapes.groups[followed_group(model.config)].num_blocks
     return replace(shapes, groups=tuple(KVGroup(group.window, blocks) for group in model.draft.config.kv_groups))
 
 
@@ -57,7 +63,7 @@ def _check(target: DecoderConfig, draft: DecoderConfig, length: int) -> None:
             f"the draft model is for {draft.max_position_embeddings} tokens, and max_model_len is {length}: set "
             f"max_model_len to {draft.max_position_embeddings} or take another draft model"
         )
-    kept = target.kv_groups[followed_group(target.kv_groups)].window
+    kept = target.kv_groups[followed_group(target)].window
     if kept is not None and any(group.window is None or group.window > kept for group in draft.kv_groups):
         where = "the model keeps" if target.span is None else "the first stage of its pipeline keeps (pipeline_layers)"
         raise ModelError(f"the draft model sees more than the {kept} tokens whose KV blocks {where}")

@@ -5,18 +5,25 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.catch_up import PASSES, READ_AGAIN, catch_up_width
 from jaxinfer.engine.step.layouts import SLOT_PARAMS, Layouts
-from jaxinfer.engine.step.shapes import EngineShapes, followed_group
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import most_of_shards
-from jaxinfer.runner.draft_model import draft_shapes, kept_tokens
+from jaxinfer.runner.draft_model import draft_shapes, followed_group, kept_tokens
 from jaxinfer.runner.expert_load import load_shape
 from jaxinfer.runner.features import FeatureStore
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
 from jaxinfer.runner.ngram import Prediction, ngram_drafts
 from jaxinfer.runner.sample import sampled_tokens
 from jaxinfer.runner.state import SlotState, unpack_params
+
+READ_AGAIN = 2
+"""Last tokens of a row that a draft model reads as it begins to draft: the newest it has never seen, and after drafts
+that were all kept not the one before it either. What it has missed before them, in steps that did not draft, it catches
+up with first."""
+_CATCH_UP, _LONGEST, _PASSES = 512, 64, 8
+"""How: tokens of all rows that it reads at once, though no row fewer than `READ_AGAIN` or more than `_LONGEST`; and how
+often, at most. What lies before them stays unread, a hole, or one step would hold up all streams for long."""
 
 
 class Rows(NamedTuple):
@@ -121,7 +128,7 @@ class ModelDrafter:
         self._draft = target.draft
         self._shapes = shapes
         self._tokens = shapes.drafting.tokens
-        self._group = followed_group(target.config.kv_groups)
+        self._group = followed_group(target.config)
         self._kept = kept_tokens(target.config, shapes)
         self._forward = ForwardPrograms(target.draft, draft_shapes(target, shapes), layouts)
 
@@ -156,8 +163,8 @@ class ModelDrafter:
 
     def _caught_up(self, weights: Arrays, kv: Arrays, tables: Arrays, state: SlotState, rows: Rows) -> Arrays:
         """kv with what rows have not read of the tokens before the last `READ_AGAIN`."""
-        width = catch_up_width(len(rows.slots))
-        most = min(PASSES * width, self._kept - READ_AGAIN)
+        width = max(READ_AGAIN, min(_LONGEST, _CATCH_UP // len(rows.slots)))
+        most = min(_PASSES * width, self._kept - READ_AGAIN)
         missed = jnp.where(rows.room > 0, jnp.minimum(rows.unread - READ_AGAIN, most), 0)
         passes = most_of_shards(self._target.mesh, jnp.max(-(-missed // width)))
 

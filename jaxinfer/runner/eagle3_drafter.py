@@ -3,15 +3,14 @@
 import jax
 import jax.numpy as jnp
 
-from jaxinfer.engine.step.catch_up import READ_AGAIN
 from jaxinfer.engine.step.layouts import Layouts
-from jaxinfer.engine.step.shapes import EngineShapes, followed_group
+from jaxinfer.engine.step.shapes import EngineShapes
 from jaxinfer.layers.param import held
 from jaxinfer.models.eagle3 import Eagle3Head, Eagle3Model
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.runner.data_shards import most_of_shards
-from jaxinfer.runner.draft_model import draft_shapes, kept_tokens
-from jaxinfer.runner.drafter import Drafts, Rows, most_drafts, with_draw
+from jaxinfer.runner.draft_model import draft_shapes, followed_group, kept_tokens
+from jaxinfer.runner.drafter import READ_AGAIN, Drafts, Rows, most_drafts, with_draw
 from jaxinfer.runner.features import FEATURE_ARRAYS, FeatureStore
 from jaxinfer.runner.forward import Arrays, ForwardPrograms, MixedRows, Step, short_rows
 from jaxinfer.runner.state import SlotState
@@ -31,7 +30,7 @@ class Eagle3Drafter:
         self._head = head
         self._shapes = shapes
         self._tokens = shapes.drafting.tokens
-        self._group = followed_group(target.config.kv_groups)
+        self._group = followed_group(target.config)
         self._kept = kept_tokens(target.config, shapes)
         self._forward = ForwardPrograms(head, draft_shapes(target, shapes), layouts)
         self.features = FeatureStore(target, head, shapes)

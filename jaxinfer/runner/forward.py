@@ -14,7 +14,6 @@ from jaxinfer.layers.attention import Heads
 from jaxinfer.model_config.layer_kind import Scoring
 from jaxinfer.models.decoder import Attend, Decoder, Place, Run
 from jaxinfer.models.loaded import LoadedModel
-from jaxinfer.runner.data_shards import most_of_shards
 from jaxinfer.runner.draft_model import followed_groups
 from jaxinfer.runner.features import FeatureStore
 from jaxinfer.runner.group_attention import group_attention
@@ -128,8 +127,7 @@ class ForwardPrograms:
         by `sample`."""
         view = self._layouts.decode(rows).views(packed)
         tables = updated_tables(tables, view)
-        own = unpack_newest(newest)
-        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, own, load, view["slots"], view.get("followed"))
+        hidden, kv, load, scored = self.decode_rows(weights, kv, tables, unpack_newest(newest), load, view["slots"])
         return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
     def decode_rows(
@@ -140,21 +138,16 @@ class ForwardPrograms:
         newest: Newest,
         load: jax.Array | None,
         slots: jax.Array,
-        followed: jax.Array | None = None,
     ) -> tuple[jax.Array, Arrays, jax.Array | None, Scored]:
         """The newest token of each of `slots`, int32 [rows]: hidden states [rows, d], kv, the load of experts, and
-        what is drawn from them. followed: as in `StepPlan`, int32 [1]; None where no features are kept.
+        what is drawn from them.
 
         Rows of the scratch slot compute nothing and draw nothing.
         """
         step = self.single(tables, slots, newest.length[slots], newest.last_token[slots])
         hidden, kv, load, tapped = self.layers(weights, kv, load, step)
-        if (features := self._features) is not None and followed is not None:
-
-            def keep(kv: Arrays) -> Arrays:
-                return features.keep(weights, kv, slots, step.positions, step.tokens[:, None], tapped)
-
-            kv = self.where_followed(followed, keep, kv)
+        if self._features is not None:
+            kv = self._features.keep(weights, kv, slots, step.positions, step.tokens[:, None], tapped)
         return hidden, kv, load, drawn(slots, step)
 
     def single(self, tables: Arrays, slots: jax.Array, start: jax.Array, tokens: jax.Array) -> Step:
@@ -192,9 +185,9 @@ class ForwardPrograms:
         held = jnp.arange(len(slots)) < view["num_decode"]
         step = self.unpack(view, tables, jnp.where(held, own.length[slots], view["starts"]), own.last_token[slots])
         hidden, kv, load, tapped = self.layers(weights, kv, load, step)
-        if (follow := self._follow) is not None and "followed" in view:
+        if self._follow is not None:
             rows = None if history is None else self._mixed_rows(view, step, history, tapped)
-            kv = self.where_followed(view["followed"], lambda kv: follow(weights, kv, step, rows), kv)
+            kv = self._follow(weights, kv, step, rows)
         hidden, scored = self.scored(view, step, hidden)
         return self.finish(weights, hidden, scored, kv=kv, tables=tables, load=load)
 
@@ -270,11 +263,6 @@ class ForwardPrograms:
             return attend(heads, kv, layer, rows, short_rows=step.short_rows)
 
         return attention
-
-    def where_followed(self, followed: jax.Array, follow: Callable[[Arrays], Arrays], kv: Arrays) -> Arrays:
-        """kv, after `follow` in a step that is followed, int32 [1]: a loop, in which XLA writes to kv in place."""
-        times = most_of_shards(self._model.mesh, followed[0])
-        return jax.lax.fori_loop(0, times, lambda _, kv: follow(kv), kv)
 
     def normed(self, weights: Arrays, hidden: jax.Array) -> jax.Array:
         """Hidden states as the head takes them."""

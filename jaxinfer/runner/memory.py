@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from jaxinfer.engine.step.shapes import EngineShapes, KVGroup, followed_group
+from jaxinfer.engine.step.shapes import EngineShapes, KVGroup
 from jaxinfer.errors import ParameterError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel
 from jaxinfer.quantization.array import held_bytes
 from jaxinfer.runner.autotune_cache import read_note, shapes_digest, write_note
-from jaxinfer.runner.draft_model import draft_shapes
+from jaxinfer.runner.draft_model import draft_shapes, followed_group
 from jaxinfer.runner.features import feature_arrays
 from jaxinfer.runner.platform import platform_of
 from jaxinfer.runner.program_table import Name
@@ -45,7 +45,7 @@ def block_costs(model: LoadedModel, shapes: EngineShapes) -> list[int]:
     that a draft model follows goes one of each of that model's."""
     costs = [block_bytes(model, group, shapes.block_size) for group in range(len(shapes.groups))]
     if model.draft is not None:
-        costs[followed_group(model.config.kv_groups)] += sum(block_costs(model.draft, draft_shapes(model, shapes)))
+        costs[followed_group(model.config)] += sum(block_costs(model.draft, draft_shapes(model, shapes)))
     return costs
 
 

@@ -177,7 +177,7 @@ def test_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.run(["tiny.json", *flags, *asked, "--html", "page.html"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert re.search(r"single: drafts by draft\.json that pay best, at most 2 a row: ", out)
-    assert "of drafts that come after kept ones 70% are kept" in out
+    assert "of drafts that come after kept ones 70 % are kept" in out
     assert "drafts by draft.json" in (tmp_path / "page.html").read_text()
     assert main(["plan", "tiny.json", *flags, "--speculative-config", '{"method": "ngram"}']) == 0
     assert "drafts by n-grams that pay best, at most 4 a row: 4 for" in " ".join(capsys.readouterr().out.split())

@@ -2,21 +2,17 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import cycle
 
 import jax.numpy as jnp
 import pytest
 
 from jaxinfer.engine.core import EngineCore
-from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
-from jaxinfer.engine.step import catch_up
-from jaxinfer.engine.step.shapes import followed_group
 from jaxinfer.errors import ModelError
 from jaxinfer.model_config.decoder_config import DecoderConfig
 from jaxinfer.models.loaded import LoadedModel, random_model
-from jaxinfer.runner import memory
+from jaxinfer.runner import drafter, memory
 from jaxinfer.runner.autotune_cache import shapes_digest
-from jaxinfer.runner.draft_model import declared_draft, draft_shapes, with_draft
+from jaxinfer.runner.draft_model import declared_draft, draft_shapes, followed_group, with_draft
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
@@ -76,30 +72,13 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("steps", "ahead"), [(1, 1), (6, 0), (11, 3)])
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows catch up with what they missed, in several passes, also beside rows that missed less."""
-    monkeypatch.setattr(catch_up, "_LONGEST", 4)
+    monkeypatch.setattr(drafter, "_LONGEST", 4)
     core = make_core(runner_of(tiny_model(), tiny_model()), ahead=ahead, clock=lambda: 0)
     draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core) == plain_tokens()
     stats = core.stats()
     assert stats.accepted_tokens == stats.draft_tokens > 20
     assert min(stats.decode_steps, stats.speculate_steps) > 4
-
-
-@pytest.mark.parametrize(("longest", "least", "most"), [(64, 200, 300), (1, 100, 200)])
-def test_prompts_that_it_does_not_read_leave_no_hole(
-    longest: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows catch up with short ones. With one that is too long they have no drafts rather than wrong ones, nor has who
-    takes its blocks out of the prefix cache or as a fork."""
-    monkeypatch.setattr(catch_up, "_LONGEST", longest)
-    turns = cycle([False, False, False, True, False, True, True])
-    monkeypatch.setattr(DraftPolicy, "reads", property(lambda _: next(turns)))
-    core = make_core(runner_of(tiny_model(), tiny_model()), ahead=1, clock=lambda: 0)
-    for _ in range(2):
-        assert tokens_of(core) == plain_tokens()
-    stats = core.stats()
-    assert stats.prefix_hits > 0
-    assert least < stats.accepted_tokens == stats.draft_tokens < most
 
 
 @pytest.mark.parametrize("rows", [288, 312])
@@ -130,7 +109,7 @@ def test_a_block_costs_what_both_models_keep() -> None:
     model = tiny_model((12, None))
     pair = with_draft(model, near_model(model))
     shapes = tiny_shapes(pair, drafting=THREE)
-    assert followed_group(model.config.kv_groups) == 1
+    assert followed_group(model.config) == 1
     costs, kv = memory.block_costs(pair, shapes), JaxRunner(pair, shapes).kv
     sizes = [array.nbytes // shapes.groups[0].num_blocks for array in kv]
     assert costs == [sizes[0], sizes[1] + sizes[2]]

@@ -29,16 +29,6 @@ CONTEXT = 48
 Machine = TypeVar("Machine", bound="SimulatedHistories")
 
 
-def draft_by_chance(policy: Any, numbers: random.Random) -> None:
-    """Any number of drafts, and prompts that are read and not."""
-
-    def drafts(*_: Any) -> int:
-        policy._pays = numbers.random() < 0.5
-        return numbers.randint(0, policy.most)
-
-    policy.drafts = drafts
-
-
 class SimulatedHistories(Histories):
     """On the simulated device, whose tokens follow from the rules alone; steps fail."""
 
@@ -77,7 +67,7 @@ class SimulatedHistories(Histories):
                 admit_slots=2,
                 copy_blocks=2,
                 decode_steps=1 if drafts else burst,
-                drafting=Speculation(drafts, 1, 1, "draft_model" if ahead % 2 else "ngram") if drafts else None,
+                drafting=Speculation(drafts, 1, 1) if drafts else None,
                 shards=shards,
                 stages=stages,
             )
@@ -96,7 +86,8 @@ class SimulatedHistories(Histories):
             constraints=ToyConstraints(VOCABULARY),
         )
         if core.scheduler.drafts is not None and ahead % 2:
-            draft_by_chance(core.scheduler.drafts, random.Random(blocks))
+            numbers, policy = random.Random(blocks), core.scheduler.drafts
+            policy.drafts = lambda *_: numbers.randint(0, drafts)
         self.begin(core, eos=EOS, retries=retries, partial=partial, kept=kept)
 
     def make_runner(self, shapes: EngineShapes) -> Any:
@@ -245,8 +236,8 @@ def test_a_plan_that_names_too_early_a_step_gives_wrong_tokens(drafts: int, monk
     """As one that has rows before their tokens are back."""
     finish = PlanBuilder.finish
 
-    def too_early(self: PlanBuilder, index: int, **how: Any) -> StepPlan:
-        plan = finish(self, index, **how)
+    def too_early(self: PlanBuilder, index: int) -> StepPlan:
+        plan = finish(self, index)
         return plan._replace(needs=plan.needs - 1)
 
     monkeypatch.setattr(PlanBuilder, "finish", too_early)

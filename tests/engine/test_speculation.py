@@ -113,7 +113,7 @@ def test_the_engine_tells_of_predictions_while_they_run() -> None:
     policy = core.scheduler.drafts
     assert policy is not None
 
-    def tell(rows: int, prediction: int | None = None, constrained: bool = False, share: float = 1.0) -> int:
+    def tell(rows: int, prediction: int | None = None, constrained: bool = False) -> int:
         told.append(prediction)
         return 3
 

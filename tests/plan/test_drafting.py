@@ -108,7 +108,6 @@ def test_a_step_with_drafts_is_one_over_all_of_them_and_a_pass_for_each() -> Non
     prompts = Rows(1, 50, 0)
     read = alone.time(prompts._replace(scored=0)).seconds
     assert found.mixed_time(prompts).seconds == pytest.approx(found.time(prompts).seconds + read)
-    assert found.mixed_time(prompts, followed=False) == found.time(prompts)
 
 
 def times(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int], float]) -> None:

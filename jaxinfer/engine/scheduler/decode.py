@@ -89,9 +89,8 @@ class Decode:
         due = self._stage_rows.due(slots, step)
         return due if len(due) else self._stage_rows.next_due(slots)
 
-    def burst(self, slots: np.ndarray, most: int, able: np.ndarray | None = None) -> BurstRows | None:
-        """For these slots, at most `most` tokens each; None where a single step must be planned. able: those that may
-        get more than one, bool; None: all.
+    def burst(self, slots: np.ndarray, most: int) -> BurstRows | None:
+        """For these slots, at most `most` tokens each; None where a single step must be planned.
 
         That is where a row has a prompt to compute; where nobody has more than one token left; and where blocks are too
         few: then the next step evicts, preempts or waits.
@@ -102,8 +101,6 @@ class Decode:
         table, size = state.table, state.shapes.block_size
         computed, total = table.computed[slots], table.total[slots]
         counts = np.minimum(most, table.limit[slots] - total)
-        if able is not None:
-            counts = np.where(able, counts, 1)
         blocks = np.maximum(-(-(computed + counts) // size) - table.capacity[slots] // size, 0)
         if counts.max() < 2 or not self._has_blocks(slots, blocks):
             return None

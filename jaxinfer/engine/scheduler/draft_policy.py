@@ -28,28 +28,9 @@ _HELD = 100
 """Steps in which it must pay to leave drafts out, catching up included: else kinds that are nearly equal take turns."""
 _STALE = 50
 """Steps of others after which a time says little: the next ones weigh more."""
-_READ, _TURN = 0.1, 1.0
-"""Of the time, what steps take in which prompts are read though no drafts pay; and seconds of them that may follow one
-another. Most of that is the model's own time."""
 _SURE, _SOON = 10, 32
 """Steps of a kind before its time is sure, and steps of others until it is tried again before: the first may all have
 met cold caches, or a machine that was busy."""
-
-
-class _Reading:
-    """Turns in which prompts are read though no drafts pay: without them tries would say little."""
-
-    def __init__(self) -> None:
-        self.is_on = False
-        self._left = 0.0
-
-    def spend(self, seconds: float, followed: bool) -> None:
-        """A step has taken so long."""
-        self._left = min(self._left + (_READ - followed) * seconds, _TURN)
-        if self._left <= 0:
-            self.is_on = False
-        elif self._left >= _TURN / 2:
-            self.is_on = True
 
 
 class _Time:
@@ -133,14 +114,13 @@ class _Size:
     """Steps of so many rows, with drafts, `fewest` to `most` a row, and without. stages: steps that take all rows once.
     times: by the number of drafts, which other texts may have in common with these.
 
-    without: first steps that found nothing to draft. pays: whether drafts would, if all rows could have them.
+    without: first steps that found nothing to draft.
     """
 
     def __init__(self, fewest: int, most: int, stages: int, times: _Times | None = None):
         self.times = times or _Times((0, *range(fewest, most + 1)))
         self.gains = _Gains(most)
         self.without = 0
-        self.pays = True
         self._first = tuple(dict.fromkeys((most, fewest, 0)))
         self._is_judged = False
         self._best = self._holds = self._since = 0
@@ -149,11 +129,9 @@ class _Size:
         self._tried, self._tries_left = 0, 0
         self._begins_try = False
 
-    def drafts(self, share: float) -> int:
-        """How many drafts of a row the next step had better have, of which this share of its rows can have any."""
+    def drafts(self) -> int:
+        """How many drafts of a row the next step had better have."""
         self._begins_try = False
-        if not share:
-            return 0
         if not self._is_judged:
             if not self.gains.is_judged:
                 return self._first[0]
@@ -163,17 +141,12 @@ class _Size:
             self._is_judged = True
         if self._tries_left:
             return self._tried
-        return self._best if self._holds else self._chosen(share)
+        return self._best if self._holds else self._chosen()
 
-    def _chosen(self, share: float) -> int:
+    def _chosen(self) -> int:
         """The best number, or one that is to be tried again."""
         gains, seconds = self.gains.gains(), self._seconds()
-        best = _best(gains, seconds)
-        self.pays = best > 0
-        if share < 1:
-            gains = [1 + share * (gain - 1) for gain in gains]
-            best = _best(gains, seconds)
-        best = self._best = self._held(best, gains, seconds)
+        best = self._best = self._held(max(seconds, key=lambda number: gains[number] / seconds[number]), gains, seconds)
         self._holds = 0 if best else _PAUSE
         if self._since + 1 < _PAUSE:
             return best
@@ -243,11 +216,6 @@ class _Size:
         return since + 1 >= price / (_SHARE * share)
 
 
-def _best(gains: Sequence[float], seconds: Mapping[int, float]) -> int:
-    """The number of drafts by which a row gets most tokens a second."""
-    return max(seconds, key=lambda number: gains[number] / seconds[number])
-
-
 class DraftPolicy:
     """Decides for each step whose rows all decode.
 
@@ -258,9 +226,6 @@ class DraftPolicy:
 
     Where a row has a prediction, what other texts gained by drafts says nothing: steps with such rows are judged by
     themselves, and anew with each prediction.
-
-    reads: whether what drafts had better read the tokens of the next step with the model: while drafts pay, and else
-    for a part of the time.
     """
 
     def __init__(self, clock: Callable[[], int], fewest: int, most: int, stages: int = 1):
@@ -270,26 +235,19 @@ class DraftPolicy:
         self._sizes: dict[tuple[int, bool], _Size] = {}
         self._predicted_sizes: dict[tuple[int, bool], _Size] = {}
         self._prediction: int | None = None
-        self._begun: dict[int, tuple[int, _Size | None, int, bool]] = {}
-        self._reading = _Reading()
-        self._pays = True
+        self._begun: dict[int, tuple[int, _Size, int, bool]] = {}
         self._last = 0
         self._asked: tuple[_Size, int, int] | None = None
 
-    @property
-    def reads(self) -> bool:
-        return self._pays or self._reading.is_on
-
-    def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False, share: float = 1.0) -> int:
+    def drafts(self, rows: int, prediction: int | None = None, constrained: bool = False) -> int:
         """How many drafts a row may have in the step that is planned now, of so many rows; 0: it had better not draft.
         prediction: a number of the prediction that came last; None where no row has any. constrained: whether some rows
-        draw under masks. share: of the rows, those that can have drafts."""
+        draw under masks."""
         if prediction != self._prediction:
             self._prediction = prediction
             self._predicted_sizes.clear()
         size = self._size(rows, constrained)
-        drafts = size.drafts(share)
-        self._pays = size.pays
+        drafts = size.drafts()
         self._asked = size, drafts, rows
         return drafts
 
@@ -297,14 +255,12 @@ class DraftPolicy:
         """Notes a step that is dispatched now. Of those that it was not asked about, or that are not what it said, it
         learns nothing: they may wait for masks or blocks."""
         asked, self._asked = self._asked, None
-        size, drafts, resumes = None, 0, False
-        if asked is not None:
-            size, drafts, rows = asked
-            if plan.kind is (StepKind.SPECULATE if drafts else StepKind.DECODE) and plan.num_rows == rows:
-                resumes = size.goes_on(drafts)
-            else:
-                size = None
-        self._begun[plan.index] = self._clock(), size, drafts, resumes
+        if asked is None:
+            return
+        size, drafts, rows = asked
+        if plan.kind is not (StepKind.SPECULATE if drafts else StepKind.DECODE) or plan.num_rows != rows:
+            return
+        self._begun[plan.index] = self._clock(), size, drafts, size.goes_on(drafts)
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
         """Notes a step's result. Steps before it that were not collected are forgotten."""
@@ -317,9 +273,6 @@ class DraftPolicy:
             return
         begun, size, drafts, resumes = noted
         seconds = (now - max(begun, before)) * 1e-9
-        self._reading.spend(seconds, plan.followed)
-        if size is None:
-            return
         if resumes:
             size.resumed(drafts, seconds)
             return
@@ -330,7 +283,7 @@ class DraftPolicy:
         if not drafts:
             size.times[0].add(seconds)
             return
-        gained = result.counts[(result.counts > 0) & (plan.samples > 1)]
+        gained = result.counts[result.counts > 0]
         if len(gained):  # others had ended before, unknown to who planned it, as they would have without drafts
             size.times[drafts].add(seconds)
             size.gains.add(drafts, gained)

@@ -8,8 +8,6 @@ then the same case.
 import time
 from collections import abc
 
-import numpy as np
-
 from jaxinfer.config import CacheConfig, SchedulerConfig
 from jaxinfer.engine.scheduler.admission import Admission
 from jaxinfer.engine.scheduler.block_allocator import BlockAllocator
@@ -22,7 +20,7 @@ from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
-from jaxinfer.engine.step.plan import StepKind, StepPlan
+from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
 
 _TENANT_PARTS = {"off": 0, "key": 1, "user": 2}
@@ -92,20 +90,12 @@ class Scheduler:
             self._decode.plan_ahead(plan)
         if plan.empty and not plan.admissions:
             return None
-        finished = plan.finish(self._steps, followed=self._is_followed(plan.kind))
+        finished = plan.finish(self._steps)
         self.state.dispatch(finished)
         if self.drafts is not None:
             self.drafts.planned(finished)
         self._steps += 1
         return finished
-
-    def _is_followed(self, kind: StepKind) -> bool:
-        """Of a step of a kind: `StepPlan.followed`."""
-        if self.drafts is None:
-            return False
-        if self.state.shapes.keeps_features:  # a head cannot make up for prompts later, and is but a layer
-            return kind is StepKind.MIXED or (kind is StepKind.DECODE and self.drafts.reads)
-        return kind is StepKind.MIXED and self.state.shapes.reads_prompts and self.drafts.reads
 
     def _plan_burst(self, plan: PlanBuilder) -> bool:
         """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or
@@ -113,8 +103,7 @@ class Scheduler:
         slots = self._decode.burst_slots(self._steps)
         if not len(slots) or not self._decode.may_burst(slots):
             return False
-        able = None if self.state.unread is None else self.state.unread.can_draft(slots)
-        burst = self._decode.burst(slots, self._most_tokens(len(slots), able), able)
+        burst = self._decode.burst(slots, self._most_tokens(len(slots)))
         if burst is None:
             return False
         self.admission.num_partial = 0
@@ -123,9 +112,9 @@ class Scheduler:
         self._decode.plan_burst(plan, burst)
         return True
 
-    def _most_tokens(self, rows: int, able: np.ndarray | None) -> int:
-        """Of a row in the next step. able: rows that can have drafts, bool; None: all."""
+    def _most_tokens(self, rows: int) -> int:
+        """Of a row in the next step."""
         if self.drafts is None:
             return self.state.shapes.burst
-        table, share = self.state.table, 1.0 if able is None else np.count_nonzero(able) / rows
-        return 1 + self.drafts.drafts(rows, table.prediction, table.num_constrained > 0, share)
+        table = self.state.table
+        return 1 + self.drafts.drafts(rows, table.prediction, table.num_constrained > 0)

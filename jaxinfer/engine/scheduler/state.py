@@ -12,7 +12,6 @@ from jaxinfer.engine.kv.shards import KVShards
 from jaxinfer.engine.scheduler.fair_order import FairOrder
 from jaxinfer.engine.scheduler.forks import Forks
 from jaxinfer.engine.scheduler.queue import WaitingQueue
-from jaxinfer.engine.scheduler.unread import UnreadTokens
 from jaxinfer.engine.sequence import Sequence, Status
 from jaxinfer.engine.slot_table import SlotTable
 from jaxinfer.engine.step.plan import BURSTS, StepKind, StepPlan
@@ -26,7 +25,6 @@ class SchedulerState:
     """Slots, blocks, the queue, and which sequence has what of them.
 
     kv_shards: blocks and prefix cache of each shard. kv: of all of them.
-    unread: None where no draft model drafts.
     running: sequences with a slot that still have tokens to plan, in rank order.
     in_flight: steps that were dispatched and not collected.
     must_drain: the caller must collect every step in flight before the next plan: nobody is preempted while a result
@@ -53,8 +51,6 @@ class SchedulerState:
         self.table = SlotTable(shapes.max_num_seqs, shapes.max_model_len, shapes.shards)
         self.queue = WaitingQueue(None if scheduler.fair_share == "off" else FairOrder())
         self.forks = Forks(self.kv, self.table, self.queue)
-        follows = shapes.reads_prompts and not shapes.keeps_features
-        self.unread = UnreadTokens(shapes, self.table) if follows else None
         self.running: list[Sequence] = []
         self.in_flight = 0
         self.must_drain = False
@@ -99,9 +95,7 @@ class SchedulerState:
         if sequence.scheduled_at is None:
             sequence.scheduled_at = self.clock()
         capacity = len(sequence.kv.blocks[0]) * self.shapes.block_size
-        slot = self.table.take(sequence, computed=computed, total=total, capacity=capacity)
-        if self.unread is not None:
-            self.table.unread[slot] += self.unread.of_blocks(sequence, computed)
+        self.table.take(sequence, computed=computed, total=total, capacity=capacity)
         insort(self.running, sequence, key=_BY_RANK)
         self.forks.enter(sequence)
         self._running_slots = None
@@ -115,8 +109,6 @@ class SchedulerState:
         table.total[slots] += plan.samples
         if self.shapes.drafting is not None:
             table.unread[slots] = _unread_after(plan, self.shapes.drafting.method)
-        if self.unread is not None:
-            self.unread.note(plan)
         if self.shapes.stages > 1:
             drawing = slots[plan.samples > 0]
             table.drawn_at[drawing], table.planned_tokens[drawing] = plan.index, plan.samples[plan.samples > 0]
@@ -198,12 +190,12 @@ class SchedulerState:
 
 
 def _unread_after(plan: StepPlan, method: Method) -> np.ndarray:
-    """`StepPlan.unread` of each row after a plan, int32. A draft model reads prompts with the model where it follows
-    it, and what it drafts but the last: where all drafts are kept, that one and the newest token are new to it. Where
-    it has read all but the newest token of a row, it reads on with a mixed step that it follows, but a head, which
-    needs the token after each, does not: other decode steps pass both by."""
+    """`StepPlan.unread` of each row after a plan, int32. A draft model reads prompts with the model, and what it drafts
+    but the last: where all drafts are kept, that one and the newest token are new to it. Where it has read all but the
+    newest token of a row, it reads on with a mixed step, but a head, which needs the token after each, does not: other
+    decode steps pass both by."""
     longer = plan.unread + plan.counts
-    if plan.kind is StepKind.MIXED and plan.followed:
+    if plan.kind is StepKind.MIXED:
         passed_by = plan.unread > 1
         if method == "eagle3":
             passed_by |= np.arange(plan.num_rows) < plan.num_decode

@@ -100,27 +100,22 @@ class PlanBuilder:
         for group, copy in enumerate(copies):
             self._copies[group].append((shard, *copy))
 
-    @property
-    def kind(self) -> StepKind:
-        """That of the plan."""
-        if self._chunks:
-            return StepKind.MIXED
-        return StepKind.DECODE if self._steps is None else self._burst
-
-    def finish(self, index: int, *, followed: bool = False) -> StepPlan:
+    def finish(self, index: int) -> StepPlan:
         """The plan. Starts are read from the table, which must not have been advanced yet."""
         table = self._table
         decode = np.concatenate(self._decode) if self._decode else _NO_TOKENS
         slots, ones = decode, np.ones(len(decode), np.int32)
         counts, scored, samples = ones, ones, ones if self._steps is None else self._steps
+        kind = StepKind.DECODE if self._steps is None else self._burst
         tokens = targets = _NO_TOKENS
         if self._chunks:
+            kind = StepKind.MIXED
             rows = np.concatenate([(slots, counts, scored, samples), np.array(self._chunks, np.int32).T], axis=1)
             slots, counts, scored, samples = rows
             tokens = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._tokens])
             targets = np.concatenate([np.asarray(chunk, np.int32) for chunk in self._targets])
         return StepPlan(
-            kind=self.kind,
+            kind=kind,
             index=index,
             admissions=tuple(self.admissions),
             slots=slots,
@@ -136,7 +131,6 @@ class PlanBuilder:
             block_updates=tuple(self._block_updates(group) for group in range(len(self._updates))),
             copies=tuple(np.array(rows, np.int32) if rows else _NO_COPIES for rows in self._copies),
             logprobs=bool(table.logprobs[slots].any()),
-            followed=followed,
             needs=-1 if self._stages == 1 else int(table.drawn_at[decode].max(initial=-1)),
             drawn=None if self._stages == 1 else (table.drawn_at[slots] >= 0).astype(np.int32),
         )

@@ -65,10 +65,7 @@ class Layouts:
         """`rows` rows of one token, held by the device."""
         if rows not in self._decode:
             staged = {"starts": (rows,)} if self._shapes.stages > 1 else {}
-            followed = {"followed": (1,)} if self._shapes.keeps_features else {}
-            self._decode[rows] = Layout(
-                {"slots": (rows,), **followed, **staged, **self._drawn(rows), **self._updates(rows)}
-            )
+            self._decode[rows] = Layout({"slots": (rows,), **staged, **self._drawn(rows), **self._updates(rows)})
         return self._decode[rows]
 
     def burst(self, rows: int) -> Layout:
@@ -95,7 +92,6 @@ class Layouts:
             self._mixed[tokens] = Layout(
                 {
                     "num_decode": (1,),
-                    **({"followed": (1,)} if self._shapes.reads_prompts else {}),
                     "slots": (rows,),
                     "starts": (rows,),
                     "counts": (rows,),

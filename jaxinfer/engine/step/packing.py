@@ -88,8 +88,6 @@ class Packer:
         view["slots"][:] = self._shapes.scratch_slot
         view["slots"][: plan.num_rows] = plan.slots
         view["updates"][:, :, 0] = self._shapes.scratch_slot
-        if "followed" in view:
-            view["followed"][0] = plan.followed
         if plan.drawn is not None:
             view["drawn"][: plan.num_rows] = plan.drawn
         for group, updates in enumerate(plan.block_updates):

@@ -39,7 +39,6 @@ class StepPlan(NamedTuple):
     block_updates: a KV group, int32 [n, 3]: (slot, index in the block table, block).
     copies: a KV group, int32 [n, 3]: (shard, source, destination), blocks copied before anything is written.
     logprobs: whether any row wants log-probabilities.
-    followed: whether what drafts reads the tokens of a mixed step, or keeps hidden states of a decode step's tokens.
     needs: with several stages the last step by which a row of this one has drawn its newest token, which must have come
     back to the first stage; -1 for none. drawn: with several stages int32, an entry a row: 1 where a step has drawn its
     newest token since its sequence got the slot; None with one.
@@ -61,7 +60,6 @@ class StepPlan(NamedTuple):
     block_updates: tuple[np.ndarray, ...]
     copies: tuple[np.ndarray, ...]
     logprobs: bool
-    followed: bool = True
     needs: int = -1
     drawn: np.ndarray | None = None
 

@@ -1,8 +1,7 @@
 """EngineShapes: the static sizes that scheduler, packing, warm-up and device programs agree on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from jaxinfer.errors import ParameterError
 from jaxinfer.speculation import Speculation
@@ -20,17 +19,6 @@ class KVGroup(NamedTuple):
 
     window: int | None
     num_blocks: int
-
-
-class _Windowed(Protocol):
-    @property
-    def window(self) -> int | None: ...
-
-
-def followed_group(groups: Sequence[_Windowed]) -> int:
-    """The KV group of a model whose blocks a draft model shares: one that keeps every token, or the longest."""
-    windows = [group.window for group in groups]
-    return windows.index(None) if None in windows else windows.index(max(filter(None, windows)))
 
 
 @dataclass(frozen=True)
@@ -89,16 +77,6 @@ class EngineShapes:
     def slot_masks(self) -> int:
         """Masks of a slot: one, or where rows draft one for each token that a row may get by a step."""
         return 1 if self.drafting is None else self.burst
-
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether a draft model or a head reads what the model reads."""
-        return self.drafting is not None and self.drafting.method != "ngram"
-
-    @property
-    def keeps_features(self) -> bool:
-        """Whether a head drafts, which reads hidden states that the model has of its tokens."""
-        return self.drafting is not None and self.drafting.method == "eagle3"
 
     @property
     def takes_predictions(self) -> bool:

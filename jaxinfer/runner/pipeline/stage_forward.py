@@ -97,8 +97,8 @@ class StageForward:
         if isinstance(given, Passed):
             step = step._replace(tokens=given.hidden)
         hidden, kv, load, _ = self._forward.layers(weights, kv, load, step)
-        if (drafter := self._drafter) is not None and "followed" in view:
-            kv = self._forward.where_followed(view["followed"], lambda kv: drafter.follow(weights, kv, step, None), kv)
+        if self._drafter is not None:
+            kv = self._drafter.follow(weights, kv, step, None)
         scored = None
         if self._stage.is_last:
             hidden, scored = self._forward.scored(view, step, hidden)
