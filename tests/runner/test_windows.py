@@ -17,6 +17,7 @@ from jaxinfer.engine.types import GenerateRequest
 from jaxinfer.models.loaded import LoadedModel
 from tests.engine.ledger import check_blocks, live_sequences
 from tests.models.goldens import GOLDENS, load
+from tests.runner.pairwise import pairwise
 from tests.runner.poisoning import PoisoningRunner
 from tests.runner.tiny import Judge, Outputs, check_all, drive, greedy, make_core, seeded, tiny_model, tiny_shapes
 
@@ -53,15 +54,24 @@ def subject_of(name: str) -> Subject:
     return Subject(model, Judge(model, CONTEXT))
 
 
-@pytest.fixture(params=[name if name == DEFAULT else pytest.param(name, marks=pytest.mark.long) for name in MODELS])
+@pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Subject:
     return subject_of(request.param)
 
 
+def in_pairs(**table: Sequence[Any]) -> pytest.MarkDecorator:
+    """Cases of a test in which any two values of its parameters meet, the model among them."""
+    cases = [
+        pytest.param(*row.values(), marks=[] if row["subject"] == DEFAULT else pytest.mark.long)
+        for row in pairwise({"subject": MODELS, **table})
+    ]
+    return pytest.mark.parametrize(("subject", *table), cases, indirect=["subject"])
+
+
 @cache
-def _runner(judge: Judge, decode_steps: int) -> PoisoningRunner:
+def _runner(judge: Judge) -> PoisoningRunner:
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": BUDGET, "max_model_len": CONTEXT, "copy_blocks": 2}
-    shapes = tiny_shapes(judge.model, **sizes, block_size=BLOCK, blocks=BLOCKS + 1, decode_steps=decode_steps)
+    shapes = tiny_shapes(judge.model, **sizes, block_size=BLOCK, blocks=BLOCKS + 1, decode_steps=3)
     runner = PoisoningRunner(judge.model, shapes)
     runner.warm_up(lazy=True)
     return runner
@@ -71,9 +81,9 @@ def core_of(
     subject: Subject, *, full: int = BLOCKS, windowed: int = BLOCKS, decode_steps: int = 1, **options: Any
 ) -> EngineCore:
     """An engine with so many blocks of groups without and with a window, and NaN wherever nobody may read."""
-    runner = _runner(subject.judge, decode_steps)
+    runner = _runner(subject.judge)
     groups = [KVGroup(window, 1 + (full if window is None else windowed)) for window in subject.windows]
-    runner.shapes = replace(runner.shapes, groups=tuple(groups))
+    runner.shapes = replace(runner.shapes, groups=tuple(groups), decode_steps=decode_steps)
     runner.core = make_core(runner, watermark=0.0, **options)
     return runner.core
 
@@ -142,9 +152,7 @@ class BlockCounts:
         return -(-computed // BLOCK) - first // BLOCK
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("decode_steps", [1, 3])
-@pytest.mark.parametrize("caching", [True, False])
+@in_pairs(caching=[True, False], decode_steps=[1, 3], ahead=[0, 1])
 def test_blocks_in_use_over_20_windows_of_generation(
     subject: Subject, caching: bool, decode_steps: int, ahead: int
 ) -> None:
@@ -161,8 +169,7 @@ def test_blocks_in_use_over_20_windows_of_generation(
             assert most <= most_blocks(window, decode_steps * (ahead + 1))
 
 
-@pytest.mark.parametrize("chunk", [1, 7, None])
-@pytest.mark.parametrize("ahead", [0, 1])
+@in_pairs(ahead=[0, 1], chunk=[1, 7, None])
 def test_blocks_in_use_over_a_prompt_of_20_windows(subject: Subject, ahead: int, chunk: int | None) -> None:
     core, counts = core_of(subject, ahead=ahead, long_prefill_token_threshold=chunk), BlockCounts()
     prompt = subject.prompt(WINDOWS * subject.longest)
@@ -174,7 +181,7 @@ def test_blocks_in_use_over_a_prompt_of_20_windows(subject: Subject, ahead: int,
             assert most <= most_blocks(window, (chunk or BUDGET) * (ahead + 1))
 
 
-@pytest.mark.parametrize("caching", [True, False])
+@in_pairs(caching=[True, False])
 def test_the_fewest_blocks_that_are_allowed_suffice(subject: Subject, caching: bool) -> None:
     """A pool of a window and a step carries 20 windows of prompt and 20 of output, without preemption."""
     core = core_of(subject, windowed=fewest_blocks(subject), caching=caching)
@@ -183,7 +190,7 @@ def test_the_fewest_blocks_that_are_allowed_suffice(subject: Subject, caching: b
     assert state_of(core).num_preemptions == 0
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
+@in_pairs(ahead=[0, 1, 3])
 def test_prefix_hits(subject: Subject, ahead: int) -> None:
     """A prompt that goes on from 20 windows hits every whole block, and so does one that goes on from their middle:
     blocks that fell behind the window are kept while nobody needs their place."""
@@ -197,7 +204,7 @@ def test_prefix_hits(subject: Subject, ahead: int) -> None:
     assert outputs["middle", 0].cached == 10 * subject.longest // BLOCK * BLOCK
 
 
-@pytest.mark.parametrize("chunk", [3, None])
+@in_pairs(chunk=[3, None])
 def test_a_prefix_whose_windowed_blocks_are_gone_is_computed_again(subject: Subject, chunk: int | None) -> None:
     """The full blocks of the middle are still there, and do not suffice. The end has its window, and is hit."""
     core = core_of(subject, windowed=fewest_blocks(subject), long_prefill_token_threshold=chunk)
@@ -209,9 +216,7 @@ def test_a_prefix_whose_windowed_blocks_are_gone_is_computed_again(subject: Subj
     assert judged(subject, core, [middle])["middle", 0].cached == 0
 
 
-@pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("decode_steps", [1, 3])
-@pytest.mark.parametrize("length", [1, 30, 33])
+@in_pairs(length=[1, 30, 33], decode_steps=[1, 3], caching=[True, False])
 def test_forks(subject: Subject, length: int, decode_steps: int, caching: bool) -> None:
     """Three sequences of each prompt, which end in the midst of a block and at its end; some wait for a slot."""
     core = core_of(subject, decode_steps=decode_steps, caching=caching)
@@ -224,9 +229,7 @@ def test_forks(subject: Subject, length: int, decode_steps: int, caching: bool) 
     judged(subject, core, requests)
 
 
-@pytest.mark.parametrize("caching", [True, False])
-@pytest.mark.parametrize("ahead", [0, 1])
-@pytest.mark.parametrize("scarce", ["full", "windowed"])
+@in_pairs(scarce=["full", "windowed"], ahead=[0, 1], caching=[True, False])
 def test_preemption(subject: Subject, scarce: str, ahead: int, caching: bool) -> None:
     """Too few blocks of one group for all at once: some lose theirs, and go on where they were."""
     length = 8 * subject.longest
@@ -244,7 +247,7 @@ def test_preemption(subject: Subject, scarce: str, ahead: int, caching: bool) ->
     assert state_of(core).num_preemptions > 0
 
 
-@pytest.mark.parametrize("ahead", [0, 1])
+@in_pairs(ahead=[0, 1])
 def test_chunks_between_multi_step_decodes(subject: Subject, ahead: int) -> None:
     """Long prompts enter piece by piece as slots come free; in between, everybody decodes several tokens a dispatch."""
     core = core_of(subject, decode_steps=3, ahead=ahead, long_prefill_token_threshold=5)
