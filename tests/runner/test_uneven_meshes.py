@@ -15,17 +15,21 @@ from jaxinfer.sampling import SamplingParams
 from tests.models.goldens import GOLDENS
 from tests.models.test_uneven_shards import config_of
 from tests.runner.tiny import drive, make_core, tiny_shapes
+import functools
 import jax.numpy as jnp
 
+RULES = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
 ASKED = [
     SamplingParams(temperature=0.0, max_tokens=8, repetition_penalty=1.3, logprobs=5),
     SamplingParams(temperature=0.9, max_tokens=8, seed=3, top_p=0.9, frequency_penalty=0.4, n=2),
 ]
 
-def answers(family, mesh, **changes):
+@functools.cache
+def answers(family, devices, **changes):
+    mesh = MeshConfig({"tensor": devices}, RULES) if devices > 1 else ONE_DEVICE
     config = config_of(family).over(*mesh.parts)
     model = load_model(GOLDENS / family, config, dtype=jnp.dtype("float32"), mesh=make_mesh(mesh), rules=mesh.rules)
-    shapes = tiny_shapes(model, **{**dict(max_num_seqs=4, max_num_batched_tokens=16, max_model_len=64), **changes})
+    shapes = tiny_shapes(model, max_num_seqs=2, max_num_batched_tokens=16, max_model_len=64, **changes)
     runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=True)
     requests = [GenerateRequest(str(i), [5, 9, 33, 60, 7 + i] * 3, params) for i, params in enumerate(ASKED)]
@@ -34,9 +38,7 @@ def answers(family, mesh, **changes):
     return outputs
 
 def check(family, devices, **changes):
-    rules = ShardingRules(mlp=(), expert_mlp=())  # few channels: they do not divide
-    one = answers(family, ONE_DEVICE, **changes)
-    many = answers(family, MeshConfig({"tensor": devices}, rules), **changes)
+    one, many = answers(family, 1), answers(family, devices, **changes)
     assert len(one) == 3 and many == one, (family, devices, many, one)
 """
 
