@@ -1,6 +1,7 @@
 """Engines over the stages of a pipeline, on devices of a CPU, give the tokens of one device."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ from tests.quantization.checkpoints import config_of
 from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
 from tests.runner.pipeline_matrix import MODELS
-from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, with_blocks
 
 MESH = {"windows in sixes": "pp3", "tied": "pp2-data2-tp2"}
 """One a model here, and one of its engines by the seed of random cases; all by `tests.runner.pipeline_matrix`."""
@@ -54,7 +55,7 @@ from tempfile import TemporaryDirectory
 from tests.runner.pipeline_matrix import *
 
 with TemporaryDirectory() as folder:
-    path = made(MODELS["dense first"], {}, plain, left=()).write_plain(Path(folder))
+    path = made({**MODELS["dense first"], "num_hidden_layers": 3}, {}, plain, left=()).write_plain(Path(folder))
     how = {"numbers": ("none", "auto"), "layout": "unrolled", "ahead": 2, "blocks": FEW, "drafts": None}
     right, _ = answers(path, ONE_DEVICE, how)
     for drafts in (None, "draft_model"):
@@ -81,6 +82,31 @@ def pipeline(windows: tuple[int | None, ...], ends: tuple[int, ...], **sizes: An
     return runner
 
 
+WINDOWS: tuple[int | None, ...] = (None, 12, None)
+FEW_ROWS = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
+
+
+@cache
+def alone(method: Method | None = None) -> JaxRunner:
+    """One device. A draft model is the model itself."""
+    model = tiny_model(WINDOWS)
+    model = with_draft(model, model) if method == "draft_model" else model
+    drafting = None if method is None else Speculation(3, 1, 2, method)
+    runner = JaxRunner(model, tiny_shapes(model, **FEW_ROWS, drafting=drafting))
+    runner.warm_up(lazy=True)
+    return runner
+
+
+@cache
+def three_stages(method: Method) -> PipelineRunner:
+    return pipeline(WINDOWS, (1, 2), **FEW_ROWS, drafting=Speculation(3, 1, 2, method))
+
+
+@cache
+def two_stages(drafting: Speculation | None) -> PipelineRunner:
+    return pipeline(WINDOWS, (1,), **FEW_ROWS, drafting=drafting)
+
+
 def test_stages_know_their_groups() -> None:
     whole = tiny_model((None, 12, None, 12)).config
     parts = [whole.stage(0, 1), whole.stage(1, 2), whole.stage(2, 4)]
@@ -90,33 +116,24 @@ def test_stages_know_their_groups() -> None:
 
 
 def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
-    windows = (None, 12, None)
     prompts = [np.random.default_rng(seed).integers(1, 300, 20 + 9 * seed).tolist() for seed in range(4)]
     asked = {"max_tokens": 20, "temperature": 0.0, "ignore_eos": True}
     requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
-    found = drive(make_core(pipeline(windows, (1,)), ahead=2), requests)
-    whole = tiny_model(windows)
-    alone = JaxRunner(whole, tiny_shapes(whole))
-    alone.warm_up(lazy=True)
-    right = drive(make_core(alone), requests)
+    found = drive(make_core(two_stages(None), ahead=2), requests)
+    right = drive(make_core(alone()), requests)
     assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> None:
     """It knows all that was drawn before, with other rows' steps in between: as many drafts are kept."""
-    windows, drafting = (None, 12, None), Speculation(3, 1, 2, method)
-    whole = tiny_model(windows)
-    whole = whole if method == "ngram" else with_draft(whole, whole)
-    alone = JaxRunner(whole, tiny_shapes(whole, drafting=drafting))
-    alone.warm_up(lazy=True)
     own = [np.random.default_rng(seed).integers(1, 300, 4 + seed).tolist() for seed in range(4)]
     prompts = [prompt * (5 if seed % 2 else 1) for seed, prompt in enumerate(own)]  # two repeat themselves
     for temperature in (0.0, 0.8):
         asked = SamplingParams(max_tokens=40, temperature=temperature, seed=1, ignore_eos=True)
         requests = [GenerateRequest(str(i), prompt, asked) for i, prompt in enumerate(prompts)]
         found, stats = [], []
-        for runner in (alone, pipeline(windows, (1, 2), drafting=drafting)):
+        for runner in (alone(method), three_stages(method)):
             core = make_core(runner, ahead=runner.shapes.stages, clock=lambda: 0)  # so that every step drafts
             found.append(tokens_of(drive(core, requests)))
             if method == "ngram":  # what comes is foretold
@@ -130,21 +147,17 @@ def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> No
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_rows_that_draft_in_slots_that_others_had(ahead: int) -> None:
+def test_rows_that_draft_in_slots_that_others_had(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prefix hits, forks, and prompts in chunks: of many rows no step has drawn a token when they first draft."""
-    windows, drafting = (None, 12, None), Speculation(3, 1, 2, "draft_model")
     rng, requests = np.random.default_rng(0), []
     shared = rng.integers(1, 300, 17).tolist()
     for number in range(24):
         prompt = [*shared[: 17 - number % 2], *rng.integers(1, 300, number % 4 + (number % 5 == 0) * 20).tolist()]
         asked = SamplingParams(max_tokens=2 + number % 9, seed=number, n=1 + 2 * (number % 3 == 0), ignore_eos=True)
         requests.append(GenerateRequest(str(number), prompt, asked))
-    sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "blocks": 50}
-    whole = tiny_model(windows)
-    alone = JaxRunner(whole, tiny_shapes(whole, **sizes))
-    alone.warm_up(lazy=True)
-    right = tokens_of(drive(make_core(alone), requests))
-    core = make_core(pipeline(windows, (1, 2), **sizes, drafting=drafting), ahead=ahead, clock=lambda: 0)
+    right = tokens_of(drive(make_core(alone()), requests))
+    runner = with_blocks(monkeypatch, three_stages("draft_model"), 50)
+    core = make_core(runner, ahead=ahead, clock=lambda: 0)
     assert tokens_of(drive(core, requests)) == right
     assert core.stats().accepted_tokens > 50
 
@@ -166,7 +179,7 @@ def test_a_program_that_fails_with_steps_in_flight(
     stage: int, kind: str, drafting: Speculation | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arrays that it was given are gone; those of other stages go with them."""
-    runner = pipeline((None, 12, None), (1,), max_num_seqs=4, max_num_batched_tokens=16, drafting=drafting)
+    runner = two_stages(drafting)
     prompts = [np.random.default_rng(seed).integers(1, 300, 9 + 9 * seed).tolist() for seed in range(3)]
     asked = {"max_tokens": 8, "temperature": 0.0, "ignore_eos": True}
     requests = [GenerateRequest(str(i), prompt, SamplingParams(**asked)) for i, prompt in enumerate(prompts)]
@@ -180,11 +193,18 @@ def test_a_program_that_fails_with_steps_in_flight(
     assert tokens_of(drive(core, requests)) == right
     assert (failing.left < 0, core.stats().step_faults) == (True, 1)
     assert all(array.is_deleted() for array in before)
+
+
+def test_reset_and_close_leave_nothing() -> None:
+    runner = two_stages(None)
+    drive(make_core(runner, ahead=2), [GenerateRequest("a", [1, 2, 3], SamplingParams(max_tokens=2))])
+    assert any(np.asarray(kv).any() for each in runner.stages for kv in each.kv)
     runner.reset()
     assert all(not np.asarray(kv).any() for each in runner.stages for kv in each.kv)
     assert runner.memory() == (DeviceMemory(),) * 2
     runner.close()
     assert not any(each.kv for each in runner.stages)
+    runner.reset()
 
 
 def test_costs_are_those_of_the_whole() -> None:

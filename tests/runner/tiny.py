@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 
 from jaxinfer.engine.core import EngineCore
@@ -19,6 +20,7 @@ from jaxinfer.models.loaded import LoadedModel, random_model
 from jaxinfer.quantization.kv import KVCodes
 from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.kv_measure import needs_measuring, with_measured_scales
+from jaxinfer.runner.pipeline.pipeline_runner import PipelineRunner
 from jaxinfer.runner.pipeline.stage import StagedModel
 from jaxinfer.sampling import SamplingParams
 from tests.engine.outputs import Output, Outputs
@@ -29,6 +31,7 @@ from tests.models.dense import dense_attention
 from tests.runner import oracle
 
 VOCABULARY = 300
+AnyRunner = TypeVar("AnyRunner", JaxRunner, PipelineRunner)
 
 
 def tiny_model(
@@ -74,6 +77,13 @@ def tiny_shapes(model: LoadedModel | StagedModel, **changes: Any) -> EngineShape
     blocks = sizes.pop("blocks", 400)
     groups = tuple(KVGroup(group.window, blocks) for group in model.config.kv_groups)
     return EngineShapes(groups=groups, **sizes)
+
+
+def with_blocks(monkeypatch: pytest.MonkeyPatch, device: AnyRunner, blocks: int) -> AnyRunner:
+    """The same device and programs; an engine is given so many blocks of each group, fewer than there are."""
+    groups = tuple(group._replace(num_blocks=blocks) for group in device.shapes.groups)
+    monkeypatch.setattr(device, "shapes", replace(device.shapes, groups=groups))
+    return device
 
 
 def make_core(runner: Any, *, ahead: int = 1, **options: Any) -> EngineCore:
