@@ -9,7 +9,17 @@ import pytest
 from jaxinfer.runner.mappings import mappings
 from tests.drafts.drafting import runner
 
-_MANY = 20_000
+_MANY = 40_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _engines_of_a_file(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Those that a file keeps for itself end with it, so that `runner` keeps those of all files."""
+    yield
+    for kept in vars(request.module).values():
+        if hasattr(kept, "cache_clear") and kept is not runner:
+            kept.cache_clear()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -35,7 +35,7 @@ def made(tokens: int, method: Method = "ngram", *, lazy: bool = True, **sizes: A
         model = with_draft(model, near_model(model))
     elif method == "eagle3":
         model = with_draft(model, tiny_head(model))
-    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 32, **sizes}, drafting=drafting)
+    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, **sizes}, drafting=drafting)
     runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=lazy)
     return runner

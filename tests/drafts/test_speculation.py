@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -17,9 +18,9 @@ from jaxinfer.runner import speculate
 from jaxinfer.runner.sampler import adjust
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Method
-from tests.drafts.drafting import EOS, check_equal, fail_bursts, made, params, repeating, runner, standing
+from tests.drafts.drafting import EOS, check_equal, fail_bursts, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
-from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt
+from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt, with_blocks
 
 PARAMETERS = {
     "greedy": {"temperature": 0.0},
@@ -59,42 +60,48 @@ def run(
     return found, core.stats().accepted_tokens
 
 
+@cache
+def plain() -> Outputs:
+    """What plain decoding gives, every token of which a judge finds right."""
+    found, kept = run(0, requests())
+    check_all(Judge(runner(0).model), requests(), found, EOS)
+    assert found["stops", 0].reason is FinishReason.STOP
+    assert kept == 0
+    return found
+
+
 METHODS: tuple[Method, ...] = ("ngram", "draft_model")
 
 
 def test_tokens_are_those_of_plain_decoding_with_a_head() -> None:
     """Its weights are random: hardly a draft is kept."""
     found, _ = run(3, requests(), method="eagle3")
-    check_equal(run(0, requests())[0], found)
+    check_equal(plain(), found)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("tokens", "ahead"), [(1, 1), (3, 0), (3, 1), (3, 3), (8, 1)])
+@pytest.mark.parametrize(
+    ("method", "tokens", "ahead"),
+    [*((method, 3, ahead) for method in METHODS for ahead in (0, 1, 3)), ("ngram", 1, 1), ("draft_model", 8, 1)],
+)
 def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int, method: Method) -> None:
-    plain, none = run(0, requests(), ahead)
     compiles = runner(tokens, method).compiles_after_ready
     found, kept = run(tokens, requests(), ahead, method)
     assert runner(tokens, method).compiles_after_ready == compiles or tokens != 3
-    check_all(Judge(runner(0).model), requests(), found, EOS)
-    check_equal(plain, found)
-    assert none == 0
+    check_equal(plain(), found)
     assert kept > 30
-    assert found["stops", 0].reason is FinishReason.STOP
 
 
-@pytest.mark.parametrize("rows", [3, 8])
-def test_any_number_of_rows(rows: int) -> None:
-    plain, _ = run(0, requests(), max_num_seqs=rows)
-    check_equal(plain, run(3, requests(), max_num_seqs=rows)[0])
+def test_any_number_of_rows() -> None:
+    """Three: the largest program is for no power of two."""
+    check_equal(plain(), run(3, requests(), max_num_seqs=3)[0])
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_few_blocks_preempt_rows_that_draft(method: Method) -> None:
-    sizes: dict[str, Any] = {"blocks": 24}
-    core = make_core(made(3, method, **sizes), ahead=1, eos=EOS, clock=standing, caching=False)
-    plain = drive(make_core(made(0, **sizes), ahead=1, eos=EOS, caching=False), requests())
+def test_few_blocks_preempt_rows_that_draft(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = with_blocks(monkeypatch, runner(3, method), 24)
+    core = make_core(device, ahead=1, eos=EOS, clock=standing, caching=False)
     found = drive(core, requests())
-    check_equal(plain, found)
+    check_equal(plain(), found)
     assert core.stats().preemptions > 0
     assert core.stats().accepted_tokens > 0
 
@@ -116,11 +123,10 @@ def test_a_long_prompt_is_known_to_drafts_whole_also_from_the_cache() -> None:
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device forgets everything; what rows have said comes back with them."""
-    plain, _ = run(0, requests(), ahead)
     device = runner(3, method)
     fail_bursts(monkeypatch, device, (3, 11))
     core = make_core(device, ahead=ahead, eos=EOS, clock=standing)
-    check_equal(plain, drive(core, requests()))
+    check_equal(plain(), drive(core, requests()))
     assert core.stats().step_faults == 2
     assert core.stats().accepted_tokens > 30
 
@@ -128,10 +134,18 @@ def test_a_fault_among_drafts(ahead: int, method: Method, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("at_once", [4, 12])
 def test_rows_of_many_positions_are_sampled_in_parts(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row at a time, and three, which do not divide four."""
-    plain, _ = run(0, requests())
     monkeypatch.setattr(speculate, "SAMPLED_AT_ONCE", at_once)
-    found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())
-    check_equal(plain, found)
+    check_equal(plain(), run_traced_anew())
+
+
+def run_traced_anew() -> Outputs:
+    """By the programs of `runner(3)`, but for the one that drafts for three rows and four."""
+    device, programs = runner(3), dict(runner(3).programs._compiled)
+    device.programs._compiled["speculate", 4] = device.programs.compile(("speculate", 4))
+    try:
+        return drive(make_core(device, ahead=1, eos=EOS, clock=standing), requests())
+    finally:
+        device.programs._compiled = programs
 
 
 def keep_all(drafts: jax.Array, count: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -159,24 +173,22 @@ COUNTED = speculate.counted
     ],
 )
 def test_wrong_rules_are_seen(where, name: str, wrong: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = run(0, requests())
     monkeypatch.setattr(where, name, wrong)
-    found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())
+    found = run_traced_anew()
     with pytest.raises(AssertionError):
-        check_equal(plain, found)
+        check_equal(plain(), found)
 
 
 def test_a_shifted_uniform_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = run(0, requests())
     sampled = speculate.sampled_tokens
 
     def shifted(model, logits, counts, slots, own, positions, *rest, **more):
         return sampled(model, logits, counts, slots, own, positions + 1, *rest, **more)
 
     monkeypatch.setattr(speculate, "sampled_tokens", shifted)
-    found = drive(make_core(made(3), ahead=1, eos=EOS, clock=standing), requests())
+    found = run_traced_anew()
     with pytest.raises(AssertionError):
-        check_equal(plain, found)
+        check_equal(plain(), found)
 
 
 def test_kept_drafts_end_at_the_first_that_differs() -> None:
@@ -191,7 +203,7 @@ def test_kept_drafts_end_at_the_first_that_differs() -> None:
 def test_draws_follow_the_probabilities_of_the_model() -> None:
     """Chi-squared over answers of three tokens, each of the three likeliest, the last two of which may be drafted.
     JAXINFER_TEST_SAMPLES: how many answers."""
-    device = runner(3, "draft_model", max_num_seqs=64, max_num_batched_tokens=256, blocks=2000)
+    device = runner(3, "draft_model")
     judge, prompt, count = Judge(device.model), repeating(1, 12), int(os.environ.get("JAXINFER_TEST_SAMPLES", "4000"))
     core = make_core(device, clock=standing)
     seen: Counter[tuple[int, ...]] = Counter()
