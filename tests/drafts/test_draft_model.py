@@ -18,9 +18,10 @@ from jaxinfer.runner.program_key import program_key
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import REQUESTS, draft_in_turns, fail_bursts
 from tests.models.goldens import GOLDENS
-from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes
+from tests.runner.tiny import drive, make_core, near_model, tiny_model, tiny_shapes, with_blocks
 
 THREE = Speculation(3, method="draft_model")
+SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 
 
 def tokens_of(core: EngineCore) -> dict[tuple[str, int], list[int]]:
@@ -30,18 +31,22 @@ def tokens_of(core: EngineCore) -> dict[tuple[str, int], list[int]]:
 @cache
 def plain_tokens() -> dict[tuple[str, int], list[int]]:
     model = tiny_model()
-    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1))
+    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model, **SIZES)), ahead=1))
+
+
+def for_itself(windows: tuple[int | None, ...] = (None, None), longest: int = 64) -> JaxRunner:
+    """longest: tokens that rows catch up with at once, which a test sets: programs are traced when first called."""
+    return _for_itself(windows, longest)
 
 
 @cache
-def for_itself(windows: tuple[int | None, ...] = (None, None), blocks: int = 400) -> JaxRunner:
+def _for_itself(windows: tuple[int | None, ...], longest: int) -> JaxRunner:
     model = tiny_model(windows)
-    return runner_of(model, model, blocks=blocks)
+    return runner_of(model, model)
 
 
-def runner_of(model: LoadedModel, draft: LoadedModel, **sizes) -> JaxRunner:
-    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, "drafting": THREE, **sizes})
-    runner = JaxRunner(with_draft(model, draft), shapes)
+def runner_of(model: LoadedModel, draft: LoadedModel) -> JaxRunner:
+    runner = JaxRunner(with_draft(model, draft), tiny_shapes(model, **SIZES, drafting=THREE))
     runner.warm_up(lazy=True)
     return runner
 
@@ -59,7 +64,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(windows: tuple[int | Non
 
 
 def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = for_itself(blocks=24)
+    device = with_blocks(monkeypatch, for_itself(), 24)
     fail_bursts(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     drive(core, REQUESTS)
@@ -73,7 +78,7 @@ def test_it_is_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatc
 def test_plain_steps_leave_no_hole(steps: int, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows catch up with what they missed, in several passes, also beside rows that missed less."""
     monkeypatch.setattr(drafter, "_LONGEST", 4)
-    core = make_core(runner_of(tiny_model(), tiny_model()), ahead=ahead, clock=lambda: 0)
+    core = make_core(for_itself(longest=4), ahead=ahead, clock=lambda: 0)
     draft_in_turns(core, steps, monkeypatch)
     assert tokens_of(core) == plain_tokens()
     stats = core.stats()
@@ -100,9 +105,11 @@ def test_broken_drafts_change_nothing() -> None:
     """A draft model whose every number is NaN."""
     model = tiny_model()
     broken = replace(model, weights=tuple(leaf * jnp.nan for leaf in model.weights))
-    core = make_core(runner_of(model, broken), ahead=1, clock=lambda: 0)
+    device = runner_of(model, broken)
+    device.programs._compiled |= for_itself().programs._compiled
+    core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().draft_tokens > 100
+    assert core.stats().draft_tokens > max(100, 10 * core.stats().accepted_tokens)
 
 
 def test_a_block_costs_what_both_models_keep() -> None:

@@ -24,22 +24,23 @@ from tests.drafts.drafting import REQUESTS as OTHERS
 from tests.models.dense import dense_attention
 from tests.models.eagle3_folder import RAW, random_tensors, tiny_head
 from tests.models.eagle3_numpy import NumpyEagle3
-from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes
+from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, with_blocks
 
 THREE = Speculation(3, method="eagle3")
+SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 16}
 
 
 def runner_of(model: LoadedModel, **sizes) -> JaxRunner:
-    shapes = tiny_shapes(model, **{"max_num_seqs": 4, "max_num_batched_tokens": 16, "drafting": THREE, **sizes})
+    shapes = tiny_shapes(model, **{**SIZES, "drafting": THREE, **sizes})
     runner = JaxRunner(model, shapes)
     runner.warm_up(lazy=True)
     return runner
 
 
 @cache
-def with_head(windows: tuple[int | None, ...] = (None, None), blocks: int = 400) -> JaxRunner:
-    target = tiny_model(windows)
-    return runner_of(with_draft(target, tiny_head(target)), blocks=blocks)
+def with_head() -> JaxRunner:
+    target = tiny_model()
+    return runner_of(with_draft(target, tiny_head(target)))
 
 
 REQUESTS = [
@@ -53,9 +54,14 @@ def tokens_of(core: EngineCore, requests=None) -> dict[tuple[str, int], list[int
 
 
 @cache
-def plain_tokens() -> dict[tuple[str, int], list[int]]:
+def plain_runner() -> JaxRunner:
     model = tiny_model()
-    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1))
+    return JaxRunner(model, tiny_shapes(model, **SIZES))
+
+
+@cache
+def plain_tokens() -> dict[tuple[str, int], list[int]]:
+    return tokens_of(make_core(plain_runner(), ahead=1))
 
 
 class NumpyChains:
@@ -121,7 +127,7 @@ def greedy_requests() -> list[GenerateRequest]:
 def test_drafts_are_those_of_numpy(sizes: dict, ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """After prompts in chunks of 16 tokens at most, hits in the prefix cache, forks, drafts that were kept and not,
     and preemptions. The second time all prompts are in the cache, with the head's keys and values."""
-    runner = with_head(blocks=sizes.get("blocks", 400))
+    runner = with_blocks(monkeypatch, with_head(), sizes.get("blocks", 400))
     runner.reset()
     spy, chains = Spy(runner, monkeypatch), NumpyChains(runner.model)
     core = make_core(runner, ahead=ahead, clock=lambda: 0, caching=sizes.get("caching", True))
@@ -167,8 +173,7 @@ def test_mixed_steps_leave_no_hole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def plain_greedy() -> dict[tuple[str, int], list[int]]:
-    model = tiny_model()
-    return tokens_of(make_core(JaxRunner(model, tiny_shapes(model)), ahead=1), greedy_requests())
+    return tokens_of(make_core(plain_runner(), ahead=1), greedy_requests())
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -182,7 +187,7 @@ def test_tokens_are_those_of_plain_decoding(ahead: int) -> None:
 
 
 def test_tokens_are_right_after_preemptions_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = with_head(blocks=24)
+    device = with_blocks(monkeypatch, with_head(), 24)
     fail_bursts(monkeypatch, device, (3, 8))
     core = make_core(device, ahead=1, caching=False, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
@@ -195,9 +200,11 @@ def test_broken_features_change_nothing() -> None:
     target = tiny_model()
     head = tiny_head(target)
     broken = head.__class__(**{**vars_of(head), "weights": tuple(leaf * jnp.nan for leaf in head.weights)})
-    core = make_core(runner_of(with_draft(target, broken)), ahead=1, clock=lambda: 0)
+    device = runner_of(with_draft(target, broken))
+    device.programs._compiled |= with_head().programs._compiled
+    core = make_core(device, ahead=1, clock=lambda: 0)
     assert tokens_of(core) == plain_tokens()
-    assert core.stats().draft_tokens > 100
+    assert core.stats().draft_tokens > max(100, 10 * core.stats().accepted_tokens)
 
 
 def vars_of(head: Eagle3Model) -> dict:
