@@ -28,8 +28,8 @@ def right(model: Path) -> list[Choices]:
 
 @pytest.mark.parametrize(
     ("num_hosts", "mesh"),
-    [(2, ("-tp", "8")), (2, ("-pp", "2", "-tp", "4", *DRAFTS)), (4, ("-tp", "8"))],
-    ids=["two hosts, tp 8", "two hosts, pp 2 of tp 4, drafts", "four hosts, tp 8"],
+    [(2, ("-pp", "2", "-tp", "4", *DRAFTS)), (4, ("-tp", "8"))],
+    ids=["two hosts, pp 2 of tp 4, drafts", "four hosts, tp 8"],
 )
 async def test_two_hundred_requests_at_once(num_hosts: int, mesh: tuple[str, ...], model: Path, tmp_path: Path) -> None:
     async with hosts_of(model, tmp_path, num_hosts, *SIZES, *mesh) as group:
