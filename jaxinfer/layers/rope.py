@@ -38,7 +38,7 @@ def _exponents(head_dim: int) -> np.ndarray:
 
 def _powers(theta: float, head_dim: int) -> np.ndarray:
     """NumPy's powers in float32 differ between processors in the last digit, and with them the programs whose constants
-    they are. Rounded from float64 they are the same on all, but for cases too rare to be met."""
+    they are. Rounded from float64 they agree: what differs there hardly ever decides how float32 is rounded."""
     return (np.float64(theta) ** _exponents(head_dim).astype(np.float64)).astype(np.float32)
 
 

@@ -13,14 +13,13 @@ from jaxinfer.engine.core import EngineCore
 from jaxinfer.engine.device.in_flight import InFlightSteps
 from jaxinfer.engine.device.runner import Drafts
 from jaxinfer.engine.masks import StepMasks
-from jaxinfer.engine.step import buckets
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.plan import StepPlan, StepResult
 from jaxinfer.engine.token_rules import RuledMatcher
 from jaxinfer.engine.types import FinishReason, GenerateRequest
 from jaxinfer.runner.jax_runner import BurstInFlight, DraftedStep, JaxRunner
 from jaxinfer.speculation import Method
-from tests.drafts.drafting import EOS, check_equal, params, repeating, runner, standing
+from tests.drafts.drafting import EOS, check_equal, made, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.runner.devices import run_on_devices
@@ -158,8 +157,8 @@ def test_a_mask_that_cannot_be_filled_ends_its_request_where_it_would_have_ended
     assert steps.kept > 30
 
 
+@pytest.mark.long
 def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "_MOST_CHECKED", 2)
     asked = [
         GenerateRequest(f"{number}", repeating(number, 4 + number % 5), params(
             seed=number, max_tokens=8 + number, temperature=0.1, allowed_token_ids=FEW,
@@ -167,11 +166,11 @@ def test_more_rows_than_are_checked_do_not_draft(monkeypatch: pytest.MonkeyPatch
         ))
         for number in range(20)
     ]  # fmt: skip
-    core = core_of(runner(3))
+    core = core_of(made(3, max_num_seqs=20, max_num_batched_tokens=128))
     steps = Steps(core, monkeypatch)
     check_equal(drive(core_of(runner(0)), asked), drive(core, asked))
-    assert max(steps.sizes) == 2
-    assert steps.kept > 5
+    assert max(steps.sizes) == 16
+    assert steps.kept > 30
 
 
 @pytest.mark.parametrize("ahead", [0, 1])

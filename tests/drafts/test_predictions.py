@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jaxinfer.engine.types import GenerateRequest
+from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.sampling import SamplingParams
 from jaxinfer.speculation import Speculation
 from tests.drafts.drafting import runner, standing
@@ -27,14 +28,20 @@ class Got(NamedTuple):
     preemptions: int
 
 
-def run(asked: Sequence[GenerateRequest], tokens: int = 3, ahead: int = 0, caching: bool = True) -> Got:
-    """tokens: drafts of a row."""
-    device = runner(tokens)
+def run(
+    asked: Sequence[GenerateRequest],
+    tokens: int = 3,
+    ahead: int = 0,
+    caching: bool = True,
+    device: JaxRunner | None = None,
+) -> Got:
+    """tokens: drafts of a row. device: another than all others have."""
+    device, is_ready = device or runner(tokens), device is None and tokens > 0
     core = make_core(device, ahead=ahead, clock=standing, caching=caching)
     compiles = device.compiles_after_ready
     outputs = drive(core, asked)
     stats = core.stats()
-    assert device.compiles_after_ready == compiles or not tokens
+    assert device.compiles_after_ready == compiles or not is_ready
     return Got(outputs, stats.steps, stats.preemptions)
 
 
@@ -176,17 +183,17 @@ def test_an_empty_prediction_is_none() -> None:
 def test_rows_that_are_preempted_draft_from_their_predictions_again(
     ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In steps that take all prompts at once."""
     params = {**DRAWN, "max_tokens": 40}
-    asked = [GenerateRequest(name, ask(name, DRAWN, 4).prompt_token_ids, SamplingParams(**params)) for name in "abcd"]
+    asked = [GenerateRequest(name, ask(name, DRAWN).prompt_token_ids, SamplingParams(**params)) for name in "abcd"]
     wanted = run(asked, 0, caching=False).outputs
     predicted = [replace(one, prediction=wanted[one.request_id, 0].tokens) for one in asked]
-    with_blocks(monkeypatch, runner(3), 26)
-    found = run(predicted, ahead=ahead, caching=False)
+    device = with_blocks(monkeypatch, runner(3, max_num_batched_tokens=64), 30)
+    found = run(predicted, ahead=ahead, caching=False, device=device)
     check_tokens(found.outputs, wanted)
     assert found.preemptions > 0
-    # Of each four tokens three are drafts, but where others compute prompts: without drafts of rows that were preempted
-    # some 60 are kept.
-    assert sum(output.accepted_prediction for output in found.outputs.values()) > 70
+    # Of each four tokens three are drafts, but where a row is preempted.
+    assert all(output.accepted_prediction >= 20 for output in found.outputs.values())
 
 
 def test_a_fault_leaves_predictions_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
