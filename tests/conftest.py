@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.draws import budget, first_seed
+from tests.turns import split_by_turn, turns
 
 
 def _machine() -> str:
@@ -52,4 +53,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"random cases: JAXINFER_TEST_SEED={first_seed()}, JAXINFER_TEST_SECONDS={budget():g}"
+    header = f"random cases: JAXINFER_TEST_SEED={first_seed()}, JAXINFER_TEST_SECONDS={budget():g}"
+    return header if turns() == 1 else f"{header}; of long tests one of {turns()}: JAXINFER_TEST_TURNS"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:], waiting = split_by_turn(items)
+    if waiting:
+        config.hook.pytest_deselected(items=waiting)

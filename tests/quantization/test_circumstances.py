@@ -46,7 +46,8 @@ def test_one_device(row: Row, tmp_path: Path) -> None:
     circumstances.check(row, tmp_path)
 
 
-@pytest.mark.parametrize("default", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("default", [True, False])
 def test_two_devices(default: bool) -> None:
     """In a process of its own with two CPUs."""
     numbers = [str(i) for i, row in enumerate(ROWS) if row.devices == 2 and by_default(row) == default]

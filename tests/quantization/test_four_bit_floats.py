@@ -120,6 +120,7 @@ def test_gpt_oss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert sum(one.bytes("gpu") for one in held) == count * 17 // 32
 
 
+@pytest.mark.long
 def test_an_engine_over_gpt_oss(tmp_path: Path) -> None:
     """Logits and tokens are those of the values; prompts in chunks, beside another, and found in the cache."""
     checkpoint = gpt_oss()

@@ -1,7 +1,7 @@
 """Logits of quantised checkpoints are those of the values that their weights stand for."""
 
+import itertools
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,15 +9,16 @@ import pytest
 from tests.models.paged import ODD_CHUNKS, PagedModel, run_paged
 from tests.quantization.checkpoints import LLAMA, MOE, loaded, made
 from tests.quantization.forms import FORMS
+from tests.turns import one_of
 
 EXACT = [name for name in FORMS if name != "w8a8"]
 """Forms whose activations stay as they are."""
+CONFIGS = {"dense": LLAMA, "experts": MOE}
 
 
-@pytest.mark.parametrize("name", EXACT)
-@pytest.mark.parametrize("config", [LLAMA, MOE], ids=["dense", "experts"])
-def test_logits_are_those_of_the_values(tmp_path: Path, config: dict[str, Any], name: str) -> None:
-    checkpoint = made(config, *FORMS[name], left=("lm_head", "gate"))
+@pytest.mark.parametrize(("name", "kind"), one_of(5, itertools.product(EXACT, CONFIGS)))
+def test_logits_are_those_of_the_values(tmp_path: Path, name: str, kind: str) -> None:
+    checkpoint = made(CONFIGS[kind], *FORMS[name], left=("lm_head", "gate"))
     token_ids = np.random.default_rng(1).integers(0, 80, 40)
     folders = checkpoint.write(tmp_path / "q"), checkpoint.write_plain(tmp_path / "p")
     found, wanted = (run_paged(PagedModel(loaded(folder)), token_ids, ODD_CHUNKS)[0] for folder in folders)
@@ -25,7 +26,7 @@ def test_logits_are_those_of_the_values(tmp_path: Path, config: dict[str, Any], 
     np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["fp8-blocks", "w4a16", "gptq-order"])
+@pytest.mark.parametrize("name", one_of(3, ["fp8-blocks", "w4a16", "gptq-order"]))
 def test_both_layouts_give_the_same(tmp_path: Path, name: str) -> None:
     folder = made(LLAMA, *FORMS[name]).write(tmp_path)
     token_ids = np.random.default_rng(1).integers(0, 80, 40)

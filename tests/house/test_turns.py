@@ -1,0 +1,64 @@
+"""Which long tests a commit runs."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.material import REPOSITORY
+from tests.turns import one_of, split_by_turn
+
+pytestmark = pytest.mark.smoke
+
+
+class Test:
+    """What a collected test has."""
+
+    __test__ = False
+
+    def __init__(self, name: str, long: bool):
+        self.name, self.long = name, long
+
+    def get_closest_marker(self, name: str) -> object | None:
+        return self if name == "long" and self.long else None
+
+
+SHORT = [Test(f"short {number}", long=False) for number in range(4)]
+LONG = [Test(f"long {number}", long=True) for number in range(7)]
+ALL: list[Any] = [*SHORT[:2], *LONG[:3], *SHORT[2:], *LONG[3:]]
+
+
+@pytest.mark.parametrize("first", [0, 1, 66136931])
+@pytest.mark.parametrize("turns", [1, 2, 3, 7, 9])
+def test_each_long_one_runs_in_one_of_so_many_commits(turns: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXINFER_TEST_TURNS", str(turns))
+    ran: list[Any] = []
+    for seed in range(first, first + turns):
+        monkeypatch.setenv("JAXINFER_TEST_SEED", str(seed))
+        now, waiting = split_by_turn(ALL)
+        assert set(now) | set(waiting) == set(ALL)
+        assert not set(now) & set(waiting)
+        assert [test for test in ALL if test in now] == now
+        assert set(SHORT) <= set(now)
+        ran += [test for test in now if test in LONG]
+    assert sorted(test.name for test in ran) == [test.name for test in LONG]
+
+
+def test_all_run_where_nobody_asks_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAXINFER_TEST_TURNS", raising=False)
+    assert split_by_turn(ALL) == (ALL, [])
+
+
+def test_pytest_asks_for_them() -> None:
+    here = f"{__file__}::test_cases_of_one_test"
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "--collect-only", here]
+    environment = {"JAXINFER_TEST_TURNS": "2", "JAXINFER_TEST_SEED": "0"}
+    listed = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    assert [line.partition("[")[2] for line in listed.splitlines() if "::" in line] == ["a-1]", "c-3]", "d-4]"]
+
+
+@pytest.mark.parametrize(("letter", "number"), one_of(3, zip("abcd", range(1, 5), strict=True)))
+def test_cases_of_one_test(letter: str, number: int) -> None:
+    """Two by default, `b` and `c` long."""
+    assert letter == " abcd"[number]
