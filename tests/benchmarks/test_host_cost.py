@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "host_cost.py"
 
 
+@pytest.mark.long
 def test_it_writes_rows_and_ends_with_the_headline(tmp_path: Path) -> None:
     file = tmp_path / "host_cost.json"
     command = [sys.executable, str(PROGRAM), "--json", str(file), "--steps", "20", "--turns", "2"]

@@ -299,6 +299,7 @@ def run_bench(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280)
 
 
+@pytest.mark.long
 def test_it_writes_rows_a_plot_and_the_headline(tmp_path: Path) -> None:
     done = run_bench(tmp_path, "--raggedness", "--plot", str(tmp_path / "roofline.svg"))
     assert done.returncode == 0, done.stderr + done.stdout
@@ -334,6 +335,7 @@ def test_cases_for_a_gpu_are_refused_on_a_cpu(tmp_path: Path) -> None:
     assert not (tmp_path / "kernels.json").exists()
 
 
+@pytest.mark.long
 def test_it_is_a_part_of_the_suite(tmp_path: Path) -> None:
     result = Suite(DEVICE_FORMS["tiny"], tmp_path, tmp_path, time.time() + 270).run(BY_NAME["kernels"])
     assert result["ended"] == "done", (tmp_path / "kernels.log").read_text()

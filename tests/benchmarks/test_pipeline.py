@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.material import REPOSITORY
 
 PROGRAM = REPOSITORY / "benchmarks" / "pipeline.py"
 
 
+@pytest.mark.long
 def test_it_compares_plans_and_ends_with_the_headline(tmp_path: Path) -> None:
     draw, trace = random.Random(0), tmp_path / "trace.csv"
     rows = [f"{draw.randint(5, 3000)},{draw.randint(1, 200)}" for _ in range(700)]
