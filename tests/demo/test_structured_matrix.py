@@ -44,6 +44,7 @@ def test_ahead_of_the_device(engines: dict[bool, LLM]) -> None:
         check_rows(engines[True], engines[False], "ahead")
 
 
+@pytest.mark.long
 def test_with_steps_that_fail(engines: dict[bool, LLM], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engines[True].engine
     assert isinstance(engine.runner, JaxRunner)

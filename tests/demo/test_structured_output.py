@@ -20,6 +20,7 @@ from jaxinfer.cli import main
 from jaxinfer.constraint import Constraint
 from jaxinfer.text.tokenizer import Tokenizer
 from tests.runner.devices import run_on_devices
+from tests.turns import one_of
 
 PERSON = {
     "type": "object",
@@ -76,7 +77,7 @@ def check(params: SamplingParams, text: str) -> None:
         assert text in json.loads(constraint.value)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", one_of(3, OTHERS))
 def test_texts_are_valid_and_the_same_ahead_of_the_device_or_not(engines: dict[bool, LLM], name: str) -> None:
     """Beside rows that may say anything."""
     params = [asked(number, **OTHERS[name]) for number in range(16)]

@@ -11,6 +11,7 @@ from jaxinfer.engine.types import FinishReason, GenerateRequest
 from tests.engine.faulty import FAULTS, FaultAt, FaultyRunner, check_right, faulty_core, mixed, run_checked
 from tests.engine.small import Got, ask, right, small_shapes, step, tokens_of
 from tests.engine.stepping import step_deltas
+from tests.turns import one_of
 
 
 class Poison:
@@ -70,7 +71,7 @@ def test_who_fails_by_itself_ends_and_all_others_are_right(name: str, position: 
     assert poison.failed[-1] == [name]
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "priority", "sjf"])
+@pytest.mark.parametrize("policy", one_of(3, ["fcfs", "priority", "sjf"]))
 def test_several_that_fail_by_themselves_are_found(policy: str) -> None:
     """In random crowds short of blocks, with steps of several tokens, at random positions."""
     for seed in range(60):

@@ -283,6 +283,7 @@ def test_each_kv_group_has_a_backend_of_its_own(monkeypatch: pytest.MonkeyPatch,
     assert timed == [(0, "xla"), (0, "mosaic_tpu"), (1, "xla"), (1, "mosaic_tpu")]
 
 
+@pytest.mark.long
 def test_an_engine_over_the_tpu_kernel_gives_the_tokens_of_xla():
     """Chunked prompts, decode, a prefix hit and a preemption, with a window group, in the interpreter."""
     answers = []

@@ -69,6 +69,7 @@ def check(family, axes, **changes):
 """
 
 
+@pytest.mark.long
 def test_windows_forks_penalties_and_log_probabilities():
     """gpt-oss: windows, sinks, experts; rows of both shards in one step, with few blocks each; then several decode
     steps a dispatch, and drafts."""
@@ -91,6 +92,7 @@ for axes in ({"data": 2}, {"data": 4}, {"data": 2, "tensor": 4}):
     run_on_devices(_PRELUDE + program, 8)
 
 
+@pytest.mark.long
 def test_the_load_of_experts_is_that_of_all_shards():
     program = """
 alone, core = check('qwen3_moe', {'data': 2})

@@ -25,6 +25,7 @@ from jaxinfer.runner.program_table import ProgramTable
 from tests.material import REPOSITORY
 from tests.model_config.uniform import uniform_decoder
 from tests.runner.tiny import Judge, check_all, drive, greedy, make_core, tiny_model, tiny_shapes
+from tests.turns import one_of
 
 EXPERTS = MlpKind(64, experts=ExpertsKind(8, 2, 16, RouterKind(normalise=True), shared=16))
 
@@ -123,6 +124,7 @@ def test_an_engine_with_experts_gives_the_tokens_of_a_dense_pass(layout: Layout)
     check_all(Judge(model), requests, drive(make_core(runner), requests))
 
 
+@pytest.mark.long
 def test_an_engine_over_the_tpu_kernels_gives_the_tokens_of_xla():
     answers = []
     for backend in ("xla", "mosaic_tpu"):
@@ -144,7 +146,7 @@ def tokens_of(runner: JaxRunner) -> np.ndarray:
     return load.experts
 
 
-@pytest.mark.parametrize("decode_steps", [1, 4])
+@pytest.mark.parametrize("decode_steps", one_of(2, [1, 4]))
 def test_the_load_of_experts_counts_every_computed_token_and_no_padding(decode_steps: int):
     model = experts_model()
     runner = JaxRunner(model, tiny_shapes(model, decode_steps=decode_steps))

@@ -30,6 +30,7 @@ from tests.runner.tiny import (
     tiny_model,
     tiny_shapes,
 )
+from tests.turns import one_of
 
 CODES: list[KVCodes] = ["bfloat16", "float8_e4m3fn", "int8"]
 
@@ -51,7 +52,7 @@ def made(codes: KVCodes | None, windows: tuple[int | None, ...]) -> tuple[JaxRun
 
 
 @pytest.mark.parametrize("windows", [(None, None), (None, 12)], ids=["full", "windowed"])
-@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("codes", one_of(len(CODES), CODES))
 def test_chunks_prefix_hits_and_forks(codes: KVCodes, windows: tuple[int | None, ...]) -> None:
     runner, judge = made(codes, windows)
     rng = np.random.default_rng(30)
@@ -100,7 +101,7 @@ def test_costs_and_block_sizes_are_of_the_type(codes: KVCodes | None, width: int
     assert block_sizes(on_gpu, 0) == gpu_blocks(8, 8, narrow=width == 1)
 
 
-@pytest.mark.parametrize("codes", CODES)
+@pytest.mark.parametrize("codes", one_of(len(CODES), CODES))
 def test_the_kernel_for_tpus_passes_the_check(codes: KVCodes) -> None:
     model = with_backend(tiny_model(codes=codes), 0, "mosaic_tpu", KVLayout.HEADS)
     with kernel_interpreter(model):
