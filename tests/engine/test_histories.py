@@ -275,7 +275,7 @@ FOLLOWED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", FOLLOWED, ids=str)
+@pytest.mark.parametrize("options", one_of(3, FOLLOWED), ids=str)
 def test_a_follower_repeats_seeded_histories(options: dict[str, Any]) -> None:
     """Half of them with calls that fail on the leader alone."""
     compared = failed = 0

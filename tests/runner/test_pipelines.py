@@ -35,6 +35,7 @@ from tests.runner.devices import run_on_devices
 from tests.runner.failing_programs import FailingPrograms
 from tests.runner.pipeline_matrix import MODELS
 from tests.runner.tiny import drive, make_core, tiny_model, tiny_shapes, with_blocks
+from tests.turns import one_of
 
 MESH = {"windows in sixes": "pp3", "tied": "pp2-data2-tp2"}
 """One a model here, and one of its engines by the seed of random cases; all by `tests.runner.pipeline_matrix`."""
@@ -65,6 +66,7 @@ with TemporaryDirectory() as folder:
 """
 
 
+@pytest.mark.long
 def test_two_stages_of_four_devices_with_whole_experts() -> None:
     run_on_devices(FEW, 8)
 
@@ -124,7 +126,7 @@ def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
     assert {key: output.tokens for key, output in found.items()} == {key: out.tokens for key, out in right.items()}
 
 
-@pytest.mark.parametrize("method", ["ngram", "draft_model"])
+@pytest.mark.parametrize("method", one_of(2, ["ngram", "draft_model"]))
 def test_drafts_of_the_first_stage_are_those_of_one_device(method: Method) -> None:
     """It knows all that was drawn before, with other rows' steps in between: as many drafts are kept."""
     own = [np.random.default_rng(seed).integers(1, 300, 4 + seed).tolist() for seed in range(4)]

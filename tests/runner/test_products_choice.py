@@ -20,6 +20,7 @@ from jaxinfer.runner.jax_runner import JaxRunner
 from jaxinfer.runner.products import check_product, choose_products, matrix_shapes, time_product
 from jaxinfer.runner.program_key import program_key
 from tests.runner.tiny import drive, greedy, make_core, tiny_model, tiny_shapes
+from tests.turns import one_of
 
 
 def quantised_model(name: str = "int8", layout: Layout = "unrolled") -> LoadedModel:
@@ -109,7 +110,7 @@ def multiplied(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     return seen
 
 
-@pytest.mark.parametrize("name", ["int8", "int4", "int8-w8a8", "fp8-w8a8"])
+@pytest.mark.parametrize("name", one_of(4, ["int4", "int8", "int8-w8a8", "fp8-w8a8"]))
 def test_an_engine_over_the_kernel_for_tpus_gives_the_tokens_of_xla(
     multiplied: set[tuple[int, ...]], name: str
 ) -> None:

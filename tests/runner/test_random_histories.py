@@ -99,7 +99,7 @@ class RealHistories(Histories):
 
 
 def test_random_histories() -> None:
-    run_state_machine_as_test(RealHistories, settings=history_settings(25))
+    run_state_machine_as_test(RealHistories, settings=history_settings(8))
 
 
 @pytest.mark.long

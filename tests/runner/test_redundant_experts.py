@@ -46,13 +46,14 @@ def answers(core):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mesh", "scheme", "form"),
     [
         ("expert", "none", "reduce"),
-        pytest.param("expert", "int8", "exchange", marks=pytest.mark.long),
-        pytest.param("both", "none", "exchange", marks=pytest.mark.long),
-        pytest.param("whole", "fp8", "reduce", marks=pytest.mark.long),
+        ("expert", "int8", "exchange"),
+        ("both", "none", "exchange"),
+        ("whole", "fp8", "reduce"),
     ],
 )
 def test_answers_are_those_of_one_device_while_experts_move(mesh: str, scheme: str, form: str) -> None:
