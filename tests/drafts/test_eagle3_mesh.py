@@ -1,5 +1,7 @@
 """An EAGLE-3 head over several devices, in a process of its own with CPU devices: tokens are those of one device."""
 
+import pytest
+
 from tests.runner.devices import run_on_devices
 
 _PROGRAM = """
@@ -30,5 +32,6 @@ for axis in ("tensor", "data"):
 """
 
 
+@pytest.mark.long
 def test_a_head_over_devices() -> None:
     run_on_devices(_PROGRAM, 2)

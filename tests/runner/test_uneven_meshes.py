@@ -43,6 +43,7 @@ def check(family, devices, **changes):
 """
 
 
+@pytest.mark.long
 def test_copied_heads_and_empty_ones():
     """One KV head on 4 devices; on 5 a head of zeros, and 4 rows of the table that no token has."""
     run_on_devices(_PRELUDE + "check('mistral', 4); check('mistral', 5, decode_steps=4)", 5)
