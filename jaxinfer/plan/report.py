@@ -355,8 +355,13 @@ def _of_drafts(mesh: dict[str, Any]) -> str:
         if not runs or runs[-1][0]["drafts"] != one["drafts"]:
             runs.append((one, one))
         runs[-1] = runs[-1][0], one
-    text = "; ".join(_of_run(first, last) for first, last in runs)
-    return f"{mesh['mesh']}: drafts by {found['by']} that pay best, at most {found['most']} a row: {text}."
+    text, most = "; ".join(_of_run(first, last) for first, last in runs), found["by_batch"][-1]
+    step = f" The table's step has none; one with drafts takes {_of_drafting_step(most)}." if most["drafts"] else ""
+    return f"{mesh['mesh']}: drafts by {found['by']} that pay best, at most {found['most']} a row: {text}.{step}"
+
+
+def _of_drafting_step(found: dict[str, Any]) -> str:
+    return f"{_ms(found['seconds'])} and gives a row {found['tokens']:.2f} tokens"
 
 
 def _of_run(first: dict[str, Any], last: dict[str, Any]) -> str:
@@ -390,10 +395,7 @@ def _of_compiler(mesh: dict[str, Any]) -> Iterator[str]:
 
 def _explained(mesh: dict[str, Any]) -> Iterator[str]:
     yield f"{mesh['mesh']}, a decode step of one device{_slowest(mesh)}:"
-    for term in mesh["step_seconds"]["terms"]:
-        done = f"{term['ops'] / 1e9:,.1f} G operations, " if term["ops"] else ""
-        what = f"{done}{_size(int(term['bytes']))} ({term['bound']})" if term["bytes"] else term["bound"]
-        yield f"  {1e3 * term['seconds']:8.3f} ms  {term['name']}: {what}"
+    yield from map(_of_term, mesh["step_seconds"]["terms"])
     for one in mesh["collectives"]:
         yield f"      {one['count']} x {one['kind']} of {_size(one['bytes'])} along {', '.join(one['axes'])}"
     parts = ("weights_bytes_per_device", "slots_bytes_per_device", "temporary_bytes", "left_bytes")
@@ -402,6 +404,17 @@ def _explained(mesh: dict[str, Any]) -> Iterator[str]:
     if mesh["pipeline"]:
         yield "  the stage that has room for the fewest tokens:"
     yield f"  memory: {whole} = {weights} weights + {slots} slots + {temporaries} temporaries + {left} left"
+    if mesh["drafts"] and (step := mesh["drafts"]["by_batch"][-1])["drafts"]:
+        count = f"{step['drafts']} draft{'s' if step['drafts'] > 1 else ''} a row"
+        yield f"{mesh['mesh']}, a decode step of one device with {count}, which takes {_of_drafting_step(step)}:"
+        yield from map(_of_term, step["terms"])
+
+
+def _of_term(term: dict[str, Any]) -> str:
+    """A line: a part of a step."""
+    done = f"{term['ops'] / 1e9:,.1f} G operations, " if term["ops"] else ""
+    what = f"{done}{_size(int(term['bytes']))} ({term['bound']})" if term["bytes"] else term["bound"]
+    return f"  {1e3 * term['seconds']:8.3f} ms  {term['name']}: {what}"
 
 
 def _slowest(mesh: dict[str, Any]) -> str:
