@@ -11,6 +11,7 @@ from jaxinfer.engine.device.runner import Drafts, Runner
 from jaxinfer.engine.step.packed import PackedBurst
 from jaxinfer.engine.step.packing import Packer
 from jaxinfer.engine.step.plan import StepPlan, StepResult
+from jaxinfer.engine.step.slot_init import SlotInit
 
 ReadDrafts = Callable[[], Drafts]
 BeforeSampling = Callable[[ReadDrafts | None], np.ndarray]
@@ -47,10 +48,8 @@ class InFlightSteps:
 
     def start(self, plan: StepPlan, before_sampling: BeforeSampling | None = None) -> Any:
         """Packs a plan and hands it to the runner. None for a plan without rows."""
-        for packed in self._packer.slots(plan.admissions):
-            self._runner.init_slots(packed)
-        end = self._runner.shapes.max_model_len
-        self.set_history([run for init in plan.admissions for run in init.history(end)])
+        if plan.admissions:
+            self._init_slots(plan.admissions)
         if not plan.num_rows:
             return None
         if (copies := self._packer.copies(plan.copies)) is not None:
@@ -65,6 +64,12 @@ class InFlightSteps:
         if before_sampling is not None:
             before_sampling(None)
         return self._runner.sample(step, forwarded)
+
+    def _init_slots(self, admissions: Sequence[SlotInit]) -> None:
+        for packed in self._packer.slots(admissions):
+            self._runner.init_slots(packed)
+        end = self._runner.shapes.max_model_len
+        self.set_history([run for init in admissions for run in init.history(end)])
 
     def set_history(self, runs: Sequence[tuple[int, int, np.ndarray]]) -> None:
         """Starts to write tokens that slots have, as `Packer.history` takes them. Raises StepFault."""

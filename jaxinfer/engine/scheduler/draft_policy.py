@@ -16,8 +16,9 @@ _SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
 _TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
-_PAUSE = 8
-"""Steps for which a choice of no drafts holds, since choosing takes time too; and between two tries, at least."""
+_PAUSE, _LONGEST = 8, 64
+"""Steps between two tries, at least; and steps for which a choice of no drafts holds, since choosing takes time too: so
+many at least, and as far as nothing is to be tried at most."""
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
@@ -150,13 +151,17 @@ class _Size:
         self._holds = 0 if best else _PAUSE
         if self._since + 1 < _PAUSE:
             return best
+        first = float(_LONGEST)
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
         others = {number for number in (*self._first, best - 1, best + 1) if number in seconds and number != best}
         for number in sorted(others, key=self.times.since, reverse=True):
             lost = seconds[number] - gains[number] * seconds[best] / gains[best]
-            if self._is_due(number, lost, 0 in (number, best), seconds[best] / len(others)):
+            left = self._steps_left(number, lost, 0 in (number, best), seconds[best] / len(others))
+            if left <= 0:
                 self._begins_try = True
                 return number
+            first = min(first, left)
+        self._holds = 0 if best else max(int(first), _PAUSE)
         return best
 
     def _held(self, best: int, gains: Sequence[float], seconds: Mapping[int, float]) -> int:
@@ -165,6 +170,16 @@ class _Size:
             return best
         saved = seconds[self._best] - gains[self._best] * seconds[0]
         return 0 if _HELD * saved > min(self._resumed) else self._best
+
+    def passes(self) -> bool:
+        """Whether a choice of no drafts holds for the next step and others after it: these are counted, and not
+        timed."""
+        if self._holds < 2:
+            return False
+        self._holds -= 1
+        self._since += 1
+        self.times.planned(0)
+        return True
 
     def goes_on(self, drafts: int) -> bool:
         """Notes that the next step has so many drafts, as was said. Returns whether its rows are the first to draft
@@ -206,14 +221,15 @@ class _Size:
             unknown, before = [], number
         return found
 
-    def _is_due(self, number: int, lost: float, resumes: bool, share: float) -> bool:
-        """Whether what is slower is to be tried again: what that takes is spread over the steps since it was. lost:
-        seconds of each of its steps. share: seconds of a step, of which it may take `_SHARE`."""
-        since = self.times.since(number)
-        if self.times[number].steps < _SURE and since >= _SOON:
-            return True
+    def _steps_left(self, number: int, lost: float, resumes: bool, share: float) -> float:
+        """Until what is slower is to be tried again, none or fewer where it is now: what that takes is spread over the
+        steps since it was. lost: seconds of each of its steps. share: seconds of a step, of which it may take
+        `_SHARE`."""
         price = _TRY * self._stages * lost + (min(self._resumed) if resumes else 0.0)
-        return since + 1 >= price / (_SHARE * share)
+        left = price / (_SHARE * share) - 1
+        if self.times[number].steps < _SURE:
+            left = min(left, _SOON)
+        return left - self.times.since(number)
 
 
 class DraftPolicy:
@@ -260,6 +276,8 @@ class DraftPolicy:
         size, drafts, rows = asked
         if plan.kind is not (StepKind.SPECULATE if drafts else StepKind.DECODE) or plan.num_rows != rows:
             return
+        if not drafts and size.passes():
+            return
         self._begun[plan.index] = self._clock(), size, drafts, size.goes_on(drafts)
 
     def collected(self, plan: StepPlan, result: StepResult) -> None:
@@ -267,8 +285,8 @@ class DraftPolicy:
         now, before = self._clock(), self._last
         self._last = now
         noted = self._begun.pop(plan.index, None)
-        for index in [index for index in self._begun if index < plan.index]:
-            del self._begun[index]
+        while self._begun and (first := next(iter(self._begun))) < plan.index:
+            del self._begun[first]
         if noted is None or not plan.num_rows:
             return
         begun, size, drafts, resumes = noted

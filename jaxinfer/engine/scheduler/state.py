@@ -107,7 +107,7 @@ class SchedulerState:
         if plan.kind in BURSTS:  # the last token that a row samples is not computed by it
             table.computed[slots] += plan.samples - 1
         table.total[slots] += plan.samples
-        if self.shapes.drafting is not None:
+        if self.shapes.drafting is not None and self.shapes.drafting.method != "ngram":
             table.unread[slots] = _unread_after(plan, self.shapes.drafting.method)
         if self.shapes.stages > 1:
             drawing = slots[plan.samples > 0]
