@@ -1,4 +1,4 @@
-"""Long tests take turns in CI: with JAXINFER_TEST_TURNS=3 one of three runs, by the first seed, which follows the
+"""Long tests take turns in CI: with JAXINFER_TEST_TURNS=4 one of four runs, by the first seed, which follows the
 commit; the others run in other commits."""
 
 import os
