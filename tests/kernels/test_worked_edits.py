@@ -40,7 +40,7 @@ def sent(mesh: Path, program: str, model: str) -> str:
 
 
 ROWS = [
-    pytest.param(edit, row, marks=pytest.mark.long if row[0].startswith("sample") else ())  # a minute each
+    pytest.param(edit, row, marks=pytest.mark.long)  # half a minute each, of `sample` a minute
     for edit, text in EDITS.items()
     for row in re.findall(r"^\| `(.+?)`, (.+?) \| (.+?) \| (.+?) \|$", text, re.MULTILINE)
 ]
