@@ -15,12 +15,16 @@ def turns() -> int:
 
 
 def split_by_turn(tests: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Those that run, and the long ones whose turn it is not: of cases of one test, neighbours have different turns."""
-    whose_turn, waiting, seen = [], [], 0
-    for test in tests:
-        is_long = test.get_closest_marker("long") is not None
-        seen += is_long
-        (waiting if is_long and (seen + first_seed()) % turns() else whose_turn).append(test)
+    """Those that run, and the long ones whose turn it is not: neighbours have different turns, but for those that are
+    marked `long(group=...)`, since they share what takes so long."""
+    whose_turn, waiting, places = [], [], dict[Any, int]()
+    for number, test in enumerate(tests):
+        marker = test.get_closest_marker("long")
+        if marker is None:
+            whose_turn.append(test)
+            continue
+        place = places.setdefault(marker.kwargs.get("group", number), len(places) + 1)
+        (waiting if (place + first_seed()) % turns() else whose_turn).append(test)
     return whose_turn, waiting
 
 

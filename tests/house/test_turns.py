@@ -17,8 +17,8 @@ class Test:
 
     __test__ = False
 
-    def __init__(self, name: str, long: bool):
-        self.name, self.long = name, long
+    def __init__(self, name: str, long: bool, **kwargs: str):
+        self.name, self.long, self.kwargs = name, long, kwargs
 
     def get_closest_marker(self, name: str) -> object | None:
         return self if name == "long" and self.long else None
@@ -43,6 +43,19 @@ def test_each_long_one_runs_in_one_of_so_many_commits(turns: int, first: int, mo
         assert set(SHORT) <= set(now)
         ran += [test for test in now if test in LONG]
     assert sorted(test.name for test in ran) == [test.name for test in LONG]
+
+
+@pytest.mark.parametrize("first", range(3))
+def test_those_of_a_group_run_together(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXINFER_TEST_TURNS", "3")
+    tests: list[Any] = [Test(f"{group}{number}", True, group=group) for number in range(4) for group in "abcd"]
+    ran: list[str] = []
+    for seed in range(first, first + 3):
+        monkeypatch.setenv("JAXINFER_TEST_SEED", str(seed))
+        now = [test.name for test in split_by_turn(tests)[0]]
+        assert all(sum(name[0] == group for name in now) in (0, 4) for group in "abcd")
+        ran += now
+    assert sorted(ran) == sorted(test.name for test in tests)
 
 
 def test_all_run_where_nobody_asks_for_turns(monkeypatch: pytest.MonkeyPatch) -> None:

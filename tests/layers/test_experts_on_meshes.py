@@ -56,6 +56,7 @@ def check(kind, scheme, *meshes, forms=("reduce", "exchange")):
 """
 
 
+@pytest.mark.long
 def test_shared_experts_and_a_gate():
     run_on_devices(_PRELUDE + "check('shared', 'none')", 4)
 
@@ -97,6 +98,7 @@ def test_rows_sent_by_a_ragged_exchange():
     run_on_devices(_PRELUDE + _EMULATED + program, 4)
 
 
+@pytest.mark.long
 def test_quantised_products_of_attention_and_mlps():
     """Logits of a dense model over two devices, whose output weights are split along K."""
     program = """

@@ -32,12 +32,23 @@ def family(request: pytest.FixtureRequest) -> Iterator[Golden]:
     jax.clear_caches()
 
 
+SMOKE = ("llama3", "mistral", "qwen2", "qwen3")
+BY_DEFAULT = (*SMOKE, "gemma3", "qwen3_moe", "gpt_oss", "gpt2")
+"""Dense; with windows; with experts; with sinks; of columns before rows."""
+
+
 def families(smoke: Sequence[str] = ()) -> pytest.MarkDecorator:
-    params = [pytest.param(name, marks=pytest.mark.smoke if name in smoke else ()) for name in FAMILIES]
+    """All families; the tests of one that is long share its programs."""
+    params = [pytest.param(name, marks=_marks(name, name in smoke)) for name in FAMILIES]
     return pytest.mark.parametrize("family", params, indirect=True, scope="module")
 
 
-@families(smoke=("llama3", "mistral", "qwen2", "qwen3"))
+def _marks(name: str, is_smoke: bool) -> list[pytest.MarkDecorator]:
+    long = [] if name in BY_DEFAULT else [pytest.mark.long(group=name)]
+    return [*long, pytest.mark.smoke] if is_smoke else long
+
+
+@families(smoke=SMOKE)
 def test_logits_over_pages(family: Golden):
     for row in run_paged(family.paged, family.wanted["token_ids"], ODD_CHUNKS):
         np.testing.assert_allclose(row, family.wanted["logits"], atol=1e-4)

@@ -70,5 +70,6 @@ check("experts", "int4", MeshConfig({"expert": 2}))
 """
 
 
+@pytest.mark.long
 def test_kernels_read_their_part_on_each_device() -> None:
     run_on_devices(ON_DEVICES, 2)
