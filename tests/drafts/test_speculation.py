@@ -21,6 +21,7 @@ from jaxinfer.speculation import Method
 from tests.drafts.drafting import EOS, check_equal, fail_bursts, params, repeating, runner, standing
 from tests.engine.outputs import Outputs
 from tests.runner.tiny import Judge, check_all, drive, make_core, random_prompt, with_blocks
+from tests.turns import one_of
 
 PARAMETERS = {
     "greedy": {"temperature": 0.0},
@@ -81,7 +82,9 @@ def test_tokens_are_those_of_plain_decoding_with_a_head() -> None:
 
 @pytest.mark.parametrize(
     ("method", "tokens", "ahead"),
-    [*((method, 3, ahead) for method in METHODS for ahead in (0, 1, 3)), ("ngram", 1, 1), ("draft_model", 8, 1)],
+    one_of(
+        2, [*((method, 3, ahead) for method in METHODS for ahead in (1, 0, 3)), ("ngram", 1, 1), ("draft_model", 8, 1)]
+    ),
 )
 def test_tokens_are_those_of_plain_decoding(tokens: int, ahead: int, method: Method) -> None:
     compiles = runner(tokens, method).compiles_after_ready

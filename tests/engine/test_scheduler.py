@@ -274,6 +274,7 @@ def test_priority_is_refused_by_this_policy() -> None:
         small_core().add_request(replace(ask("r", 3), priority=1))
 
 
+@pytest.mark.long
 def test_removing_many_waiting_requests_costs_no_search() -> None:
     """Ranks are computed once a request, and the heap shrinks with what was taken out of it."""
     ranked = []

@@ -10,6 +10,7 @@ from jaxinfer.speculation import Speculation
 from tests.engine.followed import FailingCalls, Followed
 from tests.engine.toy_grammar import Toy, ToyConstraints
 from tests.runner.tiny import VOCABULARY, drive, greedy, make_core, random_prompt, seeded, tiny_runner
+from tests.turns import one_of
 
 
 def workload() -> list[GenerateRequest]:
@@ -24,7 +25,7 @@ def workload() -> list[GenerateRequest]:
     ]
 
 
-@pytest.mark.parametrize("options", [{}, {"drafting": Speculation(2, 1, 1)}], ids=["plain", "drafts"])
+@pytest.mark.parametrize("options", one_of(2, [{}, {"drafting": Speculation(2, 1, 1)}]), ids=["plain", "drafts"])
 def test_a_follower_gives_the_same(options: dict[str, Any]) -> None:
     """After a step that failed, too, and bit by bit."""
     sizes = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "blocks": 40, **options}

@@ -115,6 +115,7 @@ for key in (lambda model: program_key(model, shapes, {}), lambda model: shapes_d
 """
 
 
+@pytest.mark.long
 def test_two_devices_attend_as_one():
     """With `xla`; kernels are compiled for several devices instead, JAX's TPU interpreter is too slow on two."""
     run_on_devices(_ATTENTION, 2)
@@ -131,6 +132,7 @@ def test_experts_over_two_devices_give_the_tokens_of_one():
     run_on_devices(_EXPERTS, 2)
 
 
+@pytest.mark.long
 def test_a_devices_blocks_are_reckoned_from_what_lies_on_it():
     """Of KV blocks that are split and that are not; and keys of programs and measures tell such models apart."""
     run_on_devices(_MEMORY, 2)

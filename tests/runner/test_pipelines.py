@@ -117,6 +117,7 @@ def test_stages_know_their_groups() -> None:
     assert [stage.groups for stage in stages_of(whole, parts)] == [(0,), (1, 0)]
 
 
+@pytest.mark.long
 def test_a_group_that_one_stage_alone_has_and_one_in_another_order() -> None:
     prompts = [np.random.default_rng(seed).integers(1, 300, 20 + 9 * seed).tolist() for seed in range(4)]
     asked = {"max_tokens": 20, "temperature": 0.0, "ignore_eos": True}

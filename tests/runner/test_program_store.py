@@ -92,6 +92,7 @@ def test_arguments_are_donated_to_a_kept_program(kept) -> None:
     assert all(array.is_deleted() for array in before)
 
 
+@pytest.mark.long
 def test_a_broken_file_is_made_anew_once(kept, caplog: pytest.LogCaptureFixture) -> None:
     """Though JAX's cache has the program, too."""
     folder, tokens = kept
@@ -108,6 +109,7 @@ def test_a_broken_file_is_made_anew_once(kept, caplog: pytest.LogCaptureFixture)
             caplog.clear()
 
 
+@pytest.mark.long
 def test_what_was_removed_is_kept_again(kept, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, tokens = kept
     (programs,) = folder.glob("programs/*")
