@@ -12,6 +12,7 @@ from golden_numpy import NumpyModel
 from numpy_decoder import DECODERS
 
 from tests.model_config.config_json import SAME
+from tests.turns import one_of
 
 from .goldens import FAMILIES, GOLDENS, load
 from .paged import ODD_CHUNKS, PagedModel, run_paged
@@ -43,14 +44,14 @@ def assert_equals_fresh(folder: Path, family: str) -> None:
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OF_NUMPY])
+@pytest.mark.parametrize("family", one_of(6, [name for name in FAMILIES if name not in OF_NUMPY]))
 def test_logits_equal_transformers(family: str, goldens_script, tmp_path: Path):
     goldens_script.make(family, tmp_path, seed=FRESH, new=0)
     assert_equals_fresh(tmp_path, family)
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", OF_NUMPY)
+@pytest.mark.parametrize("family", one_of(3, OF_NUMPY))
 def test_logits_equal_numpy(family: str, tmp_path: Path):
     write_golden(functools.partial(NumpyModel, golden_families.FAMILIES[family]), FRESH, tmp_path, new=0)
     assert_equals_fresh(tmp_path, family)
