@@ -42,9 +42,13 @@ class _RandomCases:
         return random_cases()
 
 
-def fixed_and_random_cases(count: int) -> list[Any]:
-    """Parameters of a test that takes seeds: 0 to `count` - 1, one by one, and in `long` tests random ones as well."""
-    fixed = [pytest.param([seed], id=str(seed)) for seed in range(count)]
+def fixed_and_random_cases(count: int, by_default: int | None = None) -> list[Any]:
+    """Parameters of a test that takes seeds: 0 to `count` - 1, one by one, and in `long` tests random ones as well.
+    by_default: so many of the fixed ones are not long; None: all."""
+    first = count if by_default is None else by_default
+    fixed = [
+        pytest.param([seed], id=str(seed), marks=() if seed < first else pytest.mark.long) for seed in range(count)
+    ]
     return [*fixed, pytest.param(_RandomCases(), id="random", marks=pytest.mark.long)]
 
 

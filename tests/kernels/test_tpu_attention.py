@@ -151,7 +151,7 @@ def program_of(kind: Kind) -> Any:
     return jax.jit(call)
 
 
-@pytest.mark.parametrize("seeds", fixed_and_random_cases(6))
+@pytest.mark.parametrize("seeds", fixed_and_random_cases(20, by_default=6))
 def test_random_batches(seeds: Iterable[int]):
     for seed in seeds:
         check_random_batch(seed)

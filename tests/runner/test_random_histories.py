@@ -20,6 +20,7 @@ from tests.engine.toy_grammar import ToyConstraints
 from tests.models.eagle3_folder import tiny_head
 from tests.runner.poisoning import PoisoningPipeline, PoisoningRunner
 from tests.runner.tiny import VOCABULARY, Judge, make_core, near_model, tiny_model, tiny_shapes
+from tests.turns import one_of
 
 EOS = tuple(range(100, 110))
 BLOCK = 4
@@ -98,8 +99,9 @@ class RealHistories(Histories):
             print(f"{self.flips} tokens diverge at near ties")
 
 
-def test_random_histories() -> None:
-    run_state_machine_as_test(RealHistories, settings=history_settings(8))
+@pytest.mark.parametrize("examples", one_of(2, [8, 25]))
+def test_random_histories(examples: int) -> None:
+    run_state_machine_as_test(RealHistories, settings=history_settings(examples))
 
 
 @pytest.mark.long
