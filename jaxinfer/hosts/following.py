@@ -1,12 +1,11 @@
 """HostFollower: a follower's end of the stream from host 0."""
 
-import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import grpc
 import msgspec
@@ -26,13 +25,21 @@ from jaxinfer.rpc.channel import OPTIONS
 
 log = logging.getLogger(__name__)
 
-_Answer = messages.Accepted | messages.Refused | grpc.RpcError
-"""To a Join."""
-
 _RETRY_SECONDS = 0.2
 _CLOSE_SECONDS = 1.0
 _REPORTED_CALLS = 16
 """A report comes after so many calls at most, or with the next step that is collected."""
+
+
+class _Broken(NamedTuple):
+    """How a stream has ended with an error. lasting: another attempt would end so, too."""
+
+    details: str
+    lasting: bool
+
+
+_Answer = messages.Accepted | messages.Refused | _Broken
+"""To a Join."""
 
 
 class HostFollower:
@@ -72,6 +79,7 @@ class HostFollower:
         """Host 0 has ended in order."""
         self._channel: grpc.Channel | None = None
         self._call: Any = None
+        self._reading: threading.Thread | None = None
         self._attempt = 0
         """To join; those before are over."""
         interval = min(timing.silence / 12, timing.heartbeat)
@@ -97,9 +105,7 @@ class HostFollower:
                 return answer.decisions
             if isinstance(answer, messages.Refused):
                 raise HostsError(f"host 0 at {address} has refused host {self._host_id}: {answer.reason}")
-            why = "no answer" if answer is None else f"{_details(answer)}"
-            # One that does not know the method, or the key, stays so.
-            lasting = answer is not None and _code(answer) is not grpc.StatusCode.UNAVAILABLE
+            why, lasting = answer or _Broken("no answer", lasting=False)
             if lasting or time.monotonic() + _RETRY_SECONDS > deadline:
                 raise HostsError(f"host {self._host_id} cannot join host 0 at {address}: {why}")
             time.sleep(_RETRY_SECONDS)
@@ -195,10 +201,8 @@ class HostFollower:
 
     # The stream, in threads of gRPC and one of its own
 
-    def _ask_to_join(
-        self, address: str, deadline: float
-    ) -> messages.Accepted | messages.Refused | grpc.RpcError | None:
-        """The answer of one attempt, or its error; None where there is no answer in time."""
+    def _ask_to_join(self, address: str, deadline: float) -> _Answer | None:
+        """Of one attempt; None where there is no answer in time."""
         self._hang_up()
         self._channel = grpc.insecure_channel(address, options=OPTIONS)
         method = self._channel.stream_stream(f"/{SERVICE}/{METHOD}")
@@ -206,13 +210,16 @@ class HostFollower:
         with self._changed:
             self._answer, self._told = None, False
             self._call = method(self._requests(self._attempt), metadata=metadata)
-            threading.Thread(target=self._read, args=(self._call,), name="hosts-read", daemon=True).start()
+            self._reading = threading.Thread(target=self._read, args=(self._call,), name="hosts-read", daemon=True)
+            self._reading.start()
             self._changed.wait_for(lambda: self._watch.over or self._answer is not None, deadline - time.monotonic())
             if self._watch.over:
                 raise self._watch.error()
             return self._answer
 
     def _hang_up(self) -> None:
+        """Nothing refers to the call afterwards. One that is left to the end of the process may keep it from ending:
+        gRPC takes the call's lock as it is deleted, and threads that Python has stopped by then may hold it."""
         with self._changed:
             call, self._call = self._call, None
             self._attempt += 1
@@ -222,6 +229,9 @@ class HostFollower:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+        if self._reading is not None:
+            self._reading.join(_CLOSE_SECONDS)
+            self._reading = None
 
     def _requests(self, attempt: int) -> Iterator[bytes]:
         yield encode(self._join)
@@ -252,21 +262,22 @@ class HostFollower:
         return messages.Leave(self._watch.reason or f"host {self._host_id} is ending")
 
     def _read(self, call: Any) -> None:
-        error: grpc.RpcError | None = None
+        broken: _Broken | None = None
         try:
             for data in call:
                 with self._changed:
                     self._take(data)
-        except grpc.RpcError as caught:
-            error = caught
+        except grpc.RpcError as error:
+            broken = _broken(error)
+            error.with_traceback(None)  # it is the call itself, and a part of its own traceback
         with self._changed:
             if call is not self._call:
                 return  # it was given up
             self._told = True  # nobody is there
             if self._silence is None:
-                self._answer = self._answer or error or grpc.RpcError("the stream has ended")
+                self._answer = self._answer or broken or _Broken("the stream has ended", lasting=False)
             elif not self._ended:
-                how = "" if error is None else f": {_details(error)}"
+                how = "" if broken is None else f": {broken.details}"
                 self._watch.lose(f"host {self._host_id}: the stream from host 0 has ended{how}")
             self._changed.notify_all()
 
@@ -300,13 +311,7 @@ class HostFollower:
         self._changed.notify_all()
 
 
-def _code(error: grpc.RpcError) -> Any:
-    with contextlib.suppress(AttributeError):
-        return error.code()  # type: ignore[attr-defined]
-    return grpc.StatusCode.UNAVAILABLE
-
-
-def _details(error: grpc.RpcError) -> str:
-    with contextlib.suppress(AttributeError):
-        return error.details()  # type: ignore[attr-defined]
-    return str(error)
+def _broken(error: grpc.RpcError) -> _Broken:
+    """Of a call. One whose server does not know the method, or the key, stays so."""
+    assert isinstance(error, grpc.Call)
+    return _Broken(error.details() or "", error.code() is not grpc.StatusCode.UNAVAILABLE)
