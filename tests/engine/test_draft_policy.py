@@ -47,6 +47,7 @@ class Device:
         self.fewest = most if each is None and times is None else 1
         self.policy = DraftPolicy(lambda: self.now, self.fewest, most, stages)
         self.numbers: list[int] = []
+        self.timed: list[bool] = []
         self.begun: deque[tuple[RecordingPlan, StepResult, int]] = deque()
         self.index = 0
 
@@ -68,6 +69,7 @@ class Device:
             self.numbers.append(number)
             plan = RecordingPlan(StepKind.SPECULATE if drafted else StepKind.DECODE, self.index, rows)
             self.policy.planned(plan)  # pyright: ignore[reportArgumentType]
+            self.timed.append(self.index in self.policy._begun)
             seconds = self.time(number) + drafted * self.missed * min(self.plain_steps, 64)
             self.plain_steps = 0 if drafted else self.plain_steps + 1
             counts = np.array([self.tokens(number) for _ in range(rows)])
@@ -231,6 +233,35 @@ def test_three_bad_first_steps_are_not_believed_for_ever() -> None:
         device.times = TIMES["even"]
         device.run(2500, rows=16)
         assert device.rate(1000) > 0.95
+
+
+def test_few_steps_are_timed_where_no_drafts_pay() -> None:
+    """But some before every choice."""
+    device = Device(drafted=0.02, gain=1.1)
+    device.run(2000)
+    device.timed.clear()
+    device.run(6400)
+    runs = [(timed, len(list(run))) for timed, run in groupby(device.timed)]
+    assert sum(device.timed) < 0.15 * 6400
+    assert max(steps for timed, steps in runs if not timed) <= 60
+    assert min(steps for timed, steps in runs[1:-1] if timed) >= 4
+
+
+def test_drafts_that_become_cheap_beside_steps_without_are_found() -> None:
+    """As contexts grow."""
+    device = Device(drafted=0.02, gain=1.5)
+    device.run(2000)
+    device.seconds = {StepKind.DECODE: 0.02, StepKind.SPECULATE: 0.022}
+    device.run(400)
+    assert device.run(100)[0] > 90
+
+
+def test_drafts_do_not_seem_to_pay_where_all_steps_become_shorter() -> None:
+    """Their times are of a later day than those of steps without."""
+    device = Device(plain=0.02, drafted=0.028, gain=1.3, noise=0.05)
+    device.run(3000)
+    device.seconds = {StepKind.DECODE: 0.01, StepKind.SPECULATE: 0.014}
+    assert device.run(3000)[0] < 0.05 * 3000
 
 
 @pytest.mark.parametrize("slow", [0, 4])

@@ -16,9 +16,10 @@ _SHARE = 0.01
 """Of the time, for trying what is slower: texts change."""
 _TRY = 4
 """Steps of a later try, of which the first tells nothing of the others: a draft model catches up in it."""
-_PAUSE, _LONGEST = 8, 64
-"""Steps between two tries, at least; and steps for which a choice of no drafts holds, since choosing takes time too: so
-many at least, and as far as nothing is to be tried at most."""
+_PAUSE = 8
+"""Steps between two tries, at least; and for which a choice of no drafts holds, at least."""
+_LONGEST = 64
+"""Steps for which it holds, at most."""
 _WITHOUT = 24
 """First steps that find nothing to draft and are no tries: a text begins before it repeats anything."""
 _WEIGHT = 0.1
@@ -72,15 +73,18 @@ class _Times(dict[int, _Time]):
         self._planned, self._last = 0, dict.fromkeys(self, 0)
 
     def since(self, number: int) -> int:
-        """Steps with other numbers since the last one with this."""
+        """Steps since the last one that was timed with this number."""
         return self._planned - self._last[number]
 
     def planned(self, number: int) -> None:
-        """Notes that a step with so many is planned."""
+        """Notes that a step with so many is planned, and timed."""
         if self.since(number) >= _STALE:
             self[number].expire()
         self._planned += 1
         self._last[number] = self._planned
+
+    def planned_untimed(self) -> None:
+        self._planned += 1
 
 
 class _Gains:
@@ -151,7 +155,7 @@ class _Size:
         self._holds = 0 if best else _PAUSE
         if self._since + 1 < _PAUSE:
             return best
-        first = float(_LONGEST)
+        until_try = float(_LONGEST)
         # Times need not grow evenly with drafts: beside what was measured first, the neighbours of the best are tried.
         others = {number for number in (*self._first, best - 1, best + 1) if number in seconds and number != best}
         for number in sorted(others, key=self.times.since, reverse=True):
@@ -160,8 +164,9 @@ class _Size:
             if left <= 0:
                 self._begins_try = True
                 return number
-            first = min(first, left)
-        self._holds = 0 if best else max(int(first), _PAUSE)
+            until_try = min(until_try, left)
+        if not best:
+            self._holds = max(int(until_try), _PAUSE)
         return best
 
     def _held(self, best: int, gains: Sequence[float], seconds: Mapping[int, float]) -> int:
@@ -171,14 +176,14 @@ class _Size:
         saved = seconds[self._best] - gains[self._best] * seconds[0]
         return 0 if _HELD * saved > min(self._resumed) else self._best
 
-    def passes(self) -> bool:
-        """Whether a choice of no drafts holds for the next step and others after it: these are counted, and not
-        timed."""
-        if self._holds < 2:
+    def goes_on_untimed(self) -> bool:
+        """Notes that the next step has no drafts, if that need not be timed: of the steps for which a choice holds the
+        last ones are, as many as of a try. Returns whether it is noted."""
+        if self._holds <= _TRY:
             return False
         self._holds -= 1
         self._since += 1
-        self.times.planned(0)
+        self.times.planned_untimed()
         return True
 
     def goes_on(self, drafts: int) -> bool:
@@ -276,7 +281,7 @@ class DraftPolicy:
         size, drafts, rows = asked
         if plan.kind is not (StepKind.SPECULATE if drafts else StepKind.DECODE) or plan.num_rows != rows:
             return
-        if not drafts and size.passes():
+        if not drafts and size.goes_on_untimed():
             return
         self._begun[plan.index] = self._clock(), size, drafts, size.goes_on(drafts)
 
