@@ -31,14 +31,14 @@ _REPORTED_CALLS = 16
 """A report comes after so many calls at most, or with the next step that is collected."""
 
 
-class _Broken(NamedTuple):
-    """How a stream has ended with an error. lasting: another attempt would end so, too."""
+class _StreamError(NamedTuple):
+    """How a stream has ended. lasting: another attempt would end so, too."""
 
     details: str
     lasting: bool
 
 
-_Answer = messages.Accepted | messages.Refused | _Broken
+_Answer = messages.Accepted | messages.Refused | _StreamError
 """To a Join."""
 
 
@@ -105,7 +105,7 @@ class HostFollower:
                 return answer.decisions
             if isinstance(answer, messages.Refused):
                 raise HostsError(f"host 0 at {address} has refused host {self._host_id}: {answer.reason}")
-            why, lasting = answer or _Broken("no answer", lasting=False)
+            why, lasting = answer or _StreamError("no answer", lasting=False)
             if lasting or time.monotonic() + _RETRY_SECONDS > deadline:
                 raise HostsError(f"host {self._host_id} cannot join host 0 at {address}: {why}")
             time.sleep(_RETRY_SECONDS)
@@ -222,16 +222,18 @@ class HostFollower:
         gRPC takes the call's lock as it is deleted, and threads that Python has stopped by then may hold it."""
         with self._changed:
             call, self._call = self._call, None
+            channel, self._channel = self._channel, None
+            reading, self._reading = self._reading, None
             self._attempt += 1
             self._changed.notify_all()
         if call is not None:
             call.cancel()
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
-        if self._reading is not None:
-            self._reading.join(_CLOSE_SECONDS)
-            self._reading = None
+        if channel is not None:
+            channel.close()
+        if reading is not None:
+            reading.join(_CLOSE_SECONDS)
+            if reading.is_alive():
+                log.warning("the stream from host 0 does not end within %g s", _CLOSE_SECONDS)
 
     def _requests(self, attempt: int) -> Iterator[bytes]:
         yield encode(self._join)
@@ -262,22 +264,22 @@ class HostFollower:
         return messages.Leave(self._watch.reason or f"host {self._host_id} is ending")
 
     def _read(self, call: Any) -> None:
-        broken: _Broken | None = None
+        ended: _StreamError | None = None
         try:
             for data in call:
                 with self._changed:
                     self._take(data)
         except grpc.RpcError as error:
-            broken = _broken(error)
+            ended = _stream_error(error)
             error.with_traceback(None)  # it is the call itself, and a part of its own traceback
         with self._changed:
             if call is not self._call:
                 return  # it was given up
             self._told = True  # nobody is there
             if self._silence is None:
-                self._answer = self._answer or broken or _Broken("the stream has ended", lasting=False)
+                self._answer = self._answer or ended or _StreamError("the stream has ended", lasting=False)
             elif not self._ended:
-                how = "" if broken is None else f": {broken.details}"
+                how = "" if ended is None else f": {ended.details}"
                 self._watch.lose(f"host {self._host_id}: the stream from host 0 has ended{how}")
             self._changed.notify_all()
 
@@ -311,7 +313,7 @@ class HostFollower:
         self._changed.notify_all()
 
 
-def _broken(error: grpc.RpcError) -> _Broken:
-    """Of a call. One whose server does not know the method, or the key, stays so."""
-    assert isinstance(error, grpc.Call)
-    return _Broken(error.details() or "", error.code() is not grpc.StatusCode.UNAVAILABLE)
+def _stream_error(call: Any) -> _StreamError:
+    """Of a call that was raised. Another one may fare better where the server could not be reached; a server that does
+    not know the method, or the key, stays so."""
+    return _StreamError(call.details() or "", lasting=call.code() is not grpc.StatusCode.UNAVAILABLE)
