@@ -356,12 +356,14 @@ def _of_drafts(mesh: dict[str, Any]) -> str:
             runs.append((one, one))
         runs[-1] = runs[-1][0], one
     text, most = "; ".join(_of_run(first, last) for first, last in runs), found["by_batch"][-1]
-    step = f" The table's step has none; one with drafts takes {_of_drafting_step(most)}." if most["drafts"] else ""
+    step = f" The table's step has none; with {_of_drafting_step(most)}." if most["drafts"] else ""
     return f"{mesh['mesh']}: drafts by {found['by']} that pay best, at most {found['most']} a row: {text}.{step}"
 
 
 def _of_drafting_step(found: dict[str, Any]) -> str:
-    return f"{_ms(found['seconds'])} and gives a row {found['tokens']:.2f} tokens"
+    """How many drafts, and what they take and give."""
+    count = f"{found['drafts']} draft{'s' if found['drafts'] > 1 else ''} a row"
+    return f"{count} it takes {_ms(found['seconds'])} and gives a row {found['tokens']:.2f} tokens"
 
 
 def _of_run(first: dict[str, Any], last: dict[str, Any]) -> str:
@@ -405,8 +407,7 @@ def _explained(mesh: dict[str, Any]) -> Iterator[str]:
         yield "  the stage that has room for the fewest tokens:"
     yield f"  memory: {whole} = {weights} weights + {slots} slots + {temporaries} temporaries + {left} left"
     if mesh["drafts"] and (step := mesh["drafts"]["by_batch"][-1])["drafts"]:
-        count = f"{step['drafts']} draft{'s' if step['drafts'] > 1 else ''} a row"
-        yield f"{mesh['mesh']}, a decode step of one device with {count}, which takes {_of_drafting_step(step)}:"
+        yield f"{mesh['mesh']}, a decode step of one device; with {_of_drafting_step(step)}:"
         yield from map(_of_term, step["terms"])
 
 

@@ -176,9 +176,9 @@ def test_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {(one["drafts"], one["speedup"]) for one in none["drafts"]["by_batch"]} == {(0, 1.0)}
     assert plan.run(["tiny.json", *flags, *asked, "--draft-acceptance", "1", "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    takes = f"takes {1e3 * last['seconds']:.2f} ms and gives a row 3.00 tokens"
-    assert f"The table's step has none; one with drafts {takes}." in " ".join(" ".join(lines).split())
-    of_step = lines[lines.index(f"single, a decode step of one device with 2 drafts a row, which {takes}:") + 1 :]
+    takes = f"with 2 drafts a row it takes {1e3 * last['seconds']:.2f} ms and gives a row 3.00 tokens"
+    assert f"The table's step has none; {takes}." in " ".join(" ".join(lines).split())
+    of_step = lines[lines.index(f"single, a decode step of one device; {takes}:") + 1 :]
     names = [term["name"] for term in last["terms"]]
     assert [line.partition(" ms  ")[2].partition(":")[0] for line in of_step[: len(names)]] == names
     assert plan.run(["tiny.json", *flags, *asked, "--html", "page.html"]) == 0
