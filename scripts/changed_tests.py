@@ -18,7 +18,10 @@ ROOTS = ("jaxinfer", "kernels", "tests", "benchmarks", "scripts")
 """Folders with Python; what lies in `kernels` and `scripts` is imported from there."""
 
 IMPORTED_FROM = ("kernels/", "scripts/")
-SETTINGS = ("pyproject.toml", "constraints.txt", "scripts/environment.sh", "scripts/test", "tests/conftest.py", ".ci/")
+SETTINGS = (
+    *("pyproject.toml", "constraints.txt", "scripts/environment.sh", "scripts/test", ".ci/"),
+    *("tests/conftest.py", "tests/draws.py", "tests/turns.py"),
+)
 PRODUCT = ("jaxinfer", "jaxinfer_kernels")
 STARTS_PROCESSES = ("subprocess", "asyncio.subprocess", "asyncio.create_subprocess_exec", "multiprocessing")
 ABOUT_DOCUMENTS = ("tests/docs/", "tests/house/")

@@ -1,5 +1,5 @@
 """Long tests take turns in CI: with JAXINFER_TEST_TURNS=4 one of four runs, by the first seed, which follows the
-commit; the others run in other commits."""
+commit's hash. Turns are drawn so: a test has none in ten commits with a chance of 6 %."""
 
 import os
 from collections.abc import Iterable
@@ -29,7 +29,8 @@ def split_by_turn(tests: list[pytest.Item]) -> tuple[list[pytest.Item], list[pyt
 
 
 def one_of(count: int, cases: Iterable[Any]) -> list[Any]:
-    """Parameters of a test that takes seconds for each: one of so many runs by default, the others are `long`."""
+    """Parameters of a test that takes seconds for each: one of so many runs by default, the others are `long`. cases:
+    values of one parameter, or tuples of several."""
     marks = [(), *[pytest.mark.long] * (count - 1)]
     values = (case if isinstance(case, tuple) else (case,) for case in cases)
     return [pytest.param(*value, marks=marks[place % count]) for place, value in enumerate(values)]

@@ -1,5 +1,7 @@
 """Which long tests a commit runs."""
 
+import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,6 +12,8 @@ from tests.material import REPOSITORY
 from tests.turns import one_of, split_by_turn
 
 pytestmark = pytest.mark.smoke
+
+CI = (REPOSITORY / ".ci" / "run").read_text()
 
 
 class Test:
@@ -31,7 +35,7 @@ ALL: list[Any] = [*SHORT[:2], *LONG[:3], *SHORT[2:], *LONG[3:]]
 
 @pytest.mark.parametrize("first", [0, 1, 66136931])
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 9])
-def test_each_long_one_runs_in_one_of_so_many_commits(turns: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_long_one_runs_with_one_of_so_many_seeds(turns: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXINFER_TEST_TURNS", str(turns))
     ran: list[Any] = []
     for seed in range(first, first + turns):
@@ -66,7 +70,7 @@ def test_all_run_where_nobody_asks_for_turns(monkeypatch: pytest.MonkeyPatch) ->
 def test_pytest_asks_for_them() -> None:
     here = f"{__file__}::test_cases_of_one_test"
     command = [sys.executable, "-m", "pytest", "-q", "-m", "", "--collect-only", here]
-    environment = {"JAXINFER_TEST_TURNS": "2", "JAXINFER_TEST_SEED": "0"}
+    environment = os.environ | {"JAXINFER_TEST_TURNS": "2", "JAXINFER_TEST_SEED": "0"}
     listed = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     assert [line.partition("[")[2] for line in listed.splitlines() if "::" in line] == ["a-1]", "c-3]", "d-4]"]
 
@@ -75,3 +79,11 @@ def test_pytest_asks_for_them() -> None:
 def test_cases_of_one_test(letter: str, number: int) -> None:
     """Two by default, `b` and `c` long."""
     assert letter == " abcd"[number]
+
+
+@pytest.mark.parametrize(("step", "key"), [("compiled", "device"), ("of meshes", "host_topology")])
+def test_every_target_has_turns(step: str, key: str) -> None:
+    named = re.search(rf'compiled "step programs,? {step}" ([\w ]+?)(?: --|$)', CI, re.MULTILINE)
+    kept = {path.stem for path in (REPOSITORY / "configs" / "targets").glob("*.yaml") if key in path.read_text()}
+    assert named is not None
+    assert sorted(named[1].split()) == sorted(kept)
