@@ -93,7 +93,8 @@ def measure(context: Context) -> None:
     context.save(seed=seed)
     names = _TINY if form.name == "tiny" else _TESTS[form.platform]
     files = [str(_REPOSITORY / "tests" / "kernels" / name) for name in names]
-    settings = ["-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-m", "not long"]
+    marks = "" if form.platform == "tpu" else "not long"  # a GPU is often lent for minutes
+    settings = ["-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-m", marks]
     pytest.main(["-c", str(_REPOSITORY / "pyproject.toml"), *settings, *files], plugins=[tally, Fresh(seed)])
     if tally.failures or not tally.counts["passed"]:
         raise RuntimeError(f"kernels are not right: {tally.counts}")

@@ -32,7 +32,7 @@ from tests.runner.tiny import (
 )
 from tests.turns import one_of
 
-CODES: list[KVCodes] = ["bfloat16", "float8_e4m3fn", "int8"]
+CODES: list[KVCodes] = ["int8", "bfloat16", "float8_e4m3fn"]
 
 
 @pytest.fixture(autouse=True, scope="module")
