@@ -12,6 +12,7 @@ _TOOLS = "is not needed: requests with `tools` are served where the model's chat
 ABSENT = {
     "--data-parallel-size": _REPLICAS,
     "-dp": _REPLICAS,
+    "--dp-size": _REPLICAS,
     "--calculate-kv-scales": "is not needed: --kv-cache-dtype int8 measures its scales; fp8 has the checkpoint's, or 1",
     "--enable-lora": _ADAPTERS,
     "--lora-modules": _ADAPTERS,

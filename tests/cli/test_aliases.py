@@ -40,6 +40,13 @@ def test_the_model_is_given_once() -> None:
         ("--max_batch_size=7", "scheduler", "max_num_seqs", 7),
         ("--max-decode-batch 7", "scheduler", "max_num_seqs", 7),
         ("--max-seq-len 77", "load", "max_model_len", 77),
+        ("--max-running-requests 7", "scheduler", "max_num_seqs", 7),
+        ("--context-length 77", "load", "max_model_len", 77),
+        ("--chunked-prefill-size 512", "scheduler", "max_num_batched_tokens", 512),
+        ("--schedule-policy fcfs", "scheduler", "scheduling_policy", "fcfs"),
+        ("--dist-init-addr 10.0.0.1:5000 --hosts-key k", "hosts", "coordinator", "10.0.0.1:5000"),
+        ("--nnodes 2", "hosts", "num_hosts", 2),
+        ("--node-rank 1", "hosts", "host_id", 1),
         ("--prefill-chunk-size 64", "scheduler", "long_prefill_token_threshold", 64),
         ("--memory-threshold 0.9", "cache", "kv_watermark", 0.1),
         ("--cuda-graphs", "runner", "cuda_graphs", "on"),
@@ -66,6 +73,9 @@ def test_sampling_in_the_terminal() -> None:
         ("--max-total-tokens", "--max-model-len"), ("--batching-mode", "--max-num-seqs"),
         ("--kv-cache-backend", "--attention-backend"), ("--cache-max-entries", "--prefix-cache-max-tokens"),
         ("--max-prefill-batch", "--max-num-partial-prefills"), ("--prefix-cache", "--no-enable-prefix-caching"),
+        ("--max-prefill-tokens", "--max-num-batched-tokens"), ("--mem-fraction-static", "--gpu-memory-utilization"),
+        ("--disable-radix-cache", "--no-enable-prefix-caching"), ("--disable-cuda-graph", "--cuda-graphs off"),
+        ("--ep-size", "--enable-expert-parallel"),
         ("--sample-len", "max_tokens"), ("--repeat-penalty", "repetition_penalty"), ("--thinking", "enable_thinking"),
     ],
 )  # fmt: skip
@@ -93,7 +103,8 @@ def test_what_hints_and_aliases_name_exists() -> None:
     """Each flag of ours that they name is taken."""
     named = {flag for text in HINTS.values() for flag in re.findall(r"--[a-z][a-z-]+", text)}
     named |= {ALIASES[flag](flag, "0.5")[0] for flag in ALIASES}
-    values = {"--attention-backend": "xla", "--quantization": "int8"}
+    values = {"--attention-backend": "xla", "--quantization": "int8", "--scheduling-policy": "fcfs"}
+    values |= {"--coordinator": "10.0.0.1:5000", "--gpu-memory-utilization": "0.5"}
     for flag in named - {"--no-enable-prefix-caching", "--enable-prefix-caching"}:
         serve(flag, values.get(flag, "0.5" if flag == "--kv-watermark" else "300"))
     assert not {*HINTS, *ALIASES, *SAMPLING_ALIASES, *MODEL_ALIASES} & named
