@@ -9,6 +9,9 @@ from types import FrameType
 from typing import NoReturn
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
+FROM_PARENT = signal.SIGINT
+"""By which a server's first process tells the others to end. SIGTERM may come to all of them at once, as systemd sends
+it: who serves must outlast who still asks."""
 
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
@@ -20,14 +23,24 @@ def end_at_once_on_signals() -> None:
             signal.signal(number, end_at_once)
 
 
+def ignore_sigterm() -> None:
+    """From now on SIGTERM is for others; programs that this process starts know nothing of it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+
+
+def show_cursor() -> None:
+    """On a terminal: a progress bar hides it."""
+    if os.isatty(2):
+        os.write(2, _SHOW_CURSOR)
+
+
 def end_at_once(number: int, frame: FrameType | None = None) -> None:
     """Ends the process with the status that a shell gives to a signal: 130 for SIGINT, 143 for SIGTERM.
 
     An exception instead would wait for XLA's threads, which cannot be interrupted, or tear down what they use.
     Nothing is flushed: a pipe that nobody reads would block, and what is printed is flushed when it is.
     """
-    if os.isatty(2):
-        os.write(2, _SHOW_CURSOR)  # a progress bar hides it
+    show_cursor()
     os._exit(128 + number)
 
 

@@ -307,9 +307,8 @@ class HostLeader:
             return f"the first message cannot be read: {error}"
         with self._changed:
             if isinstance(join, messages.Join):  # one that was started again may come before its end is noticed
-                self._changed.wait_for(
-                    lambda: self._watch.over or join.host_id not in self._members, self._timing.silence
-                )
+                seconds = min(self._timing.silence, self._timing.join)  # silence may be of any length
+                self._changed.wait_for(lambda: self._watch.over or join.host_id not in self._members, seconds)
             if self._watch.over:
                 return None
             reason = self._refusal(join, peer)

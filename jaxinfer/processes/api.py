@@ -18,18 +18,18 @@ from jaxinfer.processes.garbage import forget_garbage, short_collections
 from jaxinfer.server.loading import answer_while_loading
 from jaxinfer.server.run import BACKLOG, open_generations, serve
 from jaxinfer.serving.requests.conversation import unparsed_forms
-from jaxinfer.signals import end_at_once_on_signals
+from jaxinfer.signals import FROM_PARENT, end_at_once_on_signals, ignore_sigterm
 
 log = logging.getLogger("jaxinfer.server")
 
 
 def main() -> None:
-    """Runs until SIGTERM, or until the parent has gone."""
+    """Runs until the parent says so, or until the parent has gone."""
     end_at_once_on_signals()
     parent = Parent()
-    start_log(parent.server)
 
     def run() -> int:
+        start_log(parent.server)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_run(parent))
 
@@ -56,7 +56,7 @@ async def _serve(parent: Parent) -> int:
             max_chars=options.max_prompt_chars,
             control_tokens_in_content=options.control_tokens_in_content,
         )
-        text.chat_template.check()
+        await asyncio.to_thread(text.chat_template.check)
         key = os.environ.get(KEY_VARIABLE) or None
         client = RemoteEngineClient(parent.settings["address"], key=key, silence_seconds=options.silence_seconds)
         await client.wait_ready()
@@ -79,8 +79,9 @@ async def _serve(parent: Parent) -> int:
             show(stop_message(count, options.drain_seconds), sys.stderr)
 
     shared = SharedCounts(**parent.settings["counts"], index=parent.settings["index"])
+    ignore_sigterm()
     async with short_collections(is_idle=lambda: not open_generations(client)):
-        return await serve(client, text, options, bound, announce, stopping, grpc_server, shared)
+        return await serve(client, text, options, bound, announce, stopping, grpc_server, shared, [FROM_PARENT])
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -120,7 +120,7 @@ def run_to_end(parent: Parent, run: Callable[[], int]) -> NoReturn:
     except JaxinferError as error:
         parent.tell_error(error)
         status = 2
-    except Exception:
+    except BaseException:
         log.exception("the process fails")
         status = 1
     end_process(status)

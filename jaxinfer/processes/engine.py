@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jaxinfer.console.log import start_log
 from jaxinfer.console.progress import build_progress
@@ -15,7 +15,7 @@ from jaxinfer.engine.stats.log import log_stats
 from jaxinfer.errors import JaxinferError
 from jaxinfer.processes.child import Parent, run_to_end
 from jaxinfer.processes.garbage import forget_garbage, short_collections
-from jaxinfer.signals import end_at_once_on_signals
+from jaxinfer.signals import ENDING, FROM_PARENT, end_at_once_on_signals, ignore_sigterm
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +24,15 @@ KEY_VARIABLE = "JAXINFER_ENGINE_KEY"
 
 
 def main() -> None:
-    """Runs until SIGTERM, until the engine fails, or until the parent has gone."""
+    """Runs until the parent says so, until the engine fails, or until the parent has gone."""
     end_at_once_on_signals()
     parent = Parent()
-    start_log(parent.server)
-    from jaxinfer.build import build_engine
-    from jaxinfer.processes.hosts import leading_team, timing_of
 
     def run() -> int:
+        start_log(parent.server)
+        from jaxinfer.build import build_engine
+        from jaxinfer.processes.hosts import leading_team, timing_of
+
         with contextlib.ExitStack() as stack:
             with parent.beats_in_thread(), build_progress() as progress:
                 team = stack.enter_context(leading_team(parent.engine, timing_of(parent.engine, parent.server)))
@@ -47,8 +48,11 @@ def main() -> None:
 
 async def _serve(parent: Parent, core: EngineCore) -> int:
     address, logs = parent.settings["address"], not parent.engine.scheduler.disable_log_stats
+    ignore_sigterm()
     async with parent.beats_in_loop():
-        return await serve_engine(core, address, on_ready=lambda at: parent.tell({"ready": at}), logs_stats=logs)
+        return await serve_engine(
+            core, address, on_ready=lambda at: parent.tell({"ready": at}), logs_stats=logs, ending=[FROM_PARENT]
+        )
 
 
 def check_key() -> None:
@@ -59,11 +63,16 @@ def check_key() -> None:
 
 
 async def serve_engine(
-    core: EngineCore, address: str, *, on_ready: Callable[[str], None], logs_stats: bool = False
+    core: EngineCore,
+    address: str,
+    *,
+    on_ready: Callable[[str], None],
+    logs_stats: bool = False,
+    ending: Sequence[signal.Signals] = ENDING,
 ) -> int:
     """Serves an engine at `unix:PATH` or HOST:PORT; on_ready is told the address. The exit status: 1 where it failed.
 
-    logs_stats: a line of statistics now and then while there is work.
+    logs_stats: a line of statistics now and then while there is work. ending: signals that end it.
 
     The environment's JAXINFER_ENGINE_KEY, where it is set, is what API processes must bring.
     """
@@ -71,7 +80,7 @@ async def serve_engine(
 
     server = EngineServer(core, key=os.environ.get(KEY_VARIABLE) or None)
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in ending:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     on_ready(await server.start(address))
     logging_stats = asyncio.create_task(log_stats(core.stats)) if logs_stats else None

@@ -12,11 +12,12 @@ def main() -> None:
     """Runs until host 0 ends, until a host is lost, or until the parent has gone."""
     end_at_once_on_signals()
     parent = Parent()
-    start_log(parent.server)
-    from jaxinfer.build import build_follower
-    from jaxinfer.processes.hosts import following_team, timing_of
 
     def run() -> int:
+        start_log(parent.server)
+        from jaxinfer.build import build_follower
+        from jaxinfer.processes.hosts import following_team, timing_of
+
         timing = timing_of(parent.engine, parent.server)
         with parent.beats_in_thread(), following_team(parent.engine, timing) as (team, stream):
             with build_progress() as progress:

@@ -10,6 +10,7 @@ from jaxinfer.config import EngineConfig
 from jaxinfer.console.messages import show
 from jaxinfer.hosts.launch import Place
 from jaxinfer.processes.supervisor import Supervisor
+from jaxinfer.server.run import bind_socket
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.version import __version__
 
@@ -59,7 +60,7 @@ async def _served(probes: _Probes, options: ServerConfig) -> AsyncIterator[None]
     app.add_routes([web.route("*", "/{path:.*}", probes.elsewhere)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, options.host, options.port).start()
+    await web.SockSite(runner, bind_socket(options)).start()
     try:
         yield
     finally:

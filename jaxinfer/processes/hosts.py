@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -21,13 +22,13 @@ from jaxinfer.parallel.asked_mesh import asked_mesh
 from jaxinfer.parallel.mesh_file import mesh_text
 from jaxinfer.processes.team import Leader, Member
 from jaxinfer.serving.config import ServerConfig
-from jaxinfer.signals import end_process
 
 log = logging.getLogger(__name__)
 
 _OWN = ("model", "tokenizer", "mesh", "compile_cache_dir", "disable_log_stats", *(f.name for f in fields(HostsConfig)))
 """Settings in which hosts may differ: files have names of their own on each, and what is in them is a fact."""
 _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_TELL_SECONDS = 1.0
 
 
 def timing_of(config: EngineConfig, options: ServerConfig) -> Timing:
@@ -85,5 +86,8 @@ def first_facts(config: EngineConfig) -> Facts:
 
 
 def _end(reason: str) -> None:
-    log.error("%s; this host ends", reason)
-    end_process(1)
+    # Standard error may be a pipe that nobody reads, and a thread that writes there holds a lock of logging's.
+    telling = threading.Thread(target=log.error, args=("%s; this host ends", reason), daemon=True)
+    telling.start()
+    telling.join(_TELL_SECONDS)
+    os._exit(1)

@@ -1,6 +1,7 @@
 """Supervisor: starts an engine and its API processes, starts again what dies or stalls, and ends all in order."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -20,7 +21,7 @@ from jaxinfer.processes.child import pack_settings
 from jaxinfer.processes.folder import server_folder
 from jaxinfer.processes.running import RunningChild
 from jaxinfer.serving.config import ServerConfig
-from jaxinfer.signals import ENDING
+from jaxinfer.signals import ENDING, FROM_PARENT, show_cursor
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,8 @@ RESTARTS_SECONDS = 600.0
 
 _MOST_DELAY = 30.0
 _END_SECONDS = 5.0
+_LEADER_END_SECONDS = 15.0
+"""A step that is under way ends before other hosts are told."""
 
 
 class Supervisor:
@@ -64,6 +67,7 @@ class Supervisor:
         self._announce = announce
         self._follows = follows
         self._on_end = on_end
+        self._engine_seconds = _END_SECONDS if config.hosts.coordinator is None else _LEADER_END_SECONDS
         self._engine: RunningChild | None = None
         self._workers: dict[int, RunningChild] = {}
         self._stopping = asyncio.Event()
@@ -168,7 +172,10 @@ class Supervisor:
                 return 1
             log.error("%s ended with %s; it is started again", what, end)
             self._counts.restarts[Restarts._fields.index(kind)] += 1
-            await asyncio.sleep(min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0)
+            with contextlib.suppress(TimeoutError):
+                delay = min(2.0 ** (failures - 1), _MOST_DELAY) if failures else 0.0
+                await asyncio.wait_for(self._stopping.wait(), delay)
+                return 0
 
     def _note_ready(self, index: int, said: str) -> None:
         known = len(self._said)
@@ -185,7 +192,7 @@ class Supervisor:
             bound.close()
         # A third one waits for nobody.
         for worker in self._workers.values():
-            worker.send(signal.SIGTERM if len(self._signals) < 3 else signal.SIGKILL)
+            worker.send(FROM_PARENT if len(self._signals) < 3 else signal.SIGKILL)
 
     async def _end_in_order(self) -> int:
         """API processes let their requests end first: the engine is theirs until then. Who does not end is killed."""
@@ -194,8 +201,8 @@ class Supervisor:
         ends = asyncio.gather(*(worker.wait() for worker in self._workers.values()))
         await _within(self._options.drain_seconds + _END_SECONDS, ends, "an API process")
         if self._engine is not None:
-            self._engine.send(signal.SIGTERM)
-            await _within(_END_SECONDS, self._engine.wait(), "the engine's process")
+            self._engine.send(FROM_PARENT)
+            await _within(self._engine_seconds, self._engine.wait(), "the engine's process")
         return 128 + self._signals[1] if len(self._signals) > 1 else 0
 
     async def _kill_all(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
@@ -204,7 +211,8 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
         for child in self._children():
             child.send(signal.SIGKILL)
-        await asyncio.gather(*(child.wait() for child in self._children()))
+        await asyncio.gather(*(_within(_END_SECONDS, child.wait(), _killed(child)) for child in self._children()))
+        show_cursor()
 
     def _children(self) -> list[RunningChild]:
         return [child for child in (self._engine, *self._workers.values()) if child is not None]
@@ -256,6 +264,10 @@ async def _within(seconds: float, end: Awaitable[Any], what: str) -> None:
         await asyncio.wait_for(end, seconds)
     except TimeoutError:
         log.warning("%s did not end within %g s", what, seconds)
+
+
+def _killed(child: RunningChild) -> str:
+    return f"process {child.pid}, which was killed,"
 
 
 def _in_words(status: int) -> str:

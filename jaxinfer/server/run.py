@@ -8,9 +8,9 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
@@ -131,15 +131,16 @@ async def serve(
     on_stop: Callable[[int], None] | None = None,
     beside: Beside | None = None,
     shared: SharedCounts | None = None,
+    ending: Sequence[signal.Signals] = ENDING,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, or until the engine is lost. Requests may then go on for `drain_seconds`.
+    """Serves until one of `ending`, or until the engine is lost. Requests may then go on for `drain_seconds`.
 
     A second signal aborts them, and ends the process when their clients are told, or after two seconds; a third at
     once. on_ready is called with the server's URL; on_stop, after a signal, with the number of generations that are
     not done. beside: starts and ends with HTTP. shared: where requests are counted together with other processes. The
     exit status: 0 after a signal, a shell's for the second one, 1 where the engine was lost.
     """
-    with _signals() as signals:
+    with _signals(ending) as signals:
         runner = await start(client, text, options, bound, shared)
         try:
             if beside is not None:
@@ -151,8 +152,8 @@ async def serve(
             if signals.stop.is_set() and on_stop is not None:
                 on_stop(open_generations(client))
         finally:
-            await _drain(_stop(runner, beside, options), client, signals.hurry, options.drain_seconds)
-            text.close()
+            await _drain(runner, beside, options, client, signals.hurry)
+            await asyncio.to_thread(text.close)
         return status if signals.last is None else 128 + signals.last
 
 
@@ -169,15 +170,14 @@ class _Signals:
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
         self.last: int | None = None
         self._loop = asyncio.get_running_loop()
+        self._came = False
 
-    def first(self) -> None:
-        self.stop.set()
-        for number in ENDING:
-            self._loop.remove_signal_handler(number)
-            signal.signal(number, self.second)
-
-    def second(self, number: int, frame: FrameType | None) -> None:
-        """Runs whatever the event loop is at."""
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Runs whatever the event loop is at. The same for all signals: who changes handlers may miss one, or die."""
+        if not self._came:
+            self._came = True
+            self._loop.call_soon_threadsafe(self.stop.set)
+            return
         end_at_once_on_signals()
         self.last = number
         ending = threading.Timer(_LAST_WORDS_SECONDS, end_at_once, [number])
@@ -187,17 +187,14 @@ class _Signals:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[_Signals]:
-    """Handles SIGINT and SIGTERM; puts back what handled them before."""
-    loop, before = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in ENDING}
+def _signals(ending: Sequence[signal.Signals]) -> Iterator[_Signals]:
+    """Handles signals; puts back what handled them before."""
     signals = _Signals()
-    for number in ENDING:
-        loop.add_signal_handler(number, signals.first)
+    before = {number: signal.signal(number, signals.handle) for number in ending}
     try:
         yield signals
     finally:
         for number, handler in before.items():
-            loop.remove_signal_handler(number)
             signal.signal(number, handler)
 
 
@@ -216,12 +213,25 @@ async def _stop(runner: web.AppRunner, beside: Beside | None, options: ServerCon
     await asyncio.gather(runner.cleanup(), *others)
 
 
-async def _drain(stop: Coroutine[Any, Any, None], client: EngineClient, hurry: asyncio.Event, seconds: float) -> None:
-    """Lets requests end; those that have not when the time is up or at `hurry` are aborted, and their clients told."""
-    cleanup, hurried = asyncio.create_task(stop), asyncio.create_task(hurry.wait())
-    await asyncio.wait([cleanup, hurried], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+async def _drain(
+    runner: web.AppRunner,
+    beside: Beside | None,
+    options: ServerConfig,
+    client: EngineClient,
+    hurry: asyncio.Event,
+) -> None:
+    """Lets requests end; those that have not when the time is up or at `hurry` are aborted, and their clients told. Who
+    does not read that is cut off."""
+    cleanup = asyncio.create_task(_stop(runner, beside, options))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait([cleanup, hurried], timeout=options.drain_seconds, return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     await client.close()
+    await asyncio.wait([cleanup], timeout=_LAST_WORDS_SECONDS)
+    if runner.server is not None:
+        for connection in runner.server.connections:
+            if connection.transport is not None:
+                connection.transport.abort()
     await cleanup
 
 

@@ -1,10 +1,13 @@
 """EngineThread: the one thread that steps an engine core, and its commands from outside."""
 
+import atexit
 import logging
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from jaxinfer.engine.core import EngineCore
@@ -18,6 +21,7 @@ from jaxinfer.errors import EngineDeadError, JaxinferError, ParameterError
 log = logging.getLogger(__name__)
 
 _REPORT_SECONDS = 1.0
+_EXIT_SECONDS = 5.0
 _COMPILERS = 2
 """Threads that compile what requests may say."""
 
@@ -76,10 +80,12 @@ class EngineThread:
         self._turns = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jaxinfer-engine", daemon=True)
+        self._at_exit = partial(_end_with_python, weakref.ref(self))
 
     def start(self) -> None:
-        """Lets the engine run."""
+        """Lets the engine run. One that nobody has closed ends before Python does, and before JAX's own end."""
         self._thread.start()
+        atexit.register(self._at_exit)
         if self._core.step_timeout:
             threading.Thread(target=self._watch, name="jaxinfer-watchdog", daemon=True).start()
 
@@ -162,6 +168,7 @@ class EngineThread:
     def join(self) -> None:
         """Waits until the thread has ended, or has stalled."""
         self._over.wait()
+        atexit.unregister(self._at_exit)
 
     # In a thread of its own
 
@@ -302,3 +309,11 @@ class EngineThread:
         seconds = self._core.step_timeout
         log.error("a step takes more than %g s (--step-timeout): the engine has stalled, and ends; stacks:", seconds)
         dump_stacks()
+
+
+def _end_with_python(running: "weakref.ref[EngineThread]") -> None:
+    """A thread that Python stops within JAX ends the process by SIGABRT, whatever its status was to be."""
+    engine = running()
+    if engine is not None:
+        engine.close()
+        engine._over.wait(_EXIT_SECONDS)

@@ -54,6 +54,7 @@ class Workers:
         self._settings = msgspec.json.encode(settings)
         self._idle = [LimitedProcess(COMMAND, self._limits.wall_seconds) for _ in range(options.body_workers)]
         self._all = tuple(self._idle)
+        self._closed = False
         self._places = asyncio.Semaphore(options.body_workers)
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
@@ -107,6 +108,7 @@ class Workers:
 
     def close(self) -> None:
         """Ends the processes, and with them the jobs that are under way."""
+        self._closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
         for process in self._all:
             if process in self._idle:
@@ -120,6 +122,8 @@ class Workers:
         try:
             if not process.running:
                 process.start()
+                if self._closed:  # meanwhile, and nobody saw this process
+                    process.close()
                 process.ask(self._settings)
         except (Late, Exceeded, Lost):
             raise _lost("cannot begin") from None
