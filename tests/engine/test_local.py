@@ -1,6 +1,8 @@
 """LocalEngineClient keeps the promises of EngineClient, and survives nothing silently."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 
@@ -12,6 +14,7 @@ from jaxinfer.errors import EngineDeadError, ParameterError, QueueFullError
 from tests.engine.gate import Gate, serving
 from tests.engine.reading import read, until
 from tests.engine.small import ask, right, tokens_of
+from tests.material import REPOSITORY
 
 
 async def test_streams_end_with_their_last_sequence() -> None:
@@ -201,3 +204,27 @@ async def test_compiling_and_waiting_are_no_stall(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(Gate, "compiling", False)
         await asyncio.sleep(0.6)
         assert client.ready
+
+
+def test_an_engine_that_nobody_closes_ends_before_python_does() -> None:
+    """In the midst of its work: a thread that Python stops within JAX would end the process by a signal."""
+    code = """
+import asyncio, sys
+from jaxinfer.engine.client.local import LocalEngineClient
+from tests.engine.gate import Gate
+from tests.engine.small import ask, small_core
+
+class Telling(Gate):
+    def close(self):
+        super().close()
+        print("closed")
+
+async def main():
+    client = LocalEngineClient(small_core(Telling()))
+    async for _ in await client.submit(ask("r", 4, 40)):
+        sys.exit(3)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "closed\n"), done.stderr

@@ -1,5 +1,6 @@
 """Who may not join is refused with a text that shows both sides; the others can still join."""
 
+import math
 import threading
 import time
 from typing import Any
@@ -117,8 +118,9 @@ def test_who_has_joined_is_told_that_others_have_not() -> None:
         assert losses[0].wait() == losses[1].wait()
 
 
-def test_a_second_host_of_the_same_id_is_refused() -> None:
-    quick = leader(3, timing=Timing(silence=0.5))  # it waits for so long whether the first one is lost
+@pytest.mark.parametrize("timing", [Timing(silence=0.5), Timing(silence=math.inf, join=0.5)], ids=["soon", "never"])
+def test_a_second_host_of_the_same_id_is_refused(timing: Timing) -> None:
+    quick = leader(3, timing=timing)  # it waits for a while whether the first one is lost
     with quick as first, RawFollower(address := first.listen("127.0.0.1:0"), 1, 3) as known:
         with follower(3) as second, pytest.raises(HostsError) as raised:
             second.join(address)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,26 @@ async def test_a_restart_that_the_system_refuses_is_tried_again(monkeypatch: pyt
     assert starts.count == 3
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_what_waits_to_be_started_again_is_not_while_the_server_ends(monkeypatch: pytest.MonkeyPatch):
+    count = 0
+
+    async def run_child(what: str, start: object, on_ready: Callable[[str], None]) -> str:
+        nonlocal count
+        count += 1
+        if count == 1:
+            on_ready("here")
+        return "status 1"
+
+    monkeypatch.setattr(supervisor, "_run_child", run_child)
+    server = Supervisor(EngineConfig(), ServerConfig(), [], lambda message: None)
+    keeping = asyncio.create_task(server._keep_engine("unix:/nowhere"))
+    while count < 2:
+        await asyncio.sleep(0.01)
+    server._stopping.set()
+    assert await asyncio.wait_for(keeping, 20) == 0
+    assert count == 2
 
 
 async def test_a_first_start_that_the_system_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch):
