@@ -258,7 +258,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     # For a target the settings of the tests on a CPU do not hold.
     environment = os.environ | {"PYTHONPATH": ":".join(filter(None, paths)), "XLA_FLAGS": ""} | variables
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=280, check=False)
+    return subprocess.run(command, env=environment, text=True, capture_output=True, timeout=800, check=False)
 
 
 def test_a_name_that_no_case_has_is_told_with_the_names_that_there_are():

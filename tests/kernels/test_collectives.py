@@ -188,7 +188,7 @@ def test_broken_meshes_fail(fault: str, program: str, problem: str, tmp_path: Pa
         env=environment,
         text=True,
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == (1 if problem else 0), done.stdout

@@ -30,7 +30,7 @@ def sent(mesh: Path, program: str, model: str) -> str:
         env=os.environ | {"PYTHONPATH": ":".join(paths), "XLA_FLAGS": ""},
         text=True,
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     table = done.stdout.split("FAILED  ")[0]
