@@ -212,7 +212,8 @@ class Supervisor:
         for child in self._children():
             child.send(signal.SIGKILL)
         await asyncio.gather(*(_within(_END_SECONDS, child.wait(), _killed(child)) for child in self._children()))
-        show_cursor()
+        if len(self._said) < len(self._sockets):
+            show_cursor()
 
     def _children(self) -> list[RunningChild]:
         return [child for child in (self._engine, *self._workers.values()) if child is not None]
