@@ -175,7 +175,8 @@ def check_address(param: str, address: str) -> None:
 def check_binding(options: ServerConfig) -> None:
     """Raises ParameterError where others could reach the server without a key."""
     if not options.api_keys and not is_loopback(options.host):
-        message = f"{options.host} can be reached by others; give --api-key or --api-key-file too, or use 127.0.0.1"
+        key = "--api-key, --api-key-file or $JAXINFER_API_KEY"
+        message = f"{options.host} can be reached by others; give {key} too, or use 127.0.0.1"
         raise ParameterError("host", message)
 
 
