@@ -99,7 +99,7 @@ async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, 
         return IncomingBody(data, share)  # not as `bytes`: copying megabytes takes a while
     except BaseException:
         share.end()
-        if share.refused:
+        if share.refused and not content.is_eof():
             _stop_reading(request)
         raise
 
@@ -117,7 +117,11 @@ async def _turn(transport: asyncio.Transport | None, budget: BodyBudget) -> None
 
 
 def _stop_reading(request: web.Request) -> None:
-    """Leaves the rest of a body where it is: reading it only to drop it would cost as much as taking it."""
+    """Leave the rest of an incomplete body unread: reading it only to drop it would cost as much as taking it.
+
+    The connection closes after the answer (`error_middleware`). After a complete body it must stay readable, because
+    the next request comes on it.
+    """
     with contextlib.suppress(Exception):  # what is wrong with it is no matter
         request.content.read_nowait()
     if request.transport is not None:
