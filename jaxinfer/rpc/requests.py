@@ -58,7 +58,8 @@ async def _request(context: Context, body: CompletionBody, params: SamplingParam
         return request
     context.text.tokenizer.check_text(body.prompt, "prompt")
     special = body.add_special_tokens is not False
-    (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"])
+    key = ACCEPTED_KEY.get()
+    (ids,) = await context.workers.encode([body.prompt], add_special_tokens=special, params=["prompt"], key=key)
     return engine_request(ids, params, info, body, "prompt")
 
 

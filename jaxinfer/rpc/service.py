@@ -1,12 +1,14 @@
 """JaxinferService: jaxinfer.v1.Jaxinfer, before the same engine and text processor as HTTP."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 
 import grpc
 
 from jaxinfer.rpc import jaxinfer_pb2 as pb
 from jaxinfer.rpc import jaxinfer_pb2_grpc
+from jaxinfer.rpc.access import ACCEPTED_KEY
 from jaxinfer.rpc.calls import Calls
 from jaxinfer.rpc.replies import pack_choice, pack_prompt, pack_stats, pack_usage
 from jaxinfer.rpc.requests import completion_body, prepare
@@ -68,7 +70,7 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
             self._context.text.tokenizer.check_text(request.text, "text")
             encode = self._context.text.encode_async
             if len(request.text) > LARGE_BYTES:
-                encode = self._context.workers.encode
+                encode = functools.partial(self._context.workers.encode, key=ACCEPTED_KEY.get())
             (ids,) = await encode([request.text], add_special_tokens=special, params=["text"])
             check_count(len(ids), "text")
             response = pb.TokenizeResponse()
@@ -91,7 +93,8 @@ class JaxinferService(jaxinfer_pb2_grpc.JaxinferServicer):
             if len(ids) <= _IDS_AT_ONCE:
                 text = self._context.text.tokenizer.decode(ids, skip_special_tokens=skip)
             else:
-                text = await self._context.workers.decode(ids, skip_special_tokens=skip)
+                key = ACCEPTED_KEY.get()
+                text = await self._context.workers.decode(ids, skip_special_tokens=skip, key=key)
             check_chars(len(text), self._context.options.max_prompt_chars, "token_ids")
             return pb.DetokenizeResponse(text=text)
 

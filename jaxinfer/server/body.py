@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from jaxinfer.server.context import CONTEXT, keep_ignored
+from jaxinfer.server.context import API_KEY, CONTEXT, keep_ignored
 from jaxinfer.server.incoming import INCOMING, IncomingBody
 from jaxinfer.serving.bodies.decode import decode_body
 from jaxinfer.serving.bodies.structure import check_structure
@@ -47,7 +47,7 @@ async def receive_answer(request: web.Request, endpoint: TextEndpoint[Wire]) -> 
 
 async def _read_elsewhere(request: web.Request, name: str, incoming: IncomingBody) -> Requests | Answer:
     context = request.app[CONTEXT]
-    reply = await context.workers.read(name, incoming.data, context.client.info)
+    reply = await context.workers.read(name, incoming.data, context.client.info, key=request.get(API_KEY, ""))
     incoming.forget()
     keep_ignored(request, reply.ignored)
     return reply

@@ -6,6 +6,7 @@ newest would let them lock everybody out. The oldest is one that stalls, or has 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from jaxinfer.serving.errors import ErrorKind, RequestError
@@ -19,28 +20,35 @@ _TURNS = 4
 class BodyBudget:
     """At most `limit` bytes of bodies in this process; at most half of them in bodies that wait for a worker.
 
+    Of that half the bodies of an API key may hold as much as they leave free, so that there is room for other keys.
     turns: what the next part of a long body is read within.
     """
 
     def __init__(self, limit: int):
         self.limit = limit
         self.used = 0
-        self.waiting = 0
+        self.waiting: Counter[str] = Counter()  # bytes by key
         self.coming: dict[BodyShare, None] = {}  # in the order they began
         self.turns = asyncio.Semaphore(_TURNS)
 
-    def begin(self) -> "BodyShare":
-        """The share of a body that begins to come."""
-        share = BodyShare(self)
+    def begin(self, key: str = "") -> "BodyShare":
+        """Return the share of a body that begins to come. key: whose it is, `` if the server asks for none."""
+        share = BodyShare(self, key)
         self.coming[share] = None
         return share
+
+    def may_wait(self, key: str, size: int) -> bool:
+        """Return whether there is room for one more body that waits."""
+        left = self.limit // 2 - self.waiting.total() - size
+        return left >= (self.waiting[key] if key else 0)
 
 
 class BodyShare:
     """What one body has of the budget. refused: it was taken away."""
 
-    def __init__(self, budget: BodyBudget):
+    def __init__(self, budget: BodyBudget, key: str):
         self.refused = False
+        self._key = key
         self._size = 0
         self._waits = False
         self._budget = budget
@@ -56,18 +64,18 @@ class BodyShare:
 
     def wait(self) -> None:
         """The body is complete, and waits for a worker. Raises RequestError where too many do."""
-        if self._budget.waiting + self._size > self._budget.limit // 2:
+        if not self._budget.may_wait(self._key, self._size):
             self.refuse()
         self.check()
         del self._budget.coming[self]
-        self._budget.waiting += self._size
+        self._budget.waiting[self._key] += self._size
         self._waits = True
 
     def end(self) -> None:
         """The body's memory is free again. Without effect where it was."""
         self._budget.coming.pop(self, None)
         self._budget.used -= self._size
-        self._budget.waiting -= self._size if self._waits else 0
+        self._budget.waiting[self._key] -= self._size if self._waits else 0
         self._size = 0
 
     async def watched(self, read: Callable[[], Awaitable[bytes]], seconds: float) -> bytes:

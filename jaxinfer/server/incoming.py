@@ -8,6 +8,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Middleware
 
 from jaxinfer.server.body_budget import BodyBudget, BodyShare
+from jaxinfer.server.context import API_KEY
 from jaxinfer.server.errors import Handler, HttpError
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.structure import LARGE_BYTES, is_large
@@ -85,7 +86,7 @@ async def _ask_for_body(request: web.Request) -> None:
 
 async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
     # A list of parts would take forty bytes for each that has one.
-    data, share, content = bytearray(first), budget.begin(), request.content
+    data, share, content = bytearray(first), budget.begin(request.get(API_KEY, "")), request.content
     try:
         share.grow(len(first))
         while not content.at_eof():

@@ -49,6 +49,8 @@ class ServerConfig:
     body_workers: int = 2
     """Processes of each API process that read bodies above 32 kB and those of very many parts; started when first
     needed."""
+    body_queue_timeout: float = 30.0
+    """Seconds that such a body may wait for one of these processes; later it is refused with 503."""
     client_header_timeout: float = 60.0
     """Seconds in which a request's headers must come."""
     client_body_timeout: float = 60.0
@@ -122,7 +124,7 @@ class ServerConfig:
             raise ParameterError("max_restarts", f"{self.max_restarts} must be at least 0")
         if not (math.isfinite(self.heartbeat_seconds) and self.heartbeat_seconds >= 0):
             raise ParameterError("heartbeat_seconds", f"{self.heartbeat_seconds} must be a finite number, at least 0")
-        for name in ("client_header_timeout", "client_body_timeout", "keepalive_timeout"):
+        for name in ("body_queue_timeout", "client_header_timeout", "client_body_timeout", "keepalive_timeout"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ParameterError(name, f"{getattr(self, name)} must be a number of seconds above 0")
         if 2 * self.max_body_bytes > self.max_pending_body_bytes:

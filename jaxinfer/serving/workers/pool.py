@@ -13,6 +13,7 @@ from jaxinfer.engine.types import ModelInfo
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
 from jaxinfer.serving.workers import jobs
+from jaxinfer.serving.workers.places import WorkerPlaces
 from jaxinfer.text import TextProcessor
 from jaxinfer.text.limited_process import Exceeded, Late, LimitedProcess, Lost
 
@@ -34,9 +35,10 @@ class WorkerLimits:
 
 
 class Workers:
-    """The processes, each started when it is first needed and replaced where a job ends it.
+    """The processes, each started when it is first needed and replaced if a job ends it.
 
-    Jobs that find all of them busy wait in the order they came.
+    Jobs that find all of them busy wait; API keys get equal shares of them (places.py). key: whose job it is, `` if the
+    server asks for none.
     """
 
     def __init__(
@@ -55,49 +57,53 @@ class Workers:
         self._idle = [LimitedProcess(COMMAND, self._limits.wall_seconds) for _ in range(options.body_workers)]
         self._all = tuple(self._idle)
         self._closed = False
-        self._places = asyncio.Semaphore(options.body_workers)
+        shared = len(options.api_keys) > 1
+        self._places = WorkerPlaces(options.body_workers, options.body_queue_timeout, shared=shared)
         self._executor = ThreadPoolExecutor(options.body_workers, thread_name_prefix="worker")
 
-    async def read(self, endpoint: str, body: bytes | bytearray, info: ModelInfo) -> jobs.Requests | jobs.Answer:
-        """What becomes of a request's body. Raises RequestError."""
-        reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info))
+    async def read(
+        self, endpoint: str, body: bytes | bytearray, info: ModelInfo, *, key: str = ""
+    ) -> jobs.Requests | jobs.Answer:
+        """Read a request's body. Raises RequestError."""
+        reply = await self._ask(jobs.ReadBody(endpoint, memoryview(body), info), key, len(body))
         assert isinstance(reply, jobs.Requests | jobs.Answer)
         return reply
 
     async def encode(
-        self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str]
+        self, texts: Sequence[str], *, add_special_tokens: bool, params: Sequence[str], key: str = ""
     ) -> list[np.ndarray]:
-        """Token ids of each text, int32 [n]: a list of millions takes long to make, and may be too long anyway.
+        """Return token ids of each text, int32 [n]: a list of millions takes long to make, and may be too long anyway.
 
         params: what errors call each. Raises RequestError.
         """
-        reply = await self._ask(jobs.Encode(list(texts), list(params), add_special_tokens))
+        job = jobs.Encode(list(texts), list(params), add_special_tokens)
+        reply = await self._ask(job, key, sum(map(len, texts)))
         assert isinstance(reply, jobs.Ids)
         return [jobs.unpack_ids(ids) for ids in reply.ids]
 
-    async def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids. Raises RequestError."""
-        reply = await self._ask(jobs.Decode(ids, skip_special_tokens))
+    async def decode(self, ids: list[int], *, skip_special_tokens: bool, key: str = "") -> str:
+        """Return the text of token ids. Raises RequestError."""
+        reply = await self._ask(jobs.Decode(ids, skip_special_tokens), key, len(ids))
         assert isinstance(reply, jobs.Text)
         return reply.text
 
-    async def _ask(self, job: jobs.Job) -> jobs.Reply:
-        reply = jobs.decode_reply(await self._answer(job))
+    async def _ask(self, job: jobs.Job, key: str, size: int) -> jobs.Reply:
+        await self._places.take(key, size)
+        reply = jobs.decode_reply(await self._answer(job, key))
         if isinstance(reply, jobs.Failure):
             raise RequestError(**msgspec.structs.asdict(reply))
         return reply
 
-    async def _answer(self, job: jobs.Job) -> bytes:
-        """A client that goes while it waits takes its job with it. One that goes later waits for the job's end: its
+    async def _answer(self, job: jobs.Job, key: str) -> bytes:
+        """Run a job in the place that its key has taken. A client that leaves meanwhile waits for the job's end: its
         body takes memory until then.
         """
-        await self._places.acquire()
         process = self._idle.pop()  # the last used: others need not be started
         running = asyncio.get_running_loop().run_in_executor(self._executor, self._run, process, job)
 
         def give_back(done: object) -> None:
             self._idle.append(process)
-            self._places.release()
+            self._places.give_back(key)
 
         running.add_done_callback(give_back)
         try:
