@@ -71,7 +71,7 @@ def half_body(length: int, sent: int) -> bytes:
     return _head("/v1/completions", length) + b'{"prompt": "' + b"x" * (sent - 12)
 
 
-HALF_HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Slow: "
+HALF_HEADERS = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 
 
 async def _open(
@@ -112,7 +112,7 @@ async def _post(target: Target, path: str, body: bytes) -> int:
 
 
 def _head(path: str, length: int) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n"
     return head.encode() + b"Connection: close\r\n\r\n"
 
 

@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 
-_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: probe\r\n\r\n"
+_REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _PAUSE = 0.002
 
 

@@ -12,6 +12,7 @@ from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
 from jaxinfer.server.errors import Handler, error_middleware
+from jaxinfer.server.host_check import make_host_middleware
 from jaxinfer.server.incoming import ask_later, make_admission_middleware
 from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.unknown_fields import HEADER as IGNORED_HEADER
@@ -42,6 +43,7 @@ def make_app(
     app = web.Application(
         middlewares=[
             error_middleware,
+            make_host_middleware(options),
             make_cors_middleware(options),
             make_auth_middleware(options.api_keys),
             make_admission_middleware(admission, options, budget),

@@ -79,6 +79,9 @@ class ServerConfig:
     """Form of tool calls in the model's text; auto: as the chat template shows it; none: they stay in the content."""
     reasoning_parser: Literal["auto", "think", "none"] = "auto"
     """Form of what the model thinks; auto: as the chat template shows it; none: it stays in the content."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in a request's Host that a server without a key answers beside those of this machine, or `*` for all. A
+    proxy that forwards the name by which it was called needs it."""
     allowed_origins: tuple[str, ...] = ()
     """Origins whose pages may use the server from a browser (CORS), or `*`; by default none."""
     allowed_methods: tuple[str, ...] = ("GET", "POST")

@@ -46,7 +46,7 @@ async def test_a_client_that_does_not_read_is_cut_off(folder: Path, tmp_path: Pa
             idle.connect((host, int(port)))
             asked = {"prompt": [[1, 2, 3]] * 32, "max_tokens": 60, "n": 8, "logprobs": 20, "return_token_ids": True}
             body = json.dumps({**asked, "stream": True, "ignore_eos": True})
-            fields = f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+            fields = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
             idle.sendall(f"POST /v1/completions HTTP/1.1\r\n{fields}\r\n\r\n{body}".encode())
             while await server.metric("vllm:generation_tokens_total") < 32 * 60 * 8:
                 await asyncio.sleep(0.1)

@@ -133,7 +133,7 @@ def _damaged(draw: random.Random, data: bytes) -> bytes:
 def posts(draw: random.Random) -> Iterator[bytes]:
     """Whole requests with wrong bodies."""
     for path, body in bodies(draw):
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nConnection: close\r\n"
         yield head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 

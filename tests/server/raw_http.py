@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tests.server.conftest import Served
 
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 class RawAnswer(NamedTuple):

@@ -111,7 +111,7 @@ async def test_a_lost_client_frees_its_requests(serve, stream: bool, prompt: obj
     host, port = served.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps({"prompt": prompt, "stream": stream, "max_tokens": 200}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     await until(lambda: len(served.engine.active) == len(prompt if isinstance(prompt, list) else [prompt]))
     if stream:

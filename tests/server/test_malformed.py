@@ -8,13 +8,13 @@ from jaxinfer.server import protocol
 from tests.server.conftest import Served
 from tests.server.raw_http import POST, connect, is_error, read_answer, send
 
-GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 MALFORMED = {
     "another protocol": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
-    "no version that there is": b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
-    "no method that there is": b"FOO / HTTP/1.1\r\nHost: x\r\n\r\n",
-    "a long request line": b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "no version that there is": b"GET / HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    "no method that there is": b"FOO / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a long request line": b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "a long header": GET + b"X: " + b"a" * 40_000 + b"\r\n\r\n",
     "many headers": GET + b"".join(b"X%d: 1\r\n" % i for i in range(500)) + b"\r\n",
     "a header with a zero byte": GET + b"X: a\x00b\r\n\r\n",
@@ -49,9 +49,9 @@ async def test_a_chunk_that_is_wrong_in_mid_body_is_a_400(serve) -> None:
     [
         (POST + b"Expect: nothing\r\nContent-Length: 2\r\n\r\n{}", 417),
         (POST + b"Expect: \xff\r\nContent-Length: 2\r\n\r\n{}", 417),
-        (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nExpect: nothing\r\nContent-Length: 2\r\n\r\n{}", 417),
-        (b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        (b"DELETE /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", 405),
+        (b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nExpect: nothing\r\nContent-Length: 2\r\n\r\n{}", 417),
+        (b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"DELETE /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", 405),
         (POST + b"Content-Length: 999999999\r\n\r\n{", 413),
         (POST.replace(b"json", b"\xff") + b"Content-Length: 2\r\n\r\n{}", 415),
     ],

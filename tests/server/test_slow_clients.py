@@ -25,10 +25,10 @@ async def test_headers_must_come_in_time(serve) -> None:
 
 async def test_headers_of_a_later_request_must_come_in_time(serve) -> None:
     served: Served = await serve(client_header_timeout=0.3)
-    reader, writer = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    reader, writer = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await read_answer(reader)).status == 200
     await asyncio.sleep(0.6)  # a connection that is kept may be idle for longer
-    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await read_answer(reader)).status == 200
     writer.write(b"GET /healthz HTTP/1.1\r\nHo")
     assert is_error(await read_answer(reader), 408)
@@ -63,7 +63,7 @@ async def test_a_body_that_goes_on_slowly_is_read(serve) -> None:
 
 async def test_an_idle_connection_is_closed(serve) -> None:
     served: Served = await serve(keepalive_timeout=0.2)
-    reader, _ = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    reader, _ = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await read_answer(reader)).status == 200
     async with asyncio.timeout(30):
         assert await reader.read() == b""
@@ -153,6 +153,6 @@ async def test_connections_beyond_the_files_are_refused(serve, monkeypatch: pyte
         await writer.wait_closed()
     async with asyncio.timeout(10):
         while True:  # the server takes a moment to notice
-            reader, _ = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            reader, _ = await connect(served, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             if (await read_answer(reader)).status == 200:
                 break

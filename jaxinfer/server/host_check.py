@@ -1,0 +1,44 @@
+"""The Host header: a server that asks for no key answers only names of this machine.
+
+Without a key the server listens on loopback, but a web page may still reach it: a name that the page's owner makes
+resolve to 127.0.0.1 (DNS rebinding) is the page's own origin to the browser. Its requests carry that name as Host.
+"""
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from jaxinfer.server.errors import Handler, HttpError, error_response
+from jaxinfer.serving.config import ServerConfig, is_loopback
+
+
+def make_host_middleware(options: ServerConfig) -> Middleware:
+    """Answer 403 to other hosts than loopback names and `allowed_hosts`. With API keys every host is answered."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        name = host_name(request.headers.get("Host", ""))
+        return await handler(request) if _allowed(name, options) else error_response(_refusal(name))
+
+    return check
+
+
+def host_name(host: str) -> str:
+    """Return the name in a Host header in lower case, without port, brackets and final dot."""
+    name = host.strip().lower()
+    if name.startswith("["):
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0].removesuffix(".")
+
+
+def _allowed(name: str, options: ServerConfig) -> bool:
+    # Browsers always send a host; a client without one is no web page.
+    own = not name or is_loopback(name) or name.endswith(".localhost")
+    return own or bool(options.api_keys) or not {"*", name}.isdisjoint(options.allowed_hosts)
+
+
+def _refusal(name: str) -> HttpError:
+    message = (
+        f"the host {name!r} is not served: without an API key only names of this machine are, such as localhost; "
+        f"start the server with --allowed-hosts {name}, or with a key"
+    )
+    return HttpError(403, message, code="host_not_allowed")

@@ -1,0 +1,61 @@
+"""Without a key the server answers only names of this machine: a web page may have any other name."""
+
+import pytest
+
+from jaxinfer.server.host_check import host_name
+from tests.server.conftest import Served
+from tests.server.openai_error import check
+
+OWN = [
+    "localhost",
+    "localhost:8000",
+    "LOCALHOST",
+    "localhost.",
+    "127.0.0.1:8000",
+    "127.8.9.1",
+    "[::1]:8000",
+    "a.localhost",
+]
+FOREIGN = [
+    "evil.example",
+    "localhost.evil.example:8000",
+    "192.168.0.7",
+    "0.0.0.0",
+    "[2001:db8::1]:80",
+    "127.0.0.1.nip.io",
+]
+
+
+@pytest.mark.parametrize("host", OWN)
+async def test_names_of_this_machine_are_answered(serve, host: str) -> None:
+    served: Served = await serve()
+    assert (await served.post("/v1/completions", {"prompt": "a"}, headers={"Host": host})).status == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_other_names_are_not(serve, host: str) -> None:
+    served: Served = await serve()
+    for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/models", None), ("/metrics", None)):
+        ask = (
+            served.get(path, headers={"Host": host})
+            if body is None
+            else served.post(path, body, headers={"Host": host})
+        )
+        answer = await ask
+        check(answer, 403, None, "--allowed-hosts")
+        assert answer.body["error"]["code"] == "host_not_allowed"
+    assert not served.engine.submitted
+
+
+@pytest.mark.parametrize(
+    "options", [{"allowed_hosts": ("other", "evil.example")}, {"allowed_hosts": ("*",)}, {"api_key": "k"}], ids=str
+)
+async def test_named_hosts_and_any_with_a_key(serve, options) -> None:
+    served: Served = await serve(**options)
+    headers = {"Host": "evil.example:80", "Authorization": "Bearer k"}
+    assert (await served.post("/v1/completions", {"prompt": "a"}, headers=headers)).status == 200
+
+
+def test_the_name_in_a_host() -> None:
+    given = {"A.b:80": "a.b", "[::1]:8": "::1", "[::1]": "::1", "a.": "a", " x ": "x", "": ""}
+    assert {host: host_name(host) for host in given} == given
