@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import sys
+from collections.abc import Generator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.draws import budget, first_seed
-from tests.turns import split_by_turn, turns
+from tests.turns import mark_long_cases, shuffled, split_by_turn, turns
 
 
 def _machine() -> str:
@@ -54,11 +55,15 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 def pytest_report_header(config: pytest.Config) -> str:
     header = f"random cases: JAXINFER_TEST_SEED={first_seed()}, JAXINFER_TEST_SECONDS={budget():g}"
+    header += "; in a drawn order: JAXINFER_TEST_SHUFFLE" if os.environ.get("JAXINFER_TEST_SHUFFLE") else ""
     return header if turns() == 1 else f"{header}; of long tests one of {turns()}: JAXINFER_TEST_TURNS"
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items[:], waiting = split_by_turn(items)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    mark_long_cases(items)  # before `-m` selects
+    yield
+    chosen, waiting = split_by_turn(items)
+    items[:] = shuffled(chosen)
     if waiting:
         config.hook.pytest_deselected(items=waiting)

@@ -68,11 +68,37 @@ def test_all_run_where_nobody_asks_for_turns(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_pytest_asks_for_them() -> None:
-    here = f"{__file__}::test_cases_of_one_test"
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "--collect-only", here]
-    environment = os.environ | {"JAXINFER_TEST_TURNS": "2", "JAXINFER_TEST_SEED": "0"}
+    assert _collected("test_cases_of_one_test", "-m", "", JAXINFER_TEST_TURNS="2") == ["a-1]", "c-3]", "d-4]"]
+
+
+def test_few_cases_run_by_default() -> None:
+    chosen, every = _collected("test_many_cases", "-m", "not long"), _collected("test_many_cases", "-m", "")
+    assert (len(chosen), len(every)) == (3, 9)
+    assert set(chosen) <= set(every)
+
+
+def test_the_order_is_drawn_by_the_seed() -> None:
+    orders = [
+        _collected("test_many_cases", "-m", "", JAXINFER_TEST_SHUFFLE="1", JAXINFER_TEST_SEED=seed) for seed in "121"
+    ]
+    assert orders[0] == orders[2]
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == _collected("test_many_cases", "-m", "")
+
+
+def _collected(name: str, *options: str, **variables: str) -> list[str]:
+    """Cases of a test below, in their order."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *options, f"{__file__}::{name}"]
+    environment = os.environ | {"JAXINFER_TEST_SEED": "0"} | variables
     listed = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    assert [line.partition("[")[2] for line in listed.splitlines() if "::" in line] == ["a-1]", "c-3]", "d-4]"]
+    return [line.partition("[")[2] for line in listed.splitlines() if "::" in line]
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("letter", range(3))
+@pytest.mark.parametrize("number", range(3))
+def test_many_cases(letter: int, number: int) -> None:
+    """Three by default."""
 
 
 @pytest.mark.parametrize(("letter", "number"), one_of(3, zip("abcd", range(1, 5), strict=True)))
