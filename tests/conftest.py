@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.children import children_with
 from tests.draws import budget, first_seed
 from tests.turns import mark_long_cases, shuffled, split_by_turn, turns
 
@@ -57,6 +58,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     header = f"random cases: JAXINFER_TEST_SEED={first_seed()}, JAXINFER_TEST_SECONDS={budget():g}"
     header += "; in a drawn order: JAXINFER_TEST_SHUFFLE" if os.environ.get("JAXINFER_TEST_SHUFFLE") else ""
     return header if turns() == 1 else f"{header}; of long tests one of {turns()}: JAXINFER_TEST_TURNS"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run whose tests leave processes behind: they take memory, and later tests would count them."""
+    if session.config.getoption("numprocesses", None):  # the children are those that run tests
+        return
+    left = [" ".join(child.cmdline()) for child in children_with("")]
+    if left:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+        pytest.exit("tests have left processes behind: " + "; ".join(left), pytest.ExitCode.INTERNAL_ERROR)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
