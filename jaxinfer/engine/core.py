@@ -19,7 +19,7 @@ from jaxinfer.engine.kv.manager import BlockRefs
 from jaxinfer.engine.masks import MaskError, StepMasks
 from jaxinfer.engine.results import apply_result
 from jaxinfer.engine.scheduler.policy import Policy
-from jaxinfer.engine.scheduler.queue_limit import TenantCounts, check_room
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts
 from jaxinfer.engine.scheduler.scheduler import Scheduler
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.stats.drafts import DraftTotals
@@ -76,7 +76,6 @@ class EngineCore:
         config = scheduler or SchedulerConfig(max_num_seqs=runner.shapes.max_num_seqs)
         self.scheduler = Scheduler(runner.shapes, config, cache or CacheConfig(), policy, clock)
         self.steps_ahead = config.overlap * runner.shapes.stages if steps_ahead is None else steps_ahead
-        self.max_waiting = config.max_waiting
         self.step_timeout = config.step_timeout
         self.eos_ids = eos_ids
         self._random = random.Random(seed)
@@ -127,12 +126,13 @@ class EngineCore:
         """Whose request it is, as far as tenants are told apart. Safe in any thread."""
         return self.scheduler.tenant_of(request.tenant)
 
-    def check_room(self, tenant: tuple[str, ...], *submitted: TenantCounts) -> None:
-        """Raises QueueFullError where too many requests wait for another of this tenant. Safe in any thread.
+    def check_room(self, request: GenerateRequest, *submitted: TenantCounts) -> None:
+        """Raise QueueFullError if too many requests wait for another of its tenant, or if it is likely to wait longer
+        than it may. Safe in any thread.
 
         submitted: requests that are to be queued before it.
         """
-        check_room(self.max_waiting, tenant, self.scheduler.state.queue.by_tenant, *submitted)
+        self.scheduler.check_room(self.tenant_of(request), request.max_wait, *submitted)
 
     def is_retiring(self, request_id: str) -> bool:
         """True while an ended request's id is taken still, by results in flight: a step or two."""
@@ -150,7 +150,7 @@ class EngineCore:
         request, params = checked.request, checked.request.sampling
         if request.request_id in self._sequences or request.request_id in self._retiring:
             raise ParameterError("request_id", f"{request.request_id!r} is in use")
-        self.check_room(self.tenant_of(request))
+        self.check_room(request)
         parent = Sequence(
             request.request_id,
             checked.ids,
@@ -170,7 +170,7 @@ class EngineCore:
         self._next_sequence += params.n
         self.counters.prompt_tokens += parent.prompt_len
         self._sequences[request.request_id] = [parent]
-        self.scheduler.add(parent)
+        self.scheduler.add(parent, request.max_wait)
 
     def has_work(self) -> bool:
         """True while a call of `step` can make progress."""
@@ -183,6 +183,7 @@ class EngineCore:
         many failures, ended with an error. Raises what the runner raises where it cannot be reset.
         """
         self.timer.end(OTHER)
+        self._end_expired()
         plan = self.scheduler.schedule()
         self._register_forks()
         self.timer.end(SCHEDULE)
@@ -349,6 +350,12 @@ class EngineCore:
         self.counters.constraint_failures += 1
         self._end(sequence, FinishReason.ERROR, error.text, error.param)
         self._retire(sequence.request_id)
+
+    def _end_expired(self) -> None:
+        """End requests that have waited for their first slot for as long as they may."""
+        for sequence in self.scheduler.expired():
+            self._end(sequence, FinishReason.TIMEOUT)
+            self._retire(sequence.request_id)
 
     def _recover(self, failure: str) -> None:
         self.counters.step_faults += 1

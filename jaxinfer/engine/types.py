@@ -17,12 +17,13 @@ MAX_PRIORITY = 2**31 - 1
 
 
 class FinishReason(enum.StrEnum):
-    """Why a sequence ended; the values are OpenAI's, and two of our own."""
+    """Why a sequence ended; the values are OpenAI's, and three of our own. TIMEOUT: it got no slot in time."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class GenerateRequest:
     prompt_token_ids: int32 [n], or a sequence, which is copied when the request is checked.
     priority: lower runs first. cache_salt: prefixes are shared only between requests of one salt. tenant: whose it is,
     for fair sharing: digests of the API key and of the user. prediction: token ids that the output may be, which steps
-    draft from; they change no token. Empty: none.
+    draft from; they change no token. Empty: none. max_wait: seconds for which it may wait for its first slot; None: any
+    time.
     """
 
     request_id: str
@@ -42,6 +44,7 @@ class GenerateRequest:
     cache_salt: str = ""
     tenant: tuple[str, ...] = ()
     prediction: np.ndarray | Sequence[int] = ()
+    max_wait: float | None = None
 
 
 class TokenLogprobs(NamedTuple):
@@ -158,6 +161,8 @@ class EngineStats(NamedTuple):
     grammars_kept: int = 0
     grammar_bytes: int = 0
     """Of ConstraintStats (constraint.py)."""
+    expected_wait: float = 0.0
+    """Seconds until a request gets a slot that comes after all that wait, by how often slots came lately."""
     waiting_for_slots: int = 0
     waiting_for_blocks: int = 0
     waiting_for_prefills: int = 0

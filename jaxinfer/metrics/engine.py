@@ -10,6 +10,11 @@ from jaxinfer.metrics.requests import common_labels, cumulative
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that hold a slot.", "running"),
     ("vllm:num_requests_waiting", "Requests that wait for a slot.", "waiting"),
+    (
+        "jaxinfer:expected_queue_seconds",
+        "Seconds until a request gets a slot that comes after all that wait, by how often slots came lately.",
+        "expected_wait",
+    ),
     ("jaxinfer:grammars_kept", "Compiled grammars that are kept.", "grammars_kept"),
     (
         "jaxinfer:grammars_kept_bytes",

@@ -62,8 +62,11 @@ class RemoteEngineClient:
         return self._lost
 
     async def wait_ready(self) -> None:
-        """Waits until the engine can be used."""
-        await self._attached.wait()
+        attached = asyncio.create_task(self._attached.wait())
+        try:
+            await asyncio.wait([attached, self._task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            attached.cancel()
 
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         if not self.ready:

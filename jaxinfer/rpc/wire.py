@@ -100,7 +100,7 @@ def pack_request(request: GenerateRequest) -> Submit:
     """The frame of a request."""
     ids = np.asarray(request.prompt_token_ids, np.int32)
     prediction = np.asarray(request.prediction, np.int32)
-    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant, prediction
+    fields = ids, request.sampling, request.priority, request.cache_salt, request.tenant, prediction, request.max_wait
     return Submit(request.request_id, msgspec.Raw(encode(fields)))
 
 
@@ -139,5 +139,5 @@ decode_events = msgspec.msgpack.Decoder(list[Event], dec_hook=array).decode
 """A list of Events."""
 
 _decode_fields = msgspec.msgpack.Decoder(
-    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray], dec_hook=array
+    tuple[np.ndarray, SamplingParams, int, str, tuple[str, ...], np.ndarray, float | None], dec_hook=array
 ).decode

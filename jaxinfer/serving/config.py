@@ -41,6 +41,9 @@ class ServerConfig:
     share_cache_across_keys: bool = False
     """With several API keys, reuse KV blocks of equal prefixes across them. Without it each key has a prefix cache of
     its own; with it `cached_tokens` and the time to the first token tell every client what others have sent."""
+    default_deadline: float = 20.0
+    """Seconds that a request may wait for a slot, if its client does not say less (X-Stainless-Timeout): one that is
+    likely to wait longer is refused with 429 at once, one that has waited so long ends with 429. 0: any time."""
     max_body_bytes: int = 8 * 2**20
     """Longest request body."""
     max_pending_body_bytes: int = 96 * 2**20
@@ -135,6 +138,8 @@ class ServerConfig:
             raise ParameterError(
                 "max_body_bytes", f"{self.max_body_bytes} must be at most {most}, half of max_pending_body_bytes"
             )
+        if not 0 <= self.default_deadline < math.inf:
+            raise ParameterError("default_deadline", f"{self.default_deadline} must be a number of seconds, or 0")
         if self.drain_seconds < 0:
             raise ParameterError("drain_seconds", f"{self.drain_seconds} must be at least 0")
         if self.engine_address is not None:

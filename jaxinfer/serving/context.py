@@ -13,6 +13,7 @@ from jaxinfer.serving.admission import Admission
 from jaxinfer.serving.bodies.schema import CompletionBody, GenerateBody
 from jaxinfer.serving.bodies.unknown_fields import UnknownFields
 from jaxinfer.serving.config import ServerConfig
+from jaxinfer.serving.deadline import max_wait
 from jaxinfer.serving.errors import RequestError
 from jaxinfer.serving.generation import Generation
 from jaxinfer.serving.requests.endpoint import ModelSide
@@ -27,8 +28,8 @@ from jaxinfer.text.harmony import CHANNEL, MESSAGE, AnalysisTokens
 class Caller(NamedTuple):
     """Who sent a request. api_key: `` where none is asked for. request_id: what its span is called.
 
-    headers: of which the span reads `traceparent`. report: called with a field that has no effect and the reason; may
-    raise RequestError.
+    headers: of which the span reads `traceparent`, and the deadline the client's timeout. report: called with a field
+    that has no effect and the reason; may raise RequestError.
     """
 
     api_key: str
@@ -82,7 +83,14 @@ class Context:
         salt, tenant = self._cache_salt(body, caller.api_key), tenant_of(caller.api_key, body.user)
         name = uuid.uuid4().hex  # a client's own id need not be the only one of its kind
         owned = [
-            replace(request, request_id=f"{name}-{i}", priority=priority, cache_salt=salt, tenant=tenant)
+            replace(
+                request,
+                request_id=f"{name}-{i}",
+                priority=priority,
+                cache_salt=salt,
+                tenant=tenant,
+                max_wait=max_wait(caller.headers, self.options.default_deadline),
+            )
             for i, request in enumerate(requests)
         ]
         return Generation(

@@ -1,6 +1,7 @@
 """Generation: the engine requests of one request, from submission to the last token."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -170,6 +171,8 @@ class _Run:
         self.timer = timer
         self._client = client
         self._source: AsyncIterator[list[TokenDelta]] | None = None
+        self._begun = False
+        self._tries = 0
         params = request.sampling
         self._choices = [OutputAssembler(tokenizer, request.prompt_token_ids, params, i) for i in range(params.n)]
 
@@ -183,6 +186,7 @@ class _Run:
         return all(choice.finished for choice in self._choices)
 
     async def submit(self) -> None:
+        self._tries += 1
         self._source = await self._client.submit(self.request)
 
     def abort(self) -> None:
@@ -195,12 +199,26 @@ class _Run:
                     self._end_choice(FinishReason.ABORT)
 
     async def steps(self) -> AsyncIterator[list[ChoiceDelta]]:
-        assert self._source is not None
+        while not self.finished:
+            assert self._source is not None
+            try:
+                async for deltas in self._read(self._source):
+                    yield deltas
+            except EngineDeadError as error:
+                self._source = None  # there is nothing left to abort
+                await self._try_again(error)
+
+    async def _try_again(self, error: EngineDeadError) -> None:
+        """Submit once more if no token has come, when the engine is back. Raises the error that ended the first try
+        where that cannot be."""
         try:
-            async for deltas in self._read(self._source):
-                yield deltas
-        except EngineDeadError:
-            self._source = None  # there is nothing left to abort
+            if self._begun or self._tries > 1:
+                raise error
+            await self._client.wait_ready()
+            if not self._client.ready:
+                raise error
+            await self.submit()
+        except BaseException:
             for choice in self._choices:
                 if not choice.finished:
                     self._end_choice(FinishReason.ERROR)
@@ -209,6 +227,7 @@ class _Run:
     async def _read(self, source: AsyncIterator[list[TokenDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
         held: list[ChoiceDelta] = []
         async for deltas in source:
+            self._begun = True
             held += [found for delta in deltas if (found := self._take(delta)) is not None]
             # Every choice may have to begin with its prompt, whose log-probabilities come with choice 0.
             if held and not self._waits_for_prompt():
@@ -247,12 +266,19 @@ class _Run:
             self.timer.tokens(delta.index)
         if shown.finish_reason is not None:
             self._end_choice(shown.finish_reason)
-            _check_reason(shown)
+            self._check_reason(shown)
         return shown
 
     def _end_choice(self, reason: FinishReason) -> None:
         self.finish_reasons.append(reason.value)
         self.timer.sequence_ended(reason)
+
+    def _check_reason(self, delta: ChoiceDelta) -> None:
+        if delta.finish_reason is FinishReason.TIMEOUT:
+            wait = max(1, math.ceil(self._client.stats().expected_wait))
+            message = f"no slot was free in time; try again in {wait} s"
+            raise RequestError(message, kind=ErrorKind.BUSY, code="queue_timeout", retry_after=wait)
+        _check_reason(delta)
 
 
 def _check_reason(delta: ChoiceDelta) -> None:

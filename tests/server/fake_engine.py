@@ -21,6 +21,7 @@ class FakeEngine:
     """Answers every choice with the tokens of `reply`, then with the end-of-sequence token.
 
     reply: a text, or a function from request and choice index to a text. gate: cleared, no token comes.
+    end_at_once: the reason for which every choice ends before its first token; None: it does not.
     steps_per_list: how many steps one list of deltas holds, as where the reader is slower than the engine.
     logprob: of each token, by choice index. stop_token: what ends a choice instead of the end-of-sequence token.
     submitted, stopped, aborted: what the server has asked for. active: ids of requests that have not ended.
@@ -34,6 +35,7 @@ class FakeEngine:
         self.steps_per_list = 1
         self.logprob: Callable[[int], float] = lambda index: -0.25
         self.stop_token: int | None = None
+        self.end_at_once: FinishReason | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.submitted: list[GenerateRequest] = []
@@ -42,6 +44,9 @@ class FakeEngine:
         self._active: dict[str, _Active] = {}
         self._generated = 0
         self._dead: EngineDeadError | None = None
+        self._comes_back = False
+        self._back = asyncio.Event()
+        self._back.set()
         self.info = ModelInfo(
             name="fake",
             max_model_len=256,
@@ -57,7 +62,11 @@ class FakeEngine:
 
     @property
     def lost(self) -> bool:
-        return not self.ready
+        return not self.ready and not self._comes_back
+
+    async def wait_ready(self) -> None:
+        if not self.lost:
+            await self._back.wait()
 
     @property
     def active(self) -> set[str]:
@@ -72,6 +81,8 @@ class FakeEngine:
         lists = {name: list(map(int, getattr(request, name))) for name in ("prompt_token_ids", "prediction")}
         self.submitted.append(dataclasses.replace(request, **lists))
         active = self._active[request.request_id] = _Active(self, request)
+        if self.end_at_once is not None:
+            active.end_all(self.end_at_once)
         return active.deltas()
 
     def stop(self, request_id: str, index: int) -> None:
@@ -105,12 +116,18 @@ class FakeEngine:
         for active in list(self._active.values()):
             active.end_all(FinishReason.ABORT)
 
-    def die(self, reason: str = "the device was lost") -> None:
-        """The engine dies: every stream fails, nothing can be submitted."""
-        self._dead = EngineDeadError(reason)
+    def die(self, reason: str = "the device was lost", *, comes_back: bool = False) -> None:
+        """The engine dies: every stream fails, nothing can be submitted, for good or until it is back."""
+        self._dead, self._comes_back = EngineDeadError(reason), comes_back
+        self._back.clear()
         for active in self._active.values():
             active.queue.put_nowait(self._dead)
         self._active.clear()
+
+    def come_back(self) -> None:
+        """The engine was started again."""
+        self._dead = None
+        self._back.set()
 
     def fail_requests(self, reason: str, param: str | None = None) -> None:
         """Every active request ends with an error, of a field of its own or not; the engine lives on."""

@@ -71,6 +71,58 @@ async def test_an_engine_that_dies_during_a_whole_reply_is_503(serve) -> None:
     check(await asking, 503, None, "the device was lost")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("prompt", ["a", ["a", "b"]])
+async def test_requests_without_a_token_are_tried_again_when_the_engine_is_back(serve, prompt, stream: bool) -> None:
+    served: Served = await serve()
+    served.engine.gate.clear()
+    body = {"prompt": prompt, "stream": stream, "max_tokens": 4}
+
+    async def ask() -> str:
+        async with served.session.post(served.url + "/v1/completions", json=body) as response:
+            return await response.text()
+
+    asking = asyncio.create_task(ask())
+    await until(lambda: len(served.engine.active) == len(prompt))
+    served.engine.die(comes_back=True)
+    assert not served.engine.active
+    served.engine.come_back()
+    await until(lambda: len(served.engine.active) == len(prompt))
+    served.engine.gate.set()
+    text = await asking
+    assert "error" not in text
+    assert "[DONE]" in text if stream else json.loads(text)["usage"]["completion_tokens"] == 4 * len(prompt)
+
+
+async def test_they_are_tried_again_once(serve) -> None:
+    served: Served = await serve()
+    served.engine.gate.clear()
+    asking = asyncio.create_task(served.post("/v1/completions", {"prompt": "a"}))
+    for _ in range(2):
+        await until(lambda: served.engine.active)
+        served.engine.die(comes_back=True)
+        served.engine.come_back()
+    check(await asking, 503, None, "the device was lost")
+    assert len(served.engine.submitted) == 2
+
+
+async def test_who_leaves_while_the_engine_is_away_is_not_tried_again(serve) -> None:
+    served: Served = await serve(max_open_requests=1)
+    served.engine.gate.clear()
+    asking = asyncio.create_task(served.post("/v1/completions", {"prompt": "a"}))
+    await until(lambda: served.engine.active)
+    served.engine.die(comes_back=True)
+    asking.cancel()
+    await asyncio.wait([asking])
+    async with asyncio.timeout(30):
+        while (await served.post("/tokenize", {"prompt": "a"})).status == 429:
+            await asyncio.sleep(0.01)
+    served.engine.come_back()
+    served.engine.gate.set()
+    assert (await served.post("/v1/completions", {"prompt": "b"})).status == 200
+    assert len(served.engine.submitted) == 2
+
+
 async def test_what_a_request_has_brought_about_is_its_error(serve) -> None:
     """A grammar that cannot go on: a 400 that names the field, or an event of that type after what was written."""
     served: Served = await serve()

@@ -24,6 +24,10 @@ class EngineClient(Protocol):
         """True where requests can never be served again."""
         ...
 
+    async def wait_ready(self) -> None:
+        """Wait until requests can be served, or until they never can be again."""
+        ...
+
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         """Queues a request; returns an iterator of what each engine step adds, until every sequence has finished.
 

@@ -39,6 +39,9 @@ class LocalEngineClient:
     def lost(self) -> bool:
         return not self._engine.alive
 
+    async def wait_ready(self) -> None:
+        """Return at once: an engine in this process that has stopped does not come back."""
+
     async def submit(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
         self._use_loop(asyncio.get_running_loop())
         self._streams.check_free(request.request_id)

@@ -111,7 +111,7 @@ class EngineThread:
         with self._lock:
             if request.request_id in self._compiling:
                 raise ParameterError("request_id", f"{request.request_id!r} is in use")
-            self._core.check_room(tenant, self._submitted)
+            self._core.check_room(request, self._submitted)
             self._submitted.add(tenant)
             if checked.is_constrained:
                 self._compile_soon(checked, client_id)

@@ -1,7 +1,5 @@
 """TenantCounts: how many requests each tenant has somewhere; and how many it may have waiting."""
 
-from jaxinfer.errors import QueueFullError
-
 _KEY_FACTOR = 3
 """Free places that all users of an API key may hold for each one that is free: half as many again as one user alone."""
 
@@ -14,7 +12,13 @@ class TenantCounts:
 
     def __init__(self) -> None:
         self.total = 0
+        self._tenants = 0
         self._counts: dict[tuple[str, ...], int] = {}
+
+    @property
+    def num_tenants(self) -> int:
+        """Tenants that have any."""
+        return self._tenants
 
     def of(self, tenant: tuple[str, ...]) -> int:
         """Requests of a tenant, or of all tenants whose names begin so."""
@@ -23,6 +27,7 @@ class TenantCounts:
     def add(self, tenant: tuple[str, ...]) -> None:
         """One request more."""
         self.total += 1
+        self._tenants += not self.of(tenant)
         for end in range(1, len(tenant) + 1):
             self._counts[tenant[:end]] = self.of(tenant[:end]) + 1
 
@@ -35,10 +40,11 @@ class TenantCounts:
                 self._counts[tenant[:end]] = left
             else:
                 del self._counts[tenant[:end]]
+        self._tenants -= not self.of(tenant)
 
 
-def check_room(max_waiting: int, tenant: tuple[str, ...], *waiting: TenantCounts) -> None:
-    """Raises QueueFullError where a tenant may have no more requests waiting.
+def has_room(max_waiting: int, tenant: tuple[str, ...], *waiting: TenantCounts) -> bool:
+    """Return whether a tenant may have one more request waiting.
 
     Without tenants (fair sharing is off) `max_waiting` may wait. With them the queue has twice as many places, and each
     tenant may hold as many as are free: so one alone holds `max_waiting`, and whoever comes next finds half of what is
@@ -47,11 +53,8 @@ def check_room(max_waiting: int, tenant: tuple[str, ...], *waiting: TenantCounts
     """
     total = sum(counts.total for counts in waiting)
     if not tenant:
-        full = total >= max_waiting
-    else:
-        free = 2 * max_waiting - total
-        limits = [_KEY_FACTOR * free] * (len(tenant) - 1) + [free]
-        held = [sum(counts.of(tenant[:end]) for counts in waiting) for end in range(1, len(tenant) + 1)]
-        full = any(number >= limit for number, limit in zip(held, limits, strict=True))
-    if full:
-        raise QueueFullError(total)
+        return total < max_waiting
+    free = 2 * max_waiting - total
+    limits = [_KEY_FACTOR * free] * (len(tenant) - 1) + [free]
+    held = [sum(counts.of(tenant[:end]) for counts in waiting) for end in range(1, len(tenant) + 1)]
+    return all(number < limit for number, limit in zip(held, limits, strict=True))

@@ -5,6 +5,7 @@ sequences first, then on waiting ones. A chunk of a prompt, a prefix hit, a resu
 then the same case.
 """
 
+import math
 import time
 from collections import abc
 
@@ -16,12 +17,15 @@ from jaxinfer.engine.scheduler.draft_policy import DraftPolicy
 from jaxinfer.engine.scheduler.fault_isolation import FaultIsolation
 from jaxinfer.engine.scheduler.policy import Policy, make_policy
 from jaxinfer.engine.scheduler.prefill import Prefill
+from jaxinfer.engine.scheduler.queue_limit import TenantCounts, has_room
+from jaxinfer.engine.scheduler.queue_wait import Deadlines, QueueWait, place_of
 from jaxinfer.engine.scheduler.rows import HostRows
 from jaxinfer.engine.scheduler.state import SchedulerState
 from jaxinfer.engine.sequence import Sequence
 from jaxinfer.engine.step.builder import PlanBuilder
 from jaxinfer.engine.step.plan import StepPlan
 from jaxinfer.engine.step.shapes import EngineShapes
+from jaxinfer.errors import QueueFullError
 
 _TENANT_PARTS = {"off": 0, "key": 1, "user": 2}
 
@@ -51,11 +55,15 @@ class Scheduler:
             self.drafts = DraftPolicy(clock, drafting.fewest, drafting.tokens, shapes.stages)
         self._decode = Decode(state, self._blocks, splits_prompts=scheduler.enable_chunked_prefill)
         self._prefill = Prefill(state, self.policy, scheduler, rows=rows, blocks=self._blocks, admission=self.admission)
+        self._max_waiting = scheduler.max_waiting
+        self._queue_wait, self._deadlines = QueueWait(clock), Deadlines(clock)
         self._tenant_parts = _TENANT_PARTS[scheduler.fair_share]
         self._steps = 0
 
-    def add(self, sequence: Sequence) -> None:
-        """Queues a new sequence."""
+    def add(self, sequence: Sequence, max_wait: float | None = None) -> None:
+        """Queues a new sequence. max_wait: seconds for which it may wait for its first slot; None: any time."""
+        if max_wait is not None:
+            self._deadlines.add(sequence, max_wait)
         sequence.queued_at = self.state.clock()
         sequence.rank = self.policy.rank(sequence)
         sequence.tenant = self.tenant_of(sequence.tenant)
@@ -64,6 +72,25 @@ class Scheduler:
     def tenant_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The part of a tenant's names that tells it from others: all, the API key, or none."""
         return (*names, "", "")[: self._tenant_parts]
+
+    def check_room(self, tenant: tuple[str, ...], max_wait: float | None, *submitted: TenantCounts) -> None:
+        """Raise QueueFullError if too many requests wait for another of this tenant, or if it is likely to wait longer
+        than it may. Safe in any thread.
+
+        submitted: requests that are to be queued before it.
+        """
+        waiting = (self.state.queue.by_tenant, *submitted)
+        wait = self._queue_wait.estimate(place_of(tenant, *waiting))
+        if not has_room(self._max_waiting, tenant, *waiting) or (max_wait is not None and wait > max_wait):
+            raise QueueFullError(sum(counts.total for counts in waiting), max(1, math.ceil(wait)))
+
+    def expected_wait(self) -> float:
+        """Return the seconds until a request gets a slot that comes after all that wait. Safe in any thread."""
+        return self._queue_wait.estimate(self.state.queue.num_requests)
+
+    def expired(self) -> abc.Iterator[Sequence]:
+        """Yield sequences that have waited for their first slot for as long as they may."""
+        return self._deadlines.expired()
 
     def retry(self, discarded: abc.Sequence[StepPlan]) -> list[Sequence]:
         """After a step fault: queues every sequence that holds anything; returns those that have failed too often."""
@@ -75,6 +102,19 @@ class Scheduler:
         """The next step, or None where nothing can be computed now."""
         self.state.must_drain = False
         plan = PlanBuilder(self.state.shapes, self.state.table)
+        self._fill(plan)
+        admitted = sum(each.sequence_index == 0 for each in plan.admissions)
+        self._queue_wait.planned(waiting=self.state.queue.num_requests, admitted=admitted)
+        if plan.empty and not plan.admissions:
+            return None
+        finished = plan.finish(self._steps)
+        self.state.dispatch(finished)
+        if self.drafts is not None:
+            self.drafts.planned(finished)
+        self._steps += 1
+        return finished
+
+    def _fill(self, plan: PlanBuilder) -> None:
         self.state.forks.part()
         self.isolation.release_passed()
         self.admission.begin_plan()
@@ -88,14 +128,6 @@ class Scheduler:
             self.admission.admit_waiting(plan)
         if plan.empty and not plan.admissions:
             self._decode.plan_ahead(plan)
-        if plan.empty and not plan.admissions:
-            return None
-        finished = plan.finish(self._steps)
-        self.state.dispatch(finished)
-        if self.drafts is not None:
-            self.drafts.planned(finished)
-        self._steps += 1
-        return finished
 
     def _plan_burst(self, plan: PlanBuilder) -> bool:
         """Several tokens for all running sequences, or for those that are due, unless a waiting one could enter now, or

@@ -48,6 +48,7 @@ def read_stats(
         kv_blocks_used=state.kv.blocks_in_use,
         kv_blocks_total=state.kv.blocks_total,
         preemptions=state.num_preemptions,
+        expected_wait=scheduler.expected_wait(),
         prefix_queries=scheduler.admission.prefix_queries,
         prefix_hits=scheduler.admission.prefix_hits,
         admitted_tokens=scheduler.admission.admitted_tokens,

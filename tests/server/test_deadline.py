@@ -1,0 +1,52 @@
+"""How long a request may wait for a slot: the server's default, and what OpenAI's clients tell of their own."""
+
+import openai
+import pytest
+
+from jaxinfer.engine.types import FinishReason
+from jaxinfer.serving.deadline import max_wait
+from tests.server.conftest import Served
+from tests.server.openai_error import check
+
+
+@pytest.mark.parametrize(
+    ("headers", "default", "seconds"),
+    [
+        ({}, 20.0, 20.0),
+        ({}, 0.0, None),
+        ({"X-Stainless-Timeout": "5"}, 20.0, 5.0),
+        ({"X-Stainless-Read-Timeout": "5.5"}, 0.0, 5.5),
+        ({"X-Stainless-Read-Timeout": "600", "X-Stainless-Timeout": "8"}, 20.0, 8.0),
+        ({"X-Stainless-Timeout": "600"}, 20.0, 20.0),
+        *(
+            ({"X-Stainless-Timeout": wrong}, 20.0, 20.0)
+            for wrong in ("NOT_GIVEN", "", "-1", "0", "nan", "inf", "1e999")
+        ),
+    ],
+)
+def test_the_least_of_what_is_told(headers: dict[str, str], default: float, seconds: float | None) -> None:
+    assert max_wait(headers, default) == seconds
+
+
+async def test_it_reaches_the_engine(serve) -> None:
+    served: Served = await serve(default_deadline=7.0)
+    for headers in ({}, {"X-Stainless-Timeout": "3"}):
+        assert (await served.post("/v1/completions", {"prompt": "a"}, headers=headers)).status == 200
+    await served.client.with_options(timeout=2.5).completions.create(model="default", prompt="a")
+    assert [request.max_wait for request in served.engine.submitted] == [7.0, 3.0, 2.5]
+
+
+async def test_who_has_waited_too_long_is_told_when_to_come_back(serve) -> None:
+    served: Served = await serve()
+    served.engine.end_at_once = FinishReason.TIMEOUT
+    answer = await served.post("/v1/completions", {"prompt": "a"})
+    check(answer, 429, None, "no slot was free in time")
+    assert (answer.body["error"]["code"], answer.headers["Retry-After"]) == ("queue_timeout", "1")
+
+
+async def test_a_stream_ends_with_the_same_error(serve) -> None:
+    served: Served = await serve()
+    served.engine.end_at_once = FinishReason.TIMEOUT
+    with pytest.raises(openai.APIError, match="no slot was free in time; try again in 1 s"):
+        async for _ in await served.client.completions.create(model="default", prompt="a", stream=True):
+            pass
