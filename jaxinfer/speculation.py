@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxinfer.errors import ParameterError
+from jaxinfer.errors import ParameterError, shortened
 
 _SETTING = "speculative_config"
 _MOST_TOKENS = 16
@@ -79,7 +79,7 @@ def _object(text: str) -> Mapping[str, Any]:
         raise _error(f"must be the text of a JSON object, as {_example()}, not {type(text).__name__}")
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _error(f"is no JSON ({error}); give an object, as {_example()}") from None
     if not isinstance(values, dict):
         raise _error(f"must be a JSON object, as {_example()}")
@@ -95,7 +95,7 @@ def _method(values: Mapping[str, Any]) -> Method:
     if asked in _OTHER_METHODS:
         raise _error(f"method {asked} is not supported yet; ngram, draft_model and eagle3 are")
     if not isinstance(asked, str) or asked not in _METHODS:
-        raise _error(f"method must be ngram, draft_model or eagle3, not {json.dumps(asked)}")
+        raise _error(f"method must be ngram, draft_model or eagle3, not {_shown(asked)}")
     method = _METHODS[asked]
     others = ("model",) if method == "ngram" else _OF_NGRAMS
     if strange := [name for name in others if values.get(name) is not None]:
@@ -106,7 +106,7 @@ def _method(values: Mapping[str, Any]) -> Method:
 def _model(values: Mapping[str, Any]) -> str:
     model = values.get("model")
     if not isinstance(model, str) or not model:
-        raise _error(f"model must be a folder or a hub id, not {json.dumps(model)}")
+        raise _error(f"model must be a folder or a hub id, not {_shown(model)}")
     return model
 
 
@@ -115,8 +115,16 @@ def _number(values: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise _error(f"{name} must be a whole number, {least} to {most}, not {json.dumps(value)}")
+        raise _error(f"{name} must be a whole number, {least} to {most}, not {_shown(value)}")
     return value
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON, in at most 160 characters."""
+    try:
+        return shortened(json.dumps(value))
+    except RecursionError:
+        return "deeply nested JSON"
 
 
 def _example() -> str:

@@ -11,7 +11,7 @@ from jaxinfer.server.auth import make_auth_middleware
 from jaxinfer.server.body_budget import BodyBudget
 from jaxinfer.server.context import CONTEXT, IGNORED_FIELDS, told_id
 from jaxinfer.server.cors import add_cors_headers, make_cors_middleware
-from jaxinfer.server.errors import Handler, error_middleware
+from jaxinfer.server.errors import SERVER, Handler, error_middleware
 from jaxinfer.server.host_check import make_host_middleware
 from jaxinfer.server.incoming import ask_later, make_admission_middleware
 from jaxinfer.serving.admission import Admission
@@ -51,6 +51,7 @@ def make_app(
     )
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+        response.headers["Server"] = SERVER
         add_cors_headers(request, response, options)
         name = told_id(request)
         if name is not None:

@@ -7,6 +7,9 @@ from aiohttp import web
 
 from jaxinfer.serving.errors import ErrorKind, RequestError, as_request_error, cut
 
+SERVER = "jaxinfer"
+"""What the header Server says: no version of anything."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _STATUS = {
@@ -52,7 +55,9 @@ def error_body(error: RequestError) -> bytes:
 def error_response(error: Exception) -> web.Response:
     """The response to a request that failed with `error`."""
     told = as_http_error(error)
-    headers = {} if told.retry_after is None else {"Retry-After": str(told.retry_after)}
+    headers = {"Server": SERVER}
+    if told.retry_after is not None:
+        headers["Retry-After"] = str(told.retry_after)
     return web.Response(status=status_of(told), body=error_body(told), content_type="application/json", headers=headers)
 
 

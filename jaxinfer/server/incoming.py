@@ -15,6 +15,9 @@ from jaxinfer.serving.bodies.structure import LARGE_BYTES, is_large
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import RequestError
 
+_LEAST_BYTES_A_SECOND = 1024
+"""The pace that a body must keep once the time for one part of it is over."""
+
 
 class IncomingBody:
     """A complete body. share: what it has of the budget until `forget`."""
@@ -80,19 +83,21 @@ async def ask_later(request: web.Request) -> None:
 
 async def _ask_for_body(request: web.Request) -> None:
     if "Expect" in request.headers and request.writer is not None:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        with contextlib.suppress(ConnectionError):  # a client that has left: reading its body ends the request
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
 
 
 async def _read_rest(request: web.Request, first: bytes, options: ServerConfig, budget: BodyBudget) -> IncomingBody:
     # A list of parts would take forty bytes for each that has one.
     data, share, content = bytearray(first), budget.begin(request.get(API_KEY, "")), request.content
+    pace = _Pace(options.client_body_timeout)
     try:
         share.grow(len(first))
         while not content.at_eof():
             if len(data) > LARGE_BYTES and not content.is_eof():
                 await _turn(request.transport, budget)
-            part = await _read_part(content, share, options.client_body_timeout)
+            part = await _read_part(content, share, pace.seconds_left(len(data)))
             await asyncio.sleep(0)  # bytes that came one by one are handed over without a round of the event loop
             data += part
             _check_size(len(data), options.max_body_bytes)
@@ -129,12 +134,24 @@ def _stop_reading(request: web.Request) -> None:
         request.transport.pause_reading()
 
 
+class _Pace:
+    """How long the next part of a body may take: `timeout` seconds, and less for a body that trickles."""
+
+    def __init__(self, timeout: float):
+        self._timeout = timeout
+        self._clock = asyncio.get_running_loop().time
+        self._end = self._clock() + timeout
+
+    def seconds_left(self, received: int) -> float:
+        """Return the seconds for the next part of a body of which so many bytes have come."""
+        return min(self._timeout, self._end + received / _LEAST_BYTES_A_SECOND - self._clock())
+
+
 async def _read_part(content: StreamReader, share: BodyShare, seconds: float) -> bytes:
     try:
         return await share.watched(content.readany, seconds)
     except TimeoutError:
-        message = f"nothing more of the body came for {seconds:g} s"
-        raise HttpError(408, message, code="body_timeout") from None
+        raise HttpError(408, "the body did not come in time", code="body_timeout") from None
 
 
 def _check_headers(request: web.Request, most: int) -> None:

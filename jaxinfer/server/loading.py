@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from jaxinfer.server.errors import error_response
+from jaxinfer.server.errors import SERVER, error_response
 from jaxinfer.server.protocol import HttpRunner
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError
@@ -32,7 +32,7 @@ async def answer_while_loading(bound: socket.socket, backlog: int) -> AsyncItera
 
 
 async def _alive(request: web.Request) -> web.Response:
-    return web.json_response({"status": "ok"})
+    return web.json_response({"status": "ok"}, headers={"Server": SERVER})
 
 
 async def _loading(request: web.Request) -> web.Response:

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 from aiohttp.web_protocol import RequestHandler, _ErrInfo
 
-from jaxinfer.server.errors import HttpError, as_http_error, error_body, error_response, status_of
+from jaxinfer.server.errors import SERVER, HttpError, as_http_error, error_body, error_response, status_of
 from jaxinfer.serving.config import ServerConfig
 from jaxinfer.serving.errors import ErrorKind, RequestError, cut
 from jaxinfer.serving.file_limit import most_connections
@@ -213,8 +213,8 @@ def raw_response(error: RequestError) -> bytes:
     status, body = status_of(error), error_body(error)
     after = "" if error.retry_after is None else f"Retry-After: {error.retry_after}\r\n"
     head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: application/json; charset=utf-8\r\n"
-        f"Content-Length: {len(body)}\r\n{after}Connection: close\r\n\r\n"
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nServer: {SERVER}\r\n"
+        f"Content-Type: application/json; charset=utf-8\r\nContent-Length: {len(body)}\r\n{after}Connection: close\r\n\r\n"
     )
     return head.encode() + body
 

@@ -36,6 +36,8 @@ def test_nothing_is_asked_for() -> None:
     ("text", "message"),
     [
         ("ngram", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"method": ' + "[" * 900 + "]" * 900 + "}", "method must be"),
         ("[]", "must be a JSON object"),
         ("{}", "method must be ngram, draft_model or eagle3, not null"),
         ('{"method": "guess"}', 'method must be ngram, draft_model or eagle3, not "guess"'),

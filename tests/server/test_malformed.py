@@ -71,6 +71,21 @@ async def test_expect_100_continue_is_answered(serve) -> None:
     writer.close()
 
 
+async def test_a_client_that_leaves_before_it_is_asked_for_its_body_is_no_failure(serve, caplog) -> None:
+    served: Served = await serve()
+    for _ in range(5):
+        _, writer = await connect(served, POST + b"Expect: 100-continue\r\nContent-Length: 15\r\n\r\n")
+        writer.transport.abort()
+    for _ in range(5):  # each takes many rounds of the event loop, which is the server's, too
+        assert (await served.get("/healthz")).status == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("data", [*MALFORMED.values(), GET + b"\r\n", b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"])
+async def test_no_answer_tells_versions(serve, data: bytes) -> None:
+    assert (await send(await serve(), data)).headers["server"] == "jaxinfer"
+
+
 @pytest.mark.parametrize(
     ("header", "status"), [(b"Content-Length: 999999999", 413), (b"Content-Length: 9\r\nAuthorization: Bearer x", 401)]
 )

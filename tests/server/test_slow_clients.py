@@ -51,6 +51,17 @@ async def test_a_body_must_go_on(serve) -> None:
     assert answer.body["error"]["code"] == "body_timeout"
 
 
+async def test_a_body_that_trickles_does_not_go_on_for_ever(serve) -> None:
+    served: Served = await serve(client_body_timeout=1.0)
+    reader, writer = await connect(served, POST + b"Content-Length: 100000\r\n\r\n")
+    answer = asyncio.create_task(read_answer(reader))
+    while not answer.done():
+        writer.write(b" ")
+        await asyncio.sleep(0.05)
+    assert is_error(await answer, 408), answer
+    writer.close()
+
+
 async def test_a_body_that_goes_on_slowly_is_read(serve) -> None:
     served: Served = await serve(client_body_timeout=5.0)
     reader, writer = await connect(served, POST + b"Content-Length: 15\r\n\r\n")
