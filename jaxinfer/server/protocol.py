@@ -214,7 +214,8 @@ def raw_response(error: RequestError) -> bytes:
     after = "" if error.retry_after is None else f"Retry-After: {error.retry_after}\r\n"
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nServer: {SERVER}\r\n"
-        f"Content-Type: application/json; charset=utf-8\r\nContent-Length: {len(body)}\r\n{after}Connection: close\r\n\r\n"
+        f"Content-Type: application/json; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+        f"{after}Connection: close\r\n\r\n"
     )
     return head.encode() + body
 
